@@ -83,7 +83,9 @@ class FormOptions:
         False, help="Who holds which GPUs since when: each run and each other process, and sums by user."
     )
     topology: bool = option(False, help="How the GPUs are connected: NVLink, PCIe.")
-    json: bool = option(False, help="Print everything as one JSON document; with --watch: one per line.")
+    json: bool = option(
+        False, help="Print everything as one JSON document; with --watch: a line for each refresh."
+    )
     csv: bool = option(False, help="Print one line per GPU.")
     oneline: bool = option(False, help="Only the free ones, for scripts: gpu01:0,2 gpu02:1")
 

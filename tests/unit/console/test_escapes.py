@@ -37,7 +37,7 @@ from tflaunch.console.gpus_page import GpusView
 from tflaunch.console.pen import UNICODE
 from tflaunch.console.reporter import open_reporter
 from tflaunch.console.runs_page import run_lines, status_lines
-from tflaunch.console.safe_text import Console
+from tflaunch.console.safe_text import Console, Text
 from tflaunch.console.screen import Screen
 from tflaunch.console.sweep import open_reporter as open_sweep_reporter
 from tflaunch.console.writer import Screened, to_json
@@ -379,8 +379,8 @@ def test_no_gpu_acts_on_the_terminal_of_the_watch(columns: int) -> None:
             assert line.cell_len <= columns
             harmless(line.plain)
             # Nor is any style, whatever a host has called its GPU.
-            made = cells(line, columns, CONSOLE)
-            harmless("".join(text for text, _ in made))
+            made = cells(Text.assemble(line, "\t"), columns, CONSOLE)
+            assert not _BAD.search("".join(text for text, _ in made)), line
             assert len(made) == columns
 
 

@@ -95,6 +95,7 @@ class WatchApp(App[None]):
         self._feed = feed
         self.canvas = Canvas()
         self._styles = Console(file=io.StringIO())
+        self.defect: Exception | None = None
         self.sent_bytes = 0  # by refreshes: changes alone
         self.refreshes = 0
 
@@ -104,37 +105,50 @@ class WatchApp(App[None]):
 
     def on_mount(self) -> None:
         """Begin to ask the hosts."""
-        self.app_resume_signal.subscribe(self, lambda _: self._anew())
+        self.app_resume_signal.subscribe(self, lambda _: self.on_canvas_resized())
         if self._feed is not None:
             self._feed.start()
 
     def on_looked(self, message: Looked) -> None:
         """Take what the hosts have said."""
-        self.state.take(message.look)
-        self._update()
+        with self._defects_kept():
+            self.state.take(message.look)
+            self._update()
 
     def on_key(self, event: events.Key) -> None:
         """Do what the key does."""
         event.prevent_default()
         event.stop()
-        if self.state.press(event.key, event.character):
-            self._update()
-        else:
-            self.exit()
+        with self._defects_kept():
+            if self.state.press(event.key, event.character):
+                self._update()
+            else:
+                self.exit()
 
     def on_paste(self, event: events.Paste) -> None:
         """Take pasted text."""
-        self.state.paste(event.text)
-        self._update()
+        with self._defects_kept():
+            self.state.paste(event.text)
+            self._update()
 
     def on_canvas_resized(self) -> None:
         """Draw for the new size."""
-        self._anew()
+        with self._defects_kept():
+            self._anew()
 
     @property
     def shown(self) -> list[str]:
         """The lines of the screen, without colours."""
         return ["".join(text for text, _ in row).rstrip() for row in self.canvas.screen_rows]
+
+    @contextmanager
+    def _defects_kept(self) -> Iterator[None]:
+        """After a defect the watch ends, and the command fails as by any other: textual would show it in its own way."""
+        try:
+            yield
+        except Exception as error:
+            self.defect = error
+            self.exit()
 
     def _anew(self) -> None:
         self.canvas.screen_rows = self._rows()
@@ -198,6 +212,8 @@ def watch(survey: Survey, wanted: Wanted, sort: Sort, every_s: float, marks: Mar
         app.run(mouse=False)
     survey.stop()
     feed.join()
+    if app.defect is not None:
+        raise app.defect
     for error in errors:
         if not (isinstance(error, Stopped) and error.interrupted.signal == signal.SIGINT):
             raise error

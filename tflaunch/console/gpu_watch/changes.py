@@ -25,7 +25,7 @@ def cells(line: Text, columns: int, console: Console) -> list[Cell]:
     found: list[Cell] = []
     for segment in line.render(console):
         style = segment.style or None
-        for character in segment.text:
+        for character in segment.text.replace("\t", " "):
             width = cell_len(character)
             if not width:  # an accent belongs to the cell before it; nobody needs many
                 if found and len(found[-1][0]) < _MOST_IN_CELL:

@@ -74,3 +74,11 @@ def test_a_change_takes_little_more_than_its_cells() -> None:
 def test_what_is_gone_is_wiped_by_one_order() -> None:
     old, new = screen([[("abcdefghijkl", "")], [], []]), screen([[("ab", "")], [], []])
     assert changes(old, new, paint) == "\x1b[1;3H\x1b[K"
+
+
+def test_a_tab_is_a_blank_and_an_accent_belongs_to_its_letter() -> None:
+    made = cells(Text("a\tb\u0301" + "\u0301" * 50), COLUMNS, CONSOLE)
+    assert [text for text, _ in made[:2]] == ["a", " "]
+    assert made[2][0].startswith("b\u0301")
+    assert len(made[2][0]) < 10
+    assert len(made) == COLUMNS

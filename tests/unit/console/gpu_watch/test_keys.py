@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import re
 from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
@@ -12,8 +13,10 @@ from textual.pilot import Pilot
 from tests.support.gpus import FLEET, LEASED, LOST, NOW, answer, gpu, process
 from tflaunch.console.gpu_watch.app import Looked, WatchApp
 from tflaunch.console.gpu_watch.history import History
+from tflaunch.console.gpu_watch.pages import Pages
 from tflaunch.console.gpu_watch.state import Look, State
 from tflaunch.console.pen import ASCII, UNICODE, Marks
+from tflaunch.console.safe_text import Text
 from tflaunch.protocol.errors import ConnectError
 from tflaunch.survey.gpus import Answer, Wanted
 
@@ -277,6 +280,18 @@ def test_enter_shows_the_processes_of_a_host_and_escape_goes_back() -> None:
     watched(act, [answer("gpu01", gpu(0), busy, LEASED, LOST)])
 
 
+def test_where_there_is_room_the_graphs_of_a_host_are_high() -> None:
+    async def act(watch: Watch) -> None:
+        await watch.look([LOADED], 20)
+        await watch.press("enter")
+        first = next(number for number, line in enumerate(watch.lines) if line.startswith("  0 "))
+        runs = [[len(run) for run in re.findall("[▁▂▃▄▅▆▇█]+", line)] for line in watch.lines]
+        assert runs[first : first + 4] == [[5, 5], [5, 5], [5, 5], [5, 5]]
+        assert runs[first + 4 : first + 8] == [[5], [5], [5], [5, 5]], "no memory of it is in use"
+
+    watched(act, [LOADED])
+
+
 def test_left_and_right_lead_to_the_next_host() -> None:
     async def act(watch: Watch) -> None:
         await watch.press("enter", "right")
@@ -431,3 +446,15 @@ def test_a_refresh_without_news_sends_the_clock_alone() -> None:
         assert watch.app.sent_bytes <= 3 * 20
 
     watched(act)
+
+
+def test_a_defect_in_drawing_ends_the_watch_and_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> list[Text]:
+        raise ZeroDivisionError
+
+    async def act(watch: Watch) -> None:
+        monkeypatch.setattr(Pages, "screen", broken)
+        await watch.look(LAB)
+        assert watch.app._exit
+
+    assert isinstance(watched(act).defect, ZeroDivisionError)
