@@ -61,7 +61,6 @@ def test_its_tasks_go_on_there_and_all_learn_where_they_are(launcher: Launcher, 
     config, _, mine = told(out, "worker-0", 0)
     lose(launcher, lost)
     with launcher.start("attach", run) as watching:
-        watching.wait_for(f"worker/1 moves to local4, and all tasks start again (restart 1 of 2)")
         watching.wait_for("worker-1 attempt 1 number 5")
         configs = [told(out, task, 1) for task in ("ps-0", "worker-0", "worker-1")]
         assert len({json.dumps(each[0]["cluster"]) for each in configs}) == 1
@@ -78,4 +77,6 @@ def test_its_tasks_go_on_there_and_all_learn_where_they_are(launcher: Launcher, 
             end(out, worker)
         done = watching.done().ran()
     assert f"{run} succeeded" in done.err
+    assert "worker/1 moves to local4, and all tasks start again (restart 1 of 2)" in done.sentences
+    assert "local4: worker/1 is on this host from now on" in done.sentences
     launcher.wait_until_nothing_is_left()
