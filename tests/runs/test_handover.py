@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shlex
 import signal
+import termios
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ from tests.runs.test_detach import coordinator, events, host_of, second_starts
 from tests.support.detached import COUNT, end
 from tests.support.launcher import Launcher, Running
 from tests.support.patience import until
+from tests.support.terminal import CTRL_C, CTRL_Z, Terminal
 from tflaunch.agent import processes
 
 HANDED = "has handed it over"
@@ -221,3 +224,43 @@ def test_over_a_run_that_has_ended(launcher: Launcher, out: Path) -> None:
             end(out, worker)
         running.done().ran()
         assert "is not alive" in launcher.run("detach", running.run_id).ran(2).sentences
+
+
+def test_a_key_in_attach_hands_it_over_and_ctrl_z_and_pasted_text_do_not(
+    launcher: Launcher, out: Path
+) -> None:
+    """In a shell with job control, as a user has it."""
+    with attached(launcher, launcher.local(3), out) as running:
+        run = running.run_id
+        command = shlex.join(os.fsdecode(word) for word in launcher.argv("attach", run, "--quiet"))
+        shell = {**launcher.env(), "PS1": "$ "}
+        with Terminal(["bash", "--norc", "-i"], shell, launcher.code) as terminal:
+            terminal.type(f"{command}\n")
+            terminal.wait_for("d hands the run over to its hosts")
+            terminal.type(CTRL_Z)
+            terminal.wait_for("Stopped")
+            terminal.type("echo shell-$((40 + 2))\n")  # with the terminal as it was
+            terminal.wait_for("shell-42")
+            terminal.type("fg\n")
+            terminal.wait_for("tflaunch attach", 1)
+            terminal.type("made of words, d is one of them\n")
+            until(lambda: _gives_keys(terminal), "the terminal to give keys again")
+            terminal.type("d")
+            terminal.wait_for("the run goes on without its launcher; Ctrl-C stops watching")
+            left = running.done().ran()
+            assert f"{run} goes on by itself" in left.err
+            terminal.type("d")
+            terminal.wait_for("it goes on without a launcher already")
+            terminal.type(CTRL_C)
+            terminal.wait_for("not watching any more")
+            terminal.type("echo code-$?\n")
+            terminal.wait_for("code-130")
+            assert terminal.sentences.count("is asked to hand the run over") == 1
+            terminal.type("exit\n")
+            terminal.end()
+    end_well(launcher, out, run)
+
+
+def _gives_keys(terminal: Terminal) -> bool:
+    flags = termios.tcgetattr(terminal._main)[3]
+    return not flags & (termios.ICANON | termios.ECHO)

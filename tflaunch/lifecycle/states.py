@@ -21,7 +21,7 @@ from tflaunch.lifecycle import ending
 from tflaunch.lifecycle.actions import Action, Move, Restart, Say, StartTimer, StopTasks
 from tflaunch.lifecycle.ending import Ending
 from tflaunch.protocol.events import AgentGaveUp, Event, TaskStarted, TimerFired
-from tflaunch.protocol.job import CHIEF, EVALUATOR, MASTER, WORKER, TaskId, deciding, ends_as
+from tflaunch.protocol.job import CHIEF, EVALUATOR, MASTER, WORKER, TaskId, ends_as
 from tflaunch.protocol.outcome import EndedByRule, HostLost, TaskExit, TimedOut, how
 
 if TYPE_CHECKING:
@@ -369,17 +369,12 @@ def _move(state: State, event: HostLost, now: float) -> tuple[State, list[Action
     state = dataclasses.replace(state, waiting=state.waiting.difference(together, moving))
     text = (
         f"{lost} is lost ({event.reason}): {', '.join(map(str, moving))} {'moves' if len(moving) == 1 else 'move'} to "
-        f"{spare}, and all tasks start again (restart {len(state.restarted)} of {state.restarts.most})"
+        f"{spare}, and all tasks start again (restart {len(state.restarted)} of {state.restarts.most}). Files that lie "
+        f"on {lost} alone are not there"
     )
-    says = [Say(text)]
-    first = min(state.hosts, key=deciding)
-    if first in moving:
-        says.append(
-            Say(f"{first} moves from {lost} to {spare}: it finds no checkpoints that lie on {lost} alone")
-        )
     state, actions = _cluster_stopped(state, now)
     there = tuple(task for task in together if task not in state.moving)
-    return state, [*says, StopTasks(there, state.grace_s), *actions]
+    return state, [Say(text), StopTasks(there, state.grace_s), *actions]
 
 
 def _fail(state: State, failure: TaskExit | HostLost | TimedOut | EndedByRule) -> tuple[State, list[Action]]:

@@ -385,7 +385,7 @@ FROM_AGENT = dict(
         gpus=_gpus_left,
         logs=Each(a_task, (an_attempt, a_whole_number)),
     ),
-    said=_event(**{"text": a_text, "?replanned": a_flag}),
+    said=_event(**{"text": a_text, "?replanned": a_flag, "?moved": [a_task]}),
     outcome=_event(outcome=_outcome),
     gone=_event(reason=a_text),
     runs={

@@ -124,8 +124,9 @@ sends MAGIC, so that what a login shell prints can be told from the frames.
                                                            another command has asked for it
     swept    {killed, survivors: [...], gpus: [{text, own}], logs: {task: [attempt, bytes]}}   the agent has checked:
                                                            only `survivors` are alive, only these GPUs are not free
-    said     {text, replanned}                             see above; replanned: the run goes on by another plan, with
-                                                           other agents
+    said     {text, replanned, moved}                      see above; replanned: the run goes on by another plan, with
+                                                           other agents; moved: the tasks of a lost host that this
+                                                           agent, of a spare, has taken over
     outcome  {outcome}                                     tflaunch.protocol.outcome.outcome_data
     gone     {reason}                                      read from what a dead agent has left: it did not end the run
 

@@ -111,6 +111,7 @@ class Follower(Linked):
             self._feed.continue_from(before._feed, {TaskId.parse(task.task): task.host for task in run.tasks})
         self._seen = _Seen()
         self._places = {TaskId.parse(task.task): task.host for task in run.tasks}
+        self._at_first = frozenset(self._places.values())  # the hosts that have tasks
         self._events = False
         self._handed = False  # by its launcher, as the user of this command wanted it
         self.troubles: list[str] = []  # what the caller found on the hosts that are lost
@@ -315,6 +316,7 @@ class Follower(Linked):
             self._seen.gone.add(host)
         elif type == "said":
             self._seen.replanned |= fields.get("replanned", False)
+            self._move(host, fields.get("moved", ()))
         elif type == "expired" and not fields["asked"]:
             self._seen.expired = True
         if not self._events:
@@ -331,6 +333,19 @@ class Follower(Linked):
             self._watcher.note(f"{host}: {event.reason}")
         elif isinstance(event, HostLost):
             self._end(host, event.reason)
+
+    def _move(self, host: str, tasks: Iterable[str]) -> None:
+        """A host has taken over these tasks; only one that has no tasks of its own can."""
+        there = self._there[host]
+        if not tasks or there in self._at_first:
+            return
+        left = {self._places.get(task, there) for task in map(TaskId.parse, tasks)} - {there}
+        self._places.update(dict.fromkeys(map(TaskId.parse, tasks), there))
+        for asked, name in self._there.items():
+            if name in left and name not in self._places.values():  # it is lost, and not waited for
+                self._seen.over[asked] = "its tasks have moved"
+                self._seen.logs_through.add(asked)
+                self.links.forget(asked)
 
     def _note(self, host: str, text: str) -> None:
         """Show a note, at most NOTES of each host; before a note of a host other than `_decider`, name it."""

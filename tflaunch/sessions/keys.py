@@ -90,6 +90,7 @@ def _keywise(terminal: int) -> Iterator[None]:
         signal.signal(signal.SIGTSTP, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGTSTP)
         signal.signal(signal.SIGTSTP, stop)  # this process goes on
+        give_keys()
 
     handlers = {signal.SIGTSTP: stop, signal.SIGCONT: give_keys}
     previous = {number: signal.signal(number, handler) for number, handler in handlers.items()}

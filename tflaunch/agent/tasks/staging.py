@@ -137,6 +137,7 @@ class Staging:
         for request in requests:
             if request.get("shares_port"):
                 self._holdings.share_port(request["port"])
+        self._team.take_over([each["id"] for each in requests])
         self._team.add(self._with_setup(requests), attempt, own_directory=False)
         self._note_places(places)
 

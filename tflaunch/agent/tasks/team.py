@@ -161,6 +161,13 @@ class Team:
             note("plan.json: %s" % error)
         self.record()
 
+    def take_over(self, tasks: "List[str]") -> None:
+        """Tell all who watch, before anything else of them, which tasks have moved to this host."""
+        new = [task for task in tasks if task not in self.tasks]
+        if new:
+            text = "%s %s on this host from now on" % (", ".join(new), "is" if len(new) == 1 else "are")
+            self._journal.add("said", text=text, replanned=False, moved=new)
+
     def restart(self, attempts: "Mapping[str, int]") -> None:
         """Restart these tasks, each as that attempt."""
         for name, attempt in attempts.items():
