@@ -65,7 +65,7 @@ def test_a_host_gives_a_user_no_more_than_its_file_says(
     add: AddHost, etc: Path, launcher: Launcher, network: SshNetwork, tmp_path: Path
 ) -> None:
     (etc / "config.toml").write_text(
-        "banner = '''\n[x'''\nmax_gpus_per_user_per_host = 2\n[run]\ngrace = 1\n"
+        "max_gpus_per_user_per_host = 2\nbanner = '''\n[x'''\n[run]\ngrace = 1\n"
     )
     add(4, limited=True)
     runs = Runs(launcher, network, tmp_path / "out")
