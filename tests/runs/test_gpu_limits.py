@@ -85,7 +85,7 @@ def test_a_host_gives_a_user_no_more_than_its_file_says(
         assert "a user may hold 2 GPUs of this host, and your other runs hold 1" in refused.sentences
         assert "Or queue for the GPUs: --wait" in refused.sentences
         with launcher.start(*runs.words("queued", "--workers=2", "--wait")) as queued:
-            queued.wait_for("waiting")
+            queued.wait_for("your limit on host1 is 2 GPUs, your other runs hold 1")
             runs.end("first")
             first.done().ran()
             until(lambda: runs.begun[1:] == ["queued"] * 2, "its turn")
