@@ -41,11 +41,8 @@ def test_a_run_keeps_no_more_than_the_limit_beside_the_users_other_runs(gpus: Ho
         ("", None),
         ("max_gpus_per_user_per_host = 4 # each\n", 4),
         ('"max_gpus_per_user_per_host"=0', 0),
-        ("[run]\nmax_gpus_per_user_per_host = 4\n", None),
-        ('# """\nmax_gpus_per_user_per_host = 4\n', 4),
-        ('banner = """\nmax_gpus_per_user_per_host = 4\n"""\n', None),
-        ("banner = '''a''' # '''\nports = 1\n'''\nmax_gpus_per_user_per_host = 4\n", 4),
-        ('banner = """\n\'\'\'\n"""\nmax_gpus_per_user_per_host = 4\n', 4),
+        ('# above the banner\nmax_gpus_per_user_per_host = 4\nbanner = """\n[run]"""\n', 4),
+        ('banner = """\nit is 4\n"""\n[run]\ngrace = 1\n', None),
     ],
 )
 def test_what_the_file_says(
@@ -64,3 +61,17 @@ def test_what_is_not_clear_is_refused(tmp_path: Path, monkeypatch: pytest.Monkey
     with pytest.raises(HostError) as raised:
         limit.most()
     assert "config.toml:1: max_gpus_per_user_per_host is no whole number" in raised.value.reason
+
+
+@pytest.mark.parametrize(
+    ("above", "line"), [("[run]\n", 2), ('banner = """\n"""\n', 3), ('a = \'"""\'\n', 2), ('"""\n[run]\n', 3)]
+)
+def test_where_readers_might_differ_it_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, above: str, line: int
+) -> None:
+    monkeypatch.setattr(limit, "PATH", str(tmp_path / "config.toml"))
+    (tmp_path / "config.toml").write_text(f"{above}max_gpus_per_user_per_host = 4\n")
+    with pytest.raises(HostError) as raised:
+        limit.most()
+    assert f"config.toml:{line}: max_gpus_per_user_per_host stands below" in raised.value.reason
+    assert raised.value.hint == "root may move it to the top of the file"

@@ -65,7 +65,7 @@ def test_a_host_gives_a_user_no_more_than_its_file_says(
     add: AddHost, etc: Path, launcher: Launcher, network: SshNetwork, tmp_path: Path
 ) -> None:
     (etc / "config.toml").write_text(
-        "banner = '''\n[x'''\nmax_gpus_per_user_per_host = 2\n[run]\ngrace = 1\n"
+        "max_gpus_per_user_per_host = 2\nbanner = '''\n[x'''\n[run]\ngrace = 1\n"
     )
     add(4, limited=True)
     runs = Runs(launcher, network, tmp_path / "out")
@@ -85,7 +85,7 @@ def test_a_host_gives_a_user_no_more_than_its_file_says(
         assert "a user may hold 2 GPUs of this host, and your other runs hold 1" in refused.sentences
         assert "Or queue for the GPUs: --wait" in refused.sentences
         with launcher.start(*runs.words("queued", "--workers=2", "--wait")) as queued:
-            queued.wait_for("waiting")
+            queued.wait_for("your limit on host1 is 2 GPUs, your other runs hold 1")
             runs.end("first")
             first.done().ran()
             until(lambda: runs.begun[1:] == ["queued"] * 2, "its turn")
@@ -138,3 +138,34 @@ def test_the_launcher_counts_the_users_gpus_on_all_hosts(
         one.ran()
         runs.end("first")
         first.done().ran()
+
+
+def test_a_sweep_keeps_to_both_limits(
+    add: AddHost, etc: Path, launcher: Launcher, network: SshNetwork, tmp_path: Path
+) -> None:
+    """Six trials on two hosts of three GPUs: two of each host, three in all."""
+    (etc / "config.toml").write_text("max_gpus_per_user_per_host = 2\n")
+    add(3, limited=True)
+    add(3, limited=True)
+    hosts = launcher.hostfile([sshd.name for sshd in network.sshds], gpus="auto")
+    used = "import os, sys; print('on', os.environ['CUDA_VISIBLE_DEVICES'])"
+    words = ("sweep", hosts, launcher.script(used), "--grid", "x=1,2,3,4,5,6", "--yes", "--json")
+
+    def seats(**env: str) -> list[str]:
+        done = launcher.run(*words, "--dry-run", env=env).ran()
+        (plan,) = [event for event in done.events if event["event"] == "plan"]
+        return sorted(f"{seat['host']}:{','.join(seat['gpus'])}" for seat in plan["seats"])
+
+    assert seats() == ["host1:0", "host1:1", "host2:0", "host2:1"]
+    own = tmp_path / "launchers"
+    own.mkdir()
+    (own / "config.toml").write_text("max_gpus_per_user = 3\n")
+    here = {"TFLAUNCH_ETC": str(own)}
+    assert len(seats(**here)) == 3
+    done = launcher.run(*words, env=here).ran()
+    used_gpus = {event["gpus"][0] + event["host"] for event in done.events if event["event"] == "trial"}
+    assert used_gpus
+    assert len(used_gpus) <= 3
+    (own / "config.toml").write_text("max_gpus_per_user = 0\n")
+    refused = launcher.run(*words, env=here).ran(65)
+    assert "this run takes 1 GPU; a user may hold 0" in refused.out

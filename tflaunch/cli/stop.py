@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import os
 import socket
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated
@@ -60,7 +61,7 @@ def stop(
     ) as show:
         if run is not None:
             check_run_id(run)
-        run, hostfile, known_config = _where(run, reach.hosts)
+        run, hostfile, known_config = _where(run, reach.hosts, of_others=bool(user))
         hosts = hostfile.hosts
         visit = visiting(hosts, reach, show.reporter, known_config=known_config, as_user=user or "")
         with visit as visits, visits.interrupts():
@@ -103,17 +104,22 @@ def _tell(run: str, finished: Mapping[str, Finished], reporter: Reporter, *, sur
         note_stopped(run)
 
 
-def _where(run: str | None, source: str | None) -> tuple[str | None, Hostfile, Path | None]:
-    """Return (full run id if this machine knows it, the hosts to look on, the ssh_config to reach them)."""
-    if run is not None:
+def _where(
+    run: str | None, source: str | None, *, of_others: bool
+) -> tuple[str | None, Hostfile, Path | None]:
+    """Return (full run id if this machine knows it, the hosts to look on, the ssh_config to reach them).
+
+    This machine's records say nothing `of_others`: of the runs of another user.
+    """
+    if run is not None and not of_others:
         return hosts_of_run(run, source)
-    recorded, config = recorded_hosts(lively=True) if source is None else (None, None)
+    recorded, config = recorded_hosts(lively=True) if source is None and not of_others else (None, None)
     if recorded is not None:
         return None, recorded, config
     hostfile = load_hosts(source) if source is not None else default_hostfile()
     if hostfile is None:
         raise no_hosts_known("stop")
-    return None, hostfile, None
+    return run, hostfile, None
 
 
 def _refuse_unknown(run: str, alive: Sequence[RunState]) -> None:
@@ -126,9 +132,10 @@ def _refuse_unknown(run: str, alive: Sequence[RunState]) -> None:
     except UsageError:
         pass
     names = ", ".join(each.run_id for each in alive)
-    raise UsageError(
-        f"these hosts know no run {run}", f"alive: {names}" if names else "no run is alive there"
-    )
+    hint = f"alive: {names}" if names else "no run is alive there"
+    if os.getuid() == 0:
+        hint += "; another user's: --user NAME"
+    raise UsageError(f"these hosts know no run {run}", hint)
 
 
 def _choose(run: str | None, alive: Sequence[RunState], visits: Visits, show: Show) -> str | None:

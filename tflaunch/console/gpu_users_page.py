@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from tflaunch.console.gpus_states import summary_lines
-from tflaunch.console.safe_text import Text, paragraph
+from tflaunch.console.safe_text import Text, hung, paragraph
 from tflaunch.console.screen import Screen, reader_may_leave
 from tflaunch.console.table import Column, table
 from tflaunch.console.words import counted
@@ -57,7 +57,10 @@ def users_lines(overview: Overview, sheet: Sheet) -> list[Text]:
             )
         )
     lines += summary_lines(overview, sheet.columns or _COLUMNS, sheet.marks)
-    return lines + [paragraph((f"{sheet.marks.warn} ", "yellow"), text) for text in unseen(overview)]
+    for text in unseen(overview):
+        line = paragraph((f"{sheet.marks.warn} ", "yellow"), text)
+        lines.append(line if sheet.columns is None else hung(line, sheet.columns))
+    return lines
 
 
 def _rows(user: str, holds: Iterable[Hold]) -> list[tuple[str, list[Hold]]]:

@@ -24,7 +24,7 @@ from tflaunch.launch.consent import Consent
 from tflaunch.launch.watcher import RunWatcher, Turn
 from tflaunch.planning.cluster_plan import ClusterPlan
 from tflaunch.planning.gpu_choice import GpuChoice, choose
-from tflaunch.planning.gpu_limits import GpuLimit, within, within_hosts
+from tflaunch.planning.gpu_limits import GpuLimit, at_limits, within, within_hosts
 from tflaunch.planning.inventory import Inventory, in_use, when_free
 from tflaunch.planning.plan import plan_cluster, usable_gpus
 from tflaunch.planning.taking import Share
@@ -316,9 +316,12 @@ class Acquisition:
             behind=tuple(ahead[place] for place in sorted(ahead)),
             free=free,
             needed=self._needed,
-            held=tuple(
-                (" ".join(f"{host}:{','.join(labels)}" for host, labels in gpus.items()), why)
-                for why, gpus in held.items()
+            held=(
+                *at_limits(self._planner.limit, inventory),
+                *(
+                    (" ".join(f"{host}:{','.join(labels)}" for host, labels in gpus.items()), why)
+                    for why, gpus in held.items()
+                ),
             ),
             lost=tuple(sorted(self._hosts.keys() - inventory.keys())),
         )

@@ -94,6 +94,20 @@ def left_of(limit: GpuLimit, inventory: Inventory) -> int:
     return max(0, limit.most - sum(facts.gpus_held for facts in inventory.values()))
 
 
+def at_limits(limit: GpuLimit | None, inventory: Inventory) -> list[tuple[str, str]]:
+    """For a run that waits: each limit of which the user's other runs have taken a part, and how much."""
+    held = {name: facts.gpus_held for name, facts in inventory.items() if facts.gpus_held}
+    found = []
+    if limit is not None and held:
+        found.append(
+            (f"your limit is {plural(limit.most, 'GPU')},", f"your other runs hold {sum(held.values())}")
+        )
+    for name, count in held.items():
+        if (most := inventory[name].gpu_limit) is not None:
+            found.append((f"your limit on {name} is {plural(most, 'GPU')},", f"your other runs hold {count}"))
+    return found
+
+
 def _gpus(plan: ClusterPlan) -> int:
     return sum(len(task.gpus) for task in plan.tasks)
 

@@ -189,7 +189,8 @@ def loader() -> bytes:
     return zlib.compress(script.encode("utf-8"), 9)
 
 
-def _reader_as(user: str) -> str:
+def reader_as(user: str) -> str:
+    """The reader for root's log-in that acts for that user; raises ValueError for what is no name of an account."""
     if not USER_NAME.fullmatch(user):
         raise ValueError(user)
     return 'exec("""' + "\\n".join([*(_AS_USER % user).splitlines(), *_CODE]) + '""")'
@@ -205,7 +206,7 @@ def boot_line(
     if as_user:
         python = ""
     words = [
-        _reader_as(as_user) if as_user else READER,
+        reader_as(as_user) if as_user else READER,
         python,
         "tflaunch-agent",
         str(len(loader())),

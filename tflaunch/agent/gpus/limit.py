@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 PATH = os.path.join(os.environ.get("TFLAUNCH_ETC") or "/etc/tflaunch", "config.toml")
 KEY = "max_gpus_per_user_per_host"
+TOP = "root may move it to the top of the file"
 DIGITS = 7
 LARGEST = 4 << 20  # bytes of the file; the launcher takes no larger one
 
@@ -42,33 +43,25 @@ def most() -> "Optional[int]":
 
 
 def _said(text: str) -> "Optional[int]":
-    """The value of KEY, which stands before the first table; Python 3.8 has no parser of TOML."""
-    quotes = ""  # that a text of several lines has begun with
-    for number, line in enumerate(text.splitlines(), 1):
-        if not quotes:
-            if line.lstrip().startswith("["):
-                return None
-            if line.lstrip().startswith("#"):
-                continue
-            name, _, value = line.partition("=")
-            if name.strip().strip("\"'") == KEY:
-                value = value.partition("#")[0].strip()
-                if not (value.isascii() and value.isdecimal() and len(value) < DIGITS):
-                    raise HostError("%s:%d: %s is no whole number: %s" % (PATH, number, KEY, value[:40]))
-                return int(value)
-        quotes = _quotes_after(line, quotes)
+    """The value of KEY.
+
+    Python 3.8 has no parser of TOML.  So KEY must stand where every reader sees it alike: above tables and texts of
+    several lines.  Elsewhere it is refused, not overlooked.
+    """
+    clear = True
+    for number, line in enumerate(text.split("\n"), 1):
+        name, _, value = line.partition("=")
+        if name.strip().strip("\"'") == KEY:
+            value = value.partition("#")[0].strip()
+            if not clear:
+                raise HostError(
+                    "%s:%d: %s stands below a table or a text of several lines" % (PATH, number, KEY), TOP
+                )
+            if not (value.isascii() and value.isdecimal() and len(value) < DIGITS):
+                raise HostError("%s:%d: %s is no whole number: %s" % (PATH, number, KEY, value[:40]))
+            return int(value)
+        clear = clear and not (line.lstrip().startswith("[") or '"""' in line or "'''" in line)
     return None
-
-
-def _quotes_after(line: str, quotes: str) -> str:
-    """The mark of the text of several lines that goes on behind this line, "" for none."""
-    while True:
-        marks = [(line.find(mark), mark) for mark in ('"""', "'''") if mark in line and quotes in ("", mark)]
-        if not marks:
-            return quotes
-        at, mark = min(marks)
-        quotes = "" if quotes else mark
-        line = line[at + 3 :]
 
 
 def held(devices: "Iterable[Dict[str, Any]]", run: str) -> int:
