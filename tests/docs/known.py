@@ -75,7 +75,10 @@ def refusal(words: list[str]) -> str:
             if isinstance(made.obj, TflaunchError):  # a mistake in a job file
                 return str(made.obj)
     except TflaunchError as error:
-        return f"{error.message}\n{error.hint or ''}"
+        looked_up = (
+            "is on record" in error.message
+        )  # `sweep --resume` looks for its sweep: the words were understood
+        return "" if looked_up else f"{error.message}\n{error.hint or ''}"
     except Exception as error:
         if not any(kind.__name__ == "ClickException" for kind in type(error).__mro__):
             if type(error).__name__ == "Exit":  # --help

@@ -46,6 +46,7 @@ UNTIL: tuple[tuple[str, str], ...] = (
 
 # What a command needs.
 FIRST: tuple[tuple[str, Callable[[World], object]], ...] = (
+    (r"tflaunch init .*", World.without_hostfile),
     (r"tflaunch gpus lab\.yaml", World.busy),
     (r"tflaunch clean [a-z]\w*-.*", World.ended),
     (r"tflaunch run .*--ship results.*", World.fetched),
@@ -71,6 +72,8 @@ SHOWN: tuple[str, ...] = (
     r"✓ shipped \d+ files",
     r"! \S+ cannot be reached",
     r"\S+  cannot reach \S+ at",
+    r"✗ \S+ on \S+ exited with code \d+ after .* its last lines",
+    r"✗ \S+ failed after",
     r"→ \S+ is here in \S+, and was not shipped",
 )
 # ... and those that other tests make, or that take too long to make for a page.
@@ -99,5 +102,5 @@ def uncommented(text: str) -> str:
 def as_typed(text: str, run: str) -> str:
     """The command with names that exist here in place of those that a page invents."""
     text = re.sub(r"\b[a-z][a-z0-9_]*-(?=[a-z]*\d)[a-z0-9]{6}\b", run, text)
-    text = re.sub(r"(?<=\s)(RUN|NAME)\b", run, text)
+    text = re.sub(r"(?<=\s)(RUN|NAME)(?=\s|$)", run, text)
     return re.sub(r"\[HOSTS\]|\bHOSTS\b", "hosts.yaml", text)

@@ -36,7 +36,8 @@ def pattern(text: str) -> re.Pattern[str]:
 
 def missing(shown: Sequence[str], real: str) -> str:
     """The first line of `shown` that `real` has nothing like, in this order; "" if it has all of it."""
-    lines = [line for line in shown if line.strip() and line.strip() not in ("…", "...")]
+    # Marks below a line of source are those of some Pythons only.
+    lines = [line for line in shown if line.strip(" │^~") and line.strip() not in ("…", "...")]
     at = number = 0
     while number < len(lines):
         for count in range(1, _TOGETHER + 1):

@@ -69,7 +69,9 @@ def test_what_the_pages_show_is_said(bed: Bed, tmp_path: Path) -> None:
     (reader.proj / "data").mkdir()
     for name in ("data/train.csv", "a.tmp", "b.tmp"):
         (reader.proj / name).write_text("1,2\n")
-    (reader.proj / "reads.py").write_text("open('data/train.csv')\n")
+    (reader.proj / "reads.py").write_text(
+        'print("epoch 1", flush=True)\nrows = open("data/train.csv").read()\n'
+    )
     failed = reader.type("tflaunch run three.yaml reads.py --ps 0 --workers 1")
     assert failed.code == 1, failed.all
     said += failed.all

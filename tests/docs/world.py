@@ -118,10 +118,8 @@ class Reader:
         self.proj = self.home / "proj"
         self.nfs = directory / "nfs"  # what all hosts share; a page calls it /nfs
         self.proj.mkdir(parents=True)
+        self.write({})
         bed.ssh_directory(self.home)
-        for name, text in FILES.items():
-            (self.proj / name).parent.mkdir(exist_ok=True)
-            (self.proj / name).write_text(text)
         programs = self.home / "bin"
         programs.mkdir()
         for name, words in (
@@ -152,9 +150,9 @@ class Reader:
         return re.sub(r"/nfs\b", str(self.nfs), text)
 
     def write(self, files: Mapping[str, str]) -> None:
-        """Write a page's files, but for those that every reader has."""
-        for name, text in files.items():
-            if name not in FILES and not name.startswith(("/", "~", ".")):
+        """Write the files that every reader has, and a page's own."""
+        for name, text in {**files, **FILES}.items():
+            if not name.startswith(("/", "~", ".")):
                 (self.proj / name).parent.mkdir(parents=True, exist_ok=True)
                 (self.proj / name).write_text(self.here(text))
 
@@ -266,6 +264,10 @@ class World(Reader):
         """The id of a run whose events are in ./run.jsonl."""
         self.must("tflaunch run hosts.yaml trainer.py --ps 0 --workers 1 --json > run.jsonl")
         return ""
+
+    def without_hostfile(self) -> None:
+        """Take away what `tflaunch init` writes."""
+        (self.proj / "hosts.yaml").unlink()
 
     def sweep(self) -> str:
         """The name of a sweep that is over."""
