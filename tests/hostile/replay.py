@@ -28,7 +28,7 @@ from tests.hostile.cases import HOSTILE, Case, messages, recordings, samples
 from tests.hostile.mutations import MARK
 from tests.hostile.record import HOSTS
 
-CODES = (0, 2, 65, 69, 70, 73, 74, 76, 124, 130, 143)  # of the README's table, beside the tasks' own
+CODES = (0, 2, 65, 69, 70, 73, 74, 76, 124, 130, 143)  # of tflaunch.cli.exit_codes, beside the tasks' own
 PATIENCE_S = float(os.environ.get("PATIENCE", "60"))  # for what waits for no time limit
 LONG_S = 130.0
 CPU_S = 10.0
