@@ -89,7 +89,14 @@ class JsonReporter(LogReporter):
         super().__init__(options, stdout, stderr)
 
     def phase(
-        self, name: str, done: int, total: int, note: str = "", *, moved: tuple[int, int] | None = None
+        self,
+        name: str,
+        done: int,
+        total: int,
+        note: str = "",
+        *,
+        moved: tuple[int, int] | None = None,
+        line: str = "",  # noqa: ARG002
     ) -> None:
         if self._step != (name, done, total):
             self._step = (name, done, total)

@@ -44,12 +44,20 @@ class Reporter(Protocol):
         """Whether stdout can no longer be written: its reader went away, or its disk is full."""
 
     def phase(
-        self, name: str, done: int, total: int, note: str = "", *, moved: tuple[int, int] | None = None
+        self,
+        name: str,
+        done: int,
+        total: int,
+        note: str = "",
+        *,
+        moved: tuple[int, int] | None = None,
+        line: str = "",
     ) -> None:
         """Show that step `name` ("connecting", "training") has reached `done` of `total`; equal means over.
 
         `note` names what it still waits for, and, when another step cuts it short, what is missing.
-        `moved`: how many bytes have been sent or fetched, and how many there are.
+        `moved`: how many bytes have been sent or fetched, and how many there are.  `line`: the last line of the
+        program on a host that does the work.
         """
 
     def settle(self) -> None:

@@ -64,10 +64,22 @@ class TextReporter(LogReporter):
         self._raw = options.bare and options.grep is None and not stdout.terminal
 
     def phase(
-        self, name: str, done: int, total: int, note: str = "", *, moved: tuple[int, int] | None = None
+        self,
+        name: str,
+        done: int,
+        total: int,
+        note: str = "",
+        *,
+        moved: tuple[int, int] | None = None,
+        line: str = "",
     ) -> None:
         now = time.monotonic()
-        self._writer.put("message", lambda: self._take_phase(name, done, total, note, now, moved=moved))
+
+        def take() -> None:
+            self._take_phase(name, done, total, note, now, moved=moved)
+            self._phases.says(line)
+
+        self._writer.put("message", take)
 
     def settle(self) -> None:
         now, settled = time.monotonic(), threading.Event()
