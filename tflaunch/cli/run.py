@@ -110,6 +110,7 @@ def run(ctx: typer.Context, options: RunOptions) -> None:
         only=[_task_id(text) for text in output.only],
         show_host=output.show_host,
         fold=not output.raw,
+        repeat=options.start.dry_run,
     ) as show:
         request = _request(options, _job_file(ctx, options), show.reporter)
         with connected(request.hostfile.hosts, options.connection, show.reporter) as connector:

@@ -117,6 +117,9 @@ class JsonReporter(LogReporter):
     def warn(self, text: str) -> None:
         self._event("warn", text=text)
 
+    def warn_once(self, text: str) -> None:
+        self.warn(text)
+
     def say(self, text: str) -> None:
         self._event("say", text=text)
 

@@ -41,6 +41,7 @@ class Options:
     grep: re.Pattern[str] | None
     bare: bool
     fold: bool = False
+    repeat: bool = False
 
     def wanted(self, lines: str) -> str:
         """Return those of the lines that match `grep`, each with its newline."""

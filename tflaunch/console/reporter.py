@@ -72,6 +72,9 @@ class Reporter(Protocol):
     def warn(self, text: str) -> None:
         """Show a sentence about something that the user should look at."""
 
+    def warn_once(self, text: str) -> None:
+        """Show a warning that is as true of the next run; a terminal gets it once, however many runs follow."""
+
     def say(self, text: str) -> None:
         """Show what tflaunch does now because the user wants it, ahead of everything that is queued."""
 
@@ -174,6 +177,7 @@ def open_reporter(
     grep: re.Pattern[str] | None = None,
     bare: bool = False,
     fold: bool = False,
+    repeat: bool = False,
     stdout: TextIO | None = None,
     stderr: TextIO | None = None,
     styles: tuple[Style, Style] | None = None,
@@ -183,9 +187,10 @@ def open_reporter(
     styles: make these reporters instead, the first for people, the second for programs.
     quiet: show no logs.  only: show the logs of these tasks.  show_host: name the host in each line.
     grep: show only lines that match.  bare: put nothing in front of them.  fold: on a terminal, leave out and count
-    the lines that TensorFlow writes at each start.
+    the lines that TensorFlow writes at each start, and those that several tasks write alike.  repeat: show also the
+    warnings that earlier runs have shown (Reporter.warn_once).
     """
-    options = Options(quiet, frozenset(only) if only else None, show_host, grep, bare, fold)
+    options = Options(quiet, frozenset(only) if only else None, show_host, grep, bare, fold, repeat)
     out = Stream(stdout or sys.stdout or io.StringIO())  # sys.stdout is None if the shell closed it
     err = Stream(stderr or sys.stderr or io.StringIO())
     if styles is not None:
