@@ -10,6 +10,7 @@ from pathlib import Path
 from tests.support import ROOT
 from tests.support.launcher import Launcher, alive
 from tests.support.patience import until
+from tests.support.terminal import Terminal
 from tests.support.wheels import made, requirements
 
 SAY = 'import os, sys, tiny; print(tiny.value, "of", os.path.realpath(sys.prefix), os.environ.get("VIRTUAL_ENV"))'
@@ -76,6 +77,21 @@ def test_ctrl_c_while_it_installs_leaves_nothing_half(
     until(lambda: not alive(int(pid.read_text())), "the installer to be gone")
     assert not [path for path in (parent / ".environments").iterdir() if path.suffix != ".lock"]
     launcher.wait_until_nothing_is_left()
+
+
+def test_a_terminal_shows_the_last_line_of_the_installer(launcher: Launcher, wheels: Path) -> None:
+    path, go = requirements(launcher.code, wheels, "tiny"), launcher.directory / "go"
+    setup = f"echo Downloading things >&2; until test -e {go}; do sleep 0.1; done"
+    hosts = launcher.hostfile(
+        [{"name": "here", "connection": "local", "run_dir": str(launcher.hosts), "setup": setup}]
+    )
+    words = ("run", hosts, launcher.script(SAY), "--ps=0", "--workers=1", f"--requirements={path}")
+    with Terminal(launcher.argv(*map(str, words)), launcher.env(), launcher.code) as terminal:
+        terminal.wait_for("here: Downloading things")
+        assert "installing" in terminal.sentences
+        go.touch()
+        assert terminal.end() == 0
+    assert "installed the environment on 1 host" in terminal.sentences
 
 
 def test_trials_and_bare_servers_are_in_it_too(launcher: Launcher, wheels: Path) -> None:

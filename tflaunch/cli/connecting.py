@@ -46,7 +46,7 @@ def connected(
     try:
         if reporter is not None:
             for note in connector.notes:
-                reporter.warn(note)
+                reporter.warn_once(note)
         yield connector
     finally:
         connector.close()

@@ -109,6 +109,7 @@ def run(ctx: typer.Context, options: RunOptions) -> None:
         show_host=output.show_host,
         fold=not output.raw,
         one_document=options.start.dry_run,
+        repeat=options.start.dry_run,
     ) as show:
         request = request_of(options, job_file_of(ctx, options), show.reporter)
         with connected(request.hostfile.hosts, options.connection, show.reporter) as connector:

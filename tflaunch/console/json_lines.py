@@ -75,7 +75,14 @@ class JsonReporter(LogReporter):
         super().__init__(options, stdout, stderr)
 
     def phase(
-        self, name: str, done: int, total: int, note: str = "", *, moved: tuple[int, int] | None = None
+        self,
+        name: str,
+        done: int,
+        total: int,
+        note: str = "",
+        *,
+        moved: tuple[int, int] | None = None,
+        line: str = "",  # noqa: ARG002
     ) -> None:
         if self._step != (name, done, total):
             self._step = (name, done, total)
@@ -95,6 +102,9 @@ class JsonReporter(LogReporter):
 
     def warn(self, text: str) -> None:
         self._event("warn", text=text)
+
+    def warn_once(self, text: str) -> None:
+        self.warn(text)
 
     def say(self, text: str) -> None:
         self._event("say", text=text)

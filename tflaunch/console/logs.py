@@ -43,6 +43,7 @@ class Options:
     bare: bool
     fold: bool = False
     one_document: bool = False
+    repeat: bool = False
 
     def wanted(self, lines: str) -> str:
         """Return those of the lines that match `grep`, each with its newline."""

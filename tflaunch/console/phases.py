@@ -31,6 +31,7 @@ class _Phase:
     note: str = ""
     moved: tuple[int, int] | None = None  # how many bytes of how many
     first_moved: tuple[float, int] | None = None  # when how many bytes had been moved at first
+    line: str = ""  # the last one of the program on a host that does the work
     details: Sequence[str] = ()  # of a wait: what it waits for
     over: bool = False
 
@@ -103,6 +104,11 @@ class Phases:
         lacking = f", {missing}{phase.note}" if phase.note else ""
         self._print(Text.assemble((f"{self._pen.marks.warn} ", "yellow"), text, (took, "dim"), lacking))
 
+    def says(self, line: str) -> None:
+        """Note the last line of the program on a host that does the work of this phase."""
+        if self._phase is not None:
+            self._phase.line = line
+
     def wait(self, free: int, needed: int, details: Sequence[str], now: float) -> None:
         """Note how far a wait for GPUs is, and what it waits for."""
         # Enough GPUs may be free, but not where they fit; at `needed` of `needed` the phase would be over.
@@ -119,6 +125,8 @@ class Phases:
             self._spinner = Spinner(self._pen.marks.spinner, style="cyan")
         spinner = self._pen.text(self._spinner.render(now))
         lines = self._wait_lines(phase, spinner, now) if phase.details else [self._line(phase, spinner, now)]
+        if phase.line:
+            lines.append(Text(f"  {phase.line}", "dim"))
         return [self._fitted(line) for line in lines]
 
     def _line(self, phase: _Phase, spinner: Text, now: float) -> Text:

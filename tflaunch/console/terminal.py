@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 import threading
 import time
@@ -21,6 +22,7 @@ from tflaunch.console.run_pages import detached_lines, report_lines, servers_lin
 from tflaunch.console.safe_text import Text, paragraph
 from tflaunch.console.startup_lines import Folded
 from tflaunch.console.task_lines import Prefixes, Recent
+from tflaunch.console.words import counted
 from tflaunch.console.writer import Stream
 from tflaunch.inputs.times import duration
 from tflaunch.protocol.errors import ConnectErrors, LaunchError, TflaunchError
@@ -58,16 +60,29 @@ class TextReporter(LogReporter):
         self._alike = Alike(self._out.marks.more) if options.fold and stdout.terminal else None
         self._failed: set[TaskId] = set()  # tasks that failed and have not been started again
         self._turn: Turn | None = None
+        self._as_before = 0  # warnings that are not shown: earlier runs had them
         self._served = False  # stdout has the addresses of servers, and gets nothing else
         super().__init__(options, stdout, stderr)
         # A file or a program gets a single log byte for byte; a terminal gets lines that are safe to show.
         self._raw = options.bare and options.grep is None and not stdout.terminal
 
     def phase(
-        self, name: str, done: int, total: int, note: str = "", *, moved: tuple[int, int] | None = None
+        self,
+        name: str,
+        done: int,
+        total: int,
+        note: str = "",
+        *,
+        moved: tuple[int, int] | None = None,
+        line: str = "",
     ) -> None:
         now = time.monotonic()
-        self._writer.put("message", lambda: self._take_phase(name, done, total, note, now, moved=moved))
+
+        def take() -> None:
+            self._take_phase(name, done, total, note, now, moved=moved)
+            self._phases.says(line)
+
+        self._writer.put("message", take)
 
     def settle(self) -> None:
         now, settled = time.monotonic(), threading.Event()
@@ -92,6 +107,19 @@ class TextReporter(LogReporter):
 
     def warn(self, text: str) -> None:
         self._notice((f"{self._err.marks.warn} ", "yellow"), text)
+
+    def warn_once(self, text: str) -> None:
+        if self._is_new(text):
+            self.warn(text)
+
+    def _is_new(self, text: str) -> bool:
+        """Whether to show what is as true of the next run: a file or a pipe, which is read alone, has it every time."""
+        from tflaunch.runs.told import is_new
+
+        if self._options.repeat or not self._err.stream.terminal or is_new(text):
+            return True
+        self._as_before += 1
+        return False
 
     def say(self, text: str) -> None:
         self._notice((text, "bold"))
@@ -348,7 +376,13 @@ class TextReporter(LogReporter):
         if self._alike is not None:
             self._alike.expect(Counter(task.id.job for task in plan.tasks))
         if brief:
-            self._print(*brief_plan_lines(plan, self._err.marks))
+            from tflaunch.planning.cluster_plan import Standing
+
+            notes = [note for note in plan.notes if not isinstance(note, Standing) or self._is_new(note)]
+            self._print(*brief_plan_lines(dataclasses.replace(plan, notes=tuple(notes)), self._err.marks))
+            if self._as_before:
+                what = f"{counted(self._as_before, 'warning')} as in earlier runs: --dry-run tells them"
+                self._print(Text(f"  {what}", "dim"))
             return
         for line in plan_lines(plan, self._out.sheet):
             self._writer.out(self._out.render(line))

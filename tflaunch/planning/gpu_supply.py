@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from tflaunch.hosts import Host, fold
+from tflaunch.planning.cluster_plan import Standing
 from tflaunch.planning.gpu_choice import NEEDS_MIG, LeftOut
 from tflaunch.planning.gpu_words import not_one_of_it, one_of, plural, short_name, what_keeps_them
 from tflaunch.planning.inventory import GpuOrInstance, HostFacts, MigInstance
@@ -125,10 +126,8 @@ def make_room(
         )
     bare = [capacity.host.name for capacity in capacities if capacity.bare]
     if bare and len(bare) < len(capacities):
-        notes.append(
-            f"workers go to GPUs only; {fold(bare)} can give none"
-            " (--gpus-per-worker 0 places workers without GPUs)"
-        )
+        why = "(--gpus-per-worker 0 places workers without GPUs)"
+        notes.append(Standing(f"workers go to GPUs only; {fold(bare)} can give none {why}"))
     if idle := [
         capacity.host.name for capacity in capacities if capacity.needs_mig and not capacity.free_gpus
     ]:

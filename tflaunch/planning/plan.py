@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from tflaunch.hosts import Host, Hostfile, fold, match
 from tflaunch.lifecycle.states import decisive
 from tflaunch.planning.addresses import interfaces, peer_addresses, take_ports
-from tflaunch.planning.cluster_plan import ClusterPlan, TaskPlan
+from tflaunch.planning.cluster_plan import ClusterPlan, Standing, TaskPlan
 from tflaunch.planning.command import Command, endpoint, flag_names, image
 from tflaunch.planning.environments import setup
 from tflaunch.planning.filling import check as check_placeholders
@@ -452,4 +452,6 @@ def _note_proxies(job: JobSpec, used: Sequence[Host], inventory: Inventory, note
                 hosts[variable].append(host.name)
     if hosts:
         found = ", ".join(f"{variable} ({fold(names)})" for variable, names in sorted(hosts.items()))
-        notes.append(f"proxies are set: {found}; gRPC between tasks goes around them (no_grpc_proxy)")
+        notes.append(
+            Standing(f"proxies are set: {found}; gRPC between tasks goes around them (no_grpc_proxy)")
+        )

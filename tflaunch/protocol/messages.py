@@ -314,6 +314,7 @@ FROM_AGENT = dict(
         "logout": {"kills": a_flag, "session": a_word, "user": a_word, "linger": a_flag},
     },
     code={"have": a_flag, "lacks": or_null([a_whole_number])},
+    preparing={"line": a_word},
     prepared={"made": a_flag, "seconds": a_time},
     staged={},
     dialled={

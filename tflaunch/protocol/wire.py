@@ -94,6 +94,7 @@ sends MAGIC, so that what a login shell prints can be told from the frames.
     checked  {...}                                         see tflaunch.agent.host_check
     code     {have, lacks}                                 lacks: the contents to send, by their places in the
                                                            manifest; null: send the manifest itself
+    preparing {line}                                       the last line of what installs there, until `prepared`
     prepared {made, seconds}                               made: it was not there before
     staged   {}
     dialled  {results: [ms | [verdict, detail]], addresses: {name: [address]}, ways}   see tflaunch.protocol.dialling

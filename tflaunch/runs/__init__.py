@@ -6,6 +6,7 @@ record.py             the launcher's record of one run
 record_files.py       where records lie, and how their files are read, written and locked
 record_logs.py        the launcher's copies of logs, in a record
 record_list.py        all runs on record, each with how it stands
+told.py               which sentences the user was told before
 hidden_values.py      command lines and plans without the values of the user's variables
 
 visits.py             short-lived agents on hosts, which list runs, end them and remove what they left

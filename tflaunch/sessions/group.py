@@ -226,6 +226,7 @@ class Sessions:
         hosts.  Raises Stopped.
         """
         absent = AbsentHosts(unanswered)
+        line = ""
         replies: dict[str, wire.Message] = {}
         failures = {name: self.ended[name] for name in hosts if name in self.ended}
         missing = set(hosts) - failures.keys()
@@ -233,9 +234,8 @@ class Sessions:
         while missing:
             if phase:
                 awaited = fold(missing) if len(missing) <= AWAITED_SHOWN else ""
-                self._phase(
-                    phase, len(replies), len(hosts), awaited, moved=moved() if moved is not None else None
-                )
+                now_moved = moved() if moved is not None else None
+                self._phase(phase, len(replies), len(hosts), awaited, moved=now_moved, line=line)
             if (gone := absent.given_up(missing)) and self.by_host:
                 failures |= gone
                 self.stop_waiting(gone)
@@ -250,6 +250,8 @@ class Sessions:
                 case Said(name, message) if name in missing and message.type == wanted:
                     replies[name] = message
                     missing.remove(name)
+                case Said(name, message) if name in missing and message.type == "preparing":
+                    line = f"{name}: {message['line']}"
                 case Said(_, message) if message.type == "expired" and wanted in LAST_WORDS:
                     continue  # the wanted message follows
                 case item if interrupted := interruption(item):

@@ -45,6 +45,7 @@ class Staging:
         self._dial_check = dial_check
         self._preparing = None  # type: Optional[Preparing]
         self._dumps = None  # type: Optional[Dumps]  # of the tasks' stacks
+        self._tell = lambda _: None  # type: Callable[[str], None]  # tells the launcher what the installer says
         self._errand = None  # type: Optional[Errand]  # work in a process of its own
         self._moves = {}  # type: Dict[str, Any]  # how the run may go on when a host is lost (protocol/moves)
         self._moved = 0  # the attempt that began with the last move
@@ -71,6 +72,7 @@ class Staging:
                 self._holdings.protect(os.path.dirname(made["path"]))  # and with it the environments' locks
             viewer.send("prepared", made=made["made"], seconds=round(time.monotonic() - began, 1))
 
+        self._tell = lambda line: viewer.send("preparing", line=line)
         self._do_aside(viewer, PREPARED, preparing.work, use)
 
     def stage(self, viewer: "Viewer", message: "Message") -> None:
@@ -228,7 +230,11 @@ class Staging:
         return self._dumps is not None and self._dumps.waits
 
     def tick(self, now: float) -> None:
-        """Take the stacks that tasks have written."""
+        """Take the stacks that tasks have written, and what installs their environment."""
+        if self._preparing is not None and self.busy:
+            line = self._preparing.last_line(now)
+            if line:
+                self._tell(line)
         if self._dumps is not None:
             self._dumps.tick(now)
 
