@@ -7,10 +7,12 @@ takes long, so that the workers should not stand still for it, or when it needs 
     tflaunch run hostfiles/local.yaml examples/evaluator.py --ps 0 --workers 1 --chief --evaluator --no-flags \
         --grace 2 -- --train_dir /tmp/plane
 
-`--train_dir` is on a disk that all hosts share; here they are one machine.  When the training is done, the evaluator
-has 60 seconds (`--job-grace evaluator=TIME`) for the last checkpoint.  With `--restarts 3`, an evaluator that fails
-starts again alone; after the failure of another task all others start again, together, from the last checkpoint, and
-the evaluator goes on.
+`--train_dir` is on a disk that all hosts share; here they are one machine.  Where it is not, the evaluator sees no
+checkpoint, says so every 20 seconds, and the run succeeds without it: nobody awaits its success.
+
+When the training is done, the evaluator has 60 seconds (`--job-grace evaluator=TIME`) for the last checkpoint.  With
+`--restarts 3`, an evaluator that fails starts again alone; after the failure of another task all others start again,
+together, from the last checkpoint, and the evaluator goes on.
 `--job-end evaluator=sidecar` lets the training go on without it.
 """
 
@@ -24,6 +26,7 @@ import numpy as np
 import tensorflow as tf
 
 DIMENSIONS = 10
+WAIT_S = 20  # for a checkpoint, before the evaluator says that none comes
 NOISE = 0.1  # standard deviation: the loss cannot fall below its square
 
 
@@ -99,7 +102,15 @@ def evaluate(flags):
     plane, held_out, first = Plane(), points(0, 4096), None
     checkpoint = tf.train.Checkpoint(plane=plane)
     untrained = float(plane.loss(*held_out))
-    for path in tf.train.checkpoints_iterator(flags.train_dir):
+
+    def complain():
+        """Says that nothing comes; on another host the chief writes where this process cannot see it."""
+        where = f"{flags.train_dir} on {os.uname().nodename}"
+        print(f"no checkpoint in {where} for {WAIT_S} s: is it on a disk that the chief shares?", flush=True)
+        return False  # go on waiting
+
+    paths = tf.train.checkpoints_iterator(flags.train_dir, timeout=WAIT_S, timeout_fn=complain)
+    for path in paths:
         checkpoint.restore(path).expect_partial()
         loss = float(plane.loss(*held_out))
         first = loss if first is None else first

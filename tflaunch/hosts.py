@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from tflaunch.inputs import hostnames
+from tflaunch.inputs.config import users_directory
 from tflaunch.inputs.documents import Text, read_file
 from tflaunch.inputs.hostnames import expand, fold
 from tflaunch.inputs.ownership import planted
@@ -66,19 +67,20 @@ class Hostfile:
     hosts: tuple[Host, ...]
 
 
-def find_default(environ: Mapping[str, str], cwd: str | os.PathLike[str]) -> str | None:
+def find_default(
+    environ: Mapping[str, str], cwd: str | os.PathLike[str], *, users: bool = True
+) -> str | None:
     """The HOSTS argument when the user gives none; None where there is no default.
 
     It is the first that exists: `$TFLAUNCH_HOSTS` (taken as it is), `hosts.yaml` in `cwd`, `tflaunch/hosts.yaml` in
-    `$XDG_CONFIG_HOME` or `~/.config`.  Raises UsageError for a file that another user (root aside) may have written:
-    a hostfile decides where code and secrets go, and the user has not named this one.
+    `$XDG_CONFIG_HOME` or `~/.config`, which does not count without `users`.  Raises UsageError for a file that
+    another user (root aside) may have written: a hostfile decides where code and secrets go, and the user has not named
+    this one.
     """
     if source := environ.get("TFLAUNCH_HOSTS"):
         return source
-    config = environ.get("XDG_CONFIG_HOME", "")
-    if not Path(config).is_absolute():  # as the XDG specification asks
-        config = str(Path(environ.get("HOME", "~")).expanduser() / ".config")
-    for path in (Path(cwd) / "hosts.yaml", Path(config) / "tflaunch" / "hosts.yaml"):
+    own = [users_directory(environ) / "hosts.yaml"] if users else []
+    for path in (Path(cwd) / "hosts.yaml", *own):
         try:
             if not path.is_file():
                 continue

@@ -5,6 +5,7 @@
     file_keys.py    the keys of the hostfile and of the job file: from their JSON Schemas
     events.py       what `--json` prints: from tflaunch.console.json_events
     variables.py    what a task finds in its environment: from tflaunch.inputs.task_variables
+    python_api.py   tflaunch.api: from its docstrings and type hints
     repository.py   README files and the changelog, as pages of the site
     manual.py       the man page: from the verbs and the exit codes
     markdown.py     text as Markdown
@@ -16,7 +17,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from generator import events, exit_codes, file_keys, manual, repository, variables, verbs
+from generator import events, exit_codes, file_keys, manual, python_api, repository, variables, verbs
 
 
 def write(folder: Path) -> None:
@@ -28,6 +29,7 @@ def write(folder: Path) -> None:
         **repository.pages(),
         "events.md": events.page(),
         "variables.md": variables.page(),
+        "python-api.md": python_api.page(),
         "tflaunch.1.md": manual.page(),
     }
     folder.mkdir(exist_ok=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from generator.markdown import table
-from tflaunch.console.json_events import EVENTS, SWEEP_EVENTS, Event
+from tflaunch.console.json_events import DOCUMENT, EVENTS, SWEEP_EVENTS, Event
 
 _ABOUT = """\
 # Events of `--json`
@@ -19,15 +19,22 @@ and fields that you do not know: later versions may add some.
 `gpus`, `check`, `ps`, `status` and `stacks` print one JSON document instead; `tflaunch gpus --watch --json` prints one
 on each line.
 
-## Of a run
+"""
+_DRY = """\
+## Of a dry run
+
+`--dry-run --json` prints one object: the fields of `plan`, of `error` or `failures` where there is no plan, or of
+`nothing`, and these besides.
 """
 
 
 def page() -> str:
     """Return the page."""
     more = {name: event for name, event in SWEEP_EVENTS.items() if EVENTS.get(name) is not event}
+    document = table(["field", "holds"], [[f"`{field}`", says] for field, says in DOCUMENT.items()])
     return (
-        f"{_ABOUT}\n{_described(EVENTS)}\n## Of a sweep\n\nA sweep has the events above, but `log`, and these:\n\n"
+        f"{_ABOUT}\n## Of a run\n\n{_described(EVENTS)}\n{_DRY}\n{document}\n"
+        "## Of a sweep\n\nA sweep has the events above, but `log`, and these:\n\n"
         + (_described(more, " (sweep)"))
     )
 

@@ -47,13 +47,20 @@ def refusal(channel: Channel) -> tuple[int, str]:
 
 
 def test_the_texts_of_the_boot_line_pass_through_every_shell_unchanged() -> None:
-    for text in (payload.FIND_PYTHON, payload.READER):
+    for text in (payload.FIND_PYTHON, payload.READER, payload.reader_as("ada")):
         assert not {"'", "\n", "!"} & set(text)
         for number, letter in enumerate(text):
             if letter == "\\":
                 assert text[number + 1] not in "'\"\\"
-    for line in payload.READER.split("\\n"):
-        assert "\\" not in line  # nothing for an inner quotation to eat
+    for reader in (payload.READER, payload.reader_as("ada")):
+        for line in reader.split("\\n"):
+            assert "\\" not in line  # nothing for an inner quotation to eat
+
+
+@pytest.mark.parametrize("name", ["", 'a"+b', "a b", "-x", "a;b", "$(id)", "a\nb", "x" * 66])
+def test_what_is_no_name_of_an_account_reaches_no_shell(name: str) -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(name)}$"):
+        payload.reader_as(name)
 
 
 @pytest.mark.parametrize("name", SHELLS)

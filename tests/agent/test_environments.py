@@ -102,6 +102,22 @@ def test_two_runs_that_want_the_same_make_it_once(host: Host, second: Host, whee
     assert list((host.parent / ".environments").iterdir()) == []
 
 
+def test_the_last_line_of_what_installs_is_told_as_long_as_it_goes_on(
+    host: Host, wheels: Path, tmp_path: Path
+) -> None:
+    go = tmp_path / "go"
+    setup = ["printf 'first\\n50%%\\rtwo of 9\\n\\n' >&2", f"until test -e {go}; do sleep 0.1; done"]
+    channel = prepare(host.start(), simple(wheels, "tiny==1.0"), setup=setup)
+    assert channel.wait("preparing")["line"] == "two of 9"
+    go.touch()
+    said = []
+    while (message := channel.next()) and message.type != "prepared":
+        said.append(message["line"] if message.type == "preparing" else message.type)
+    assert message is not None
+    assert message["made"] is True
+    assert "two of 9" not in said, "what has been told is not told again"
+
+
 def test_what_was_killed_half_way_is_made_anew(host: Host, wheels: Path) -> None:
     """An environment without its last file is nobody's."""
     channel = prepare(host.start(), simple(wheels, "tiny==2.0"))

@@ -15,7 +15,7 @@ from tests.diagnosis.score import prevented, score
 from tests.diagnosis.trainers import fill
 
 SYNTAX_ERRORS = ("syntax-error",)
-STARTED = "✓ dialled 3/3 in 0.0 s\ntraining 3 tasks\n"
+STARTED = "✓ tested the network of 3 hosts in 0.0 s\ntraining 3 tasks\n"
 BY_NAME = {cause.name: cause for cause in CAUSES}
 each = pytest.mark.parametrize("cause", CAUSES, ids=lambda cause: cause.name)
 

@@ -101,6 +101,8 @@ def uncommented(text: str) -> str:
 
 def as_typed(text: str, run: str) -> str:
     """The command with names that exist here in place of those that a page invents."""
+    verbs = "attach|logs|status|stacks|stop|fetch|tensorboard|clean"
+    text = re.sub(rf"(tflaunch (?:{verbs}) )[a-z]\w*-[a-z0-9]{{6}}\b", rf"\g<1>{run}", text)
     text = re.sub(r"\b[a-z][a-z0-9_]*-(?=[a-z]*\d)[a-z0-9]{6}\b", run, text)
     text = re.sub(r"(?<=\s)(RUN|NAME)(?=\s|$)", run, text)
     return re.sub(r"\[HOSTS\]|\bHOSTS\b", "hosts.yaml", text)

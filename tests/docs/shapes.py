@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 _TOKENS = (  # the first that matches a part of a word takes it
     (r"…|\.\.\.", r".*?"),
-    (r"\b[a-z][\w.]*-(?=[a-z]*\d)[a-z0-9]{6}\b", r"[\w.]+-[a-z0-9]{6}"),  # a run's id
+    (r"\b[a-z][\w.]*-[a-z0-9]{6}\b", r"[\w.]+-[a-z0-9]{6}"),  # a run's id
     (r"\b(?:worker|ps|chief|evaluator|trial|data|dispatcher|reader)/\d+", r"\w+/\d+"),
     (r"(?:~|(?<![\w/])/|\b\w[\w.]*/)[\w./~*-]+", r"\S+"),  # a path
     (r"\b(?:gpu|host|local|node|vm|cpu)\d+\b|\bstorage\b", r"[\w.-]+"),

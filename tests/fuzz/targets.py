@@ -49,6 +49,24 @@ def _of_text(parse: Callable[[str], object]) -> Callable[[bytes, Path], object]:
     return lambda data, _: parse(data.decode("utf-8", "surrogateescape"))
 
 
+_CONFIG = """\
+hosts = "hosts.yaml"
+ports = [20000, 20999]
+max_gpus_per_user_per_host = 4
+banner = '''
+one
+two'''
+[run]
+grace = "30s"
+env = { A = "1" }
+threshold = [
+  "wait_s=120",
+]
+[stop]
+grace = 5
+"""
+
+
 # ---- what is called
 
 
@@ -101,6 +119,30 @@ def _job_file(path: Path) -> object:
     from tflaunch.inputs import job_file
 
     return job_file.load(str(path))
+
+
+def _config(path: Path) -> object:
+    from tflaunch.inputs import config
+
+    return config.load({config.ETC: str(path.parent), "HOME": "/nonexistent"})
+
+
+def _gpu_limit(text: str) -> object:
+    """An agent never overlooks a limit that the launcher reads in the same file."""
+    from tflaunch.agent.files.rundir import HostError
+    from tflaunch.agent.gpus import limit
+    from tflaunch.inputs import toml_document
+    from tflaunch.inputs.yaml_document import Tree
+
+    try:
+        said = limit._said(text)
+    except HostError:
+        return None
+    tree = Tree("config.toml")
+    _, parsed = toml_document.read(text, tree)
+    value = parsed.get(limit.KEY)
+    assert tree.problems or said == (value if isinstance(value, int) else None), (said, value)
+    return said
 
 
 def _ssh_config(path: Path) -> object:
@@ -734,6 +776,36 @@ TARGETS = (
         _USER,
         (_JOB, "{}"),
         (*_YAML, "sweep", "roles", "workers", "12h"),
+    ),
+    Target(
+        "config",
+        _in_file("config.toml", _config),
+        _USER,
+        (_CONFIG, ""),
+        (
+            "[run]",
+            "=",
+            "true",
+            '"""',
+            "'''",
+            "{",
+            "}",
+            "[[",
+            "]]",
+            "1979-05-27",
+            "0x1",
+            "grace",
+            "env",
+            "\\u0041",
+            "inf",
+        ),
+    ),
+    Target(
+        "gpu-limit",
+        _of_text(_gpu_limit),
+        (),
+        (_CONFIG,),
+        ("max_gpus_per_user_per_host", "=", "4", '"""', "'''", "["),
     ),
     Target("ssh-config", _in_file("config", _ssh_config), (ConnectError,), (_SSH,), _SSH_WORDS),
     Target(

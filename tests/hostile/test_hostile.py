@@ -21,7 +21,7 @@ from tflaunch.protocol import messages, wire
 
 PARTS = 3  # of the selection, for as many workers of pytest
 # No recording has them: they take an environment that is installed, or a browser that leaves in the middle.
-UNRECORDED = {"prepared", "cut"}
+UNRECORDED = {"preparing", "prepared", "cut"}
 
 
 def play(chosen: list[Case]) -> list[dict[str, str]]:

@@ -12,6 +12,8 @@ from tests.hostile import relay
 from tests.hostile.cases import Case, samples
 from tests.hostile.mutations import Mutation
 from tests.hostile.replay import Seen, breaches
+from tests.support.evil import harmless
+from tests.support.gpus_lab import Terminal
 from tests.support.launcher import Done, Launcher
 from tests.support.patience import until
 from tests.support.sshd import SshNetwork
@@ -167,6 +169,37 @@ def test_no_answer_of_a_host_harms_who_asks(bench: Bench) -> None:
         done = bench.run(verb, *words[verb])
         assert done.code in codes, f"{verb} {lie}: {done.code}\n{done.err}"
     assert not list(bench.launcher.code.rglob("post-checkout"))
+
+
+# lie, what the watch shows of that host
+WATCHED = (
+    ("facts#0:gpu_note=escapes", r"^.host1 .*fake"),
+    ("facts#0:hostname=escapes", r"^.host1 +no NVIDIA driver"),
+    ("facts#2:gpu_note=escapes", r"^.host1 .*fake"),
+    ("facts#1:@frame=deep", r"^.host1 +✗ "),
+    ("facts#0:clock=true", r"^.host1 +✗ it breaks the protocol"),
+)
+
+
+def test_a_watch_shows_what_a_host_says_and_does_nothing_of_it(bench: Bench) -> None:
+    words = ("gpus", "-F", bench.launcher._network.config, bench.hostfile, "--watch", "--interval=0.3")  # type: ignore[union-attr]
+    for lie, shown in WATCHED:
+        bench.lie(lie)
+        screen = Terminal([*bench.launcher.argv(*words)], bench.launcher.env(), columns=110)
+        try:
+            screen.shows(shown)
+            screen.shows("^.host2 +no NVIDIA driver")
+            screen.type("\r")
+            screen.shows("^q quit  Esc back")
+            screen.type("q")
+            assert screen.end() == 0, lie
+        finally:
+            screen.process.kill()
+            screen.end()
+        harmless(b"".join(screen._parts).decode(), own=True)
+        assert not bench.canary.exists()
+    bench.lie("")
+    bench.launcher.wait_until_nothing_is_left()
 
 
 def test_a_host_that_breaks_the_protocol_once_the_work_is_done_is_not_asked_again(bench: Bench) -> None:

@@ -51,7 +51,7 @@ def test_what_fits_on_the_hosts_that_are_there_goes_on(launcher: Launcher, lab: 
     hosts = hostfile(launcher, [lab[2], lab[0], lab[1]])
     done = launcher.run("run", hosts, launcher.script(WHERE), "--workers=2", "--ps=1").ran()
     assert f"! {cause(lab[2])}: going on without it" in done.err.splitlines()
-    assert "connected 2/2" in done.err
+    assert "connected to 2 hosts" in done.err
     assert places(done.out) == ["ps/0 on host1", "worker/0 on host1", "worker/1 on host2"]
     moved = "worker/0 is on host1; were host3 there, it might be on that: it finds no checkpoints of earlier runs that "
     assert moved in done.sentences
@@ -77,7 +77,7 @@ def test_the_plan_names_who_is_left_out(launcher: Launcher, lab: list[Sshd]) -> 
     asked = "this would be asked first (--yes agrees): go on without, with 2 workers on 2 hosts?"
     assert f"{cause(lab[2])}: {asked}" in asks.sentences
     assert asks.sentences.count("would be asked") == 1
-    assert "connected 2/2" in asks.err
+    assert "connected to 2 hosts" in asks.err
 
 
 def test_a_number_of_workers_that_nobody_gave_is_not_made_smaller_unasked(

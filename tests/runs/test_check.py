@@ -246,7 +246,7 @@ def test_bandwidth_ends_at_once_with_ctrl_c_and_goes_on_without_a_frozen_host(
     inside, argv = bed.launcher.inside(cwd=far.code), far.argv
     far.argv = lambda *each: [*inside, sys.executable, "-c", program, *argv(*each)[len(inside) + 3 :]]  # type: ignore[method-assign]
     with far.start("check", *words) as running:
-        until(lambda: "dialled 3/3" in running.err, "the calls")
+        until(lambda: "tested the network of 3 hosts" in running.err, "the calls")
         if freezes:
             hosts[1].freeze()
             assert running.end() == 69

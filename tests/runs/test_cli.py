@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -11,9 +12,10 @@ from pathlib import Path
 import pytest
 
 import tflaunch
-from tests.support.launcher import TELL, Launcher, told
+from tests.support.launcher import TELL, TFLAUNCH, Launcher, told
 from tests.support.patience import until
 from tests.support.sshd import SshNetwork
+from tests.support.terminal import Terminal
 
 # What takes longer to import than all else does; the help of a verb brings pydantic, by typer itself.
 HEAVY = (
@@ -117,6 +119,36 @@ def test_help_tells_the_verbs_and_the_exit_codes(launcher: Launcher) -> None:
     assert "ps tasks [one per 4 workers]" in run  # what stands in brackets is no markup
 
 
+def test_the_help_has_colours_only_on_a_terminal_that_takes_them(launcher: Launcher) -> None:
+    env = {
+        name: value for name, value in launcher.env().items() if name not in ("COLUMNS", "NO_COLOR", "TERM")
+    }
+    plain = launcher.run("gpus", "--help", env={"COLUMNS": "60"}).ran().out
+    assert "\x1b" not in plain
+    for more, styled in (
+        ({"TERM": "xterm"}, True),
+        ({"TERM": "xterm", "NO_COLOR": "1"}, False),
+        ({"TERM": "dumb"}, False),
+    ):
+        with Terminal([*TFLAUNCH, "gpus", "--help"], {**env, **more}, launcher.code, columns=60) as terminal:
+            assert terminal.end() == 0
+        assert ("\x1b[1mUsage:" in terminal.raw) == ("\x1b" in terminal.raw) == styled
+        assert terminal.shown == plain  # as wide as the terminal
+
+
+def test_a_reader_of_the_help_may_leave(launcher: Launcher) -> None:
+    command = shlex.join([*TFLAUNCH, "run", "--help"])
+    for reader in ("head -1", "true"):
+        done = subprocess.run(
+            ["bash", "-c", f"{command} | {reader}; exit ${{PIPESTATUS[0]}}"],
+            env=launcher.env(),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_schema_is_a_json_schema(launcher: Launcher) -> None:
     schema = json.loads(launcher.run("schema").ran().out)
     assert schema["$schema"].startswith("https://json-schema.org/")
@@ -146,6 +178,45 @@ def test_a_dry_run_starts_and_leaves_nothing(network: SshNetwork, launcher: Laun
     assert kept <= {".pyc", ".z"}
     assert launcher.records() == []
     assert told(tmp_path) == {}
+
+
+@pytest.mark.parametrize("verb", ["run", "up", "sweep"])
+def test_a_dry_run_as_data_is_one_document(launcher: Launcher, verb: str) -> None:
+    script = launcher.script("import argparse")
+    words = {
+        "run": (script, "--ps=1", "--workers=1"),
+        "up": ("--ps=1", "--workers=1"),
+        "sweep": (script, "--grid=x=1,2"),
+    }[verb]
+    done = launcher.run(verb, launcher.local(2), *words, "--dry-run", "--json").ran()
+    document = json.loads(done.out)  # nothing before it, nothing behind it
+    assert document["event"] == "plan"
+    assert isinstance(document["notes"], list)
+    assert document["warnings"] == []
+    assert (document["code"] is None) == (verb == "up")
+    if verb == "sweep":
+        assert [trial["args"] for trial in document["trials"]] == [
+            ["trainer.py", "--x=1"],
+            ["trainer.py", "--x=2"],
+        ]
+    else:
+        assert [task["task"] for task in document["tasks"]] == ["ps/0", "worker/0"]
+    wrong = launcher.run(verb, launcher.local(2), *words, "--exclude=nowhere", "--dry-run", "--json").ran(2)
+    error = json.loads(wrong.out)
+    assert (error["event"], error["exit_code"], error["exit_code_of"]) == ("error", 2, "tflaunch")
+
+
+def test_the_2_of_a_program_is_told_from_that_of_a_wrong_command_line(launcher: Launcher) -> None:
+    """argparse ends a program with 2, as tflaunch ends for a wrong option."""
+    script = launcher.script("import argparse; argparse.ArgumentParser().parse_args()")
+    words = ("run", launcher.local(1), script, "--no-flags", "--ps=0", "--workers=1")
+    done = launcher.run(*words, "--json", "--", "--nope").ran(2)
+    report = done.events[-1]
+    assert (report["event"], report["exit_code"], report["exit_code_of"]) == ("report", 2, "worker/0")
+    assert "exit code 2 (of worker/0)" in launcher.run(*words, "--", "--nope").ran(2).sentences
+    for wrong in (["--nope"], ["--only=x/y/z"], ["--exclude=nowhere"]):
+        told = launcher.run(*words, "--json", *wrong).ran(2).events[-1]
+        assert (told["event"], told["exit_code_of"]) == ("error", "tflaunch")
 
 
 def test_a_dry_run_as_data_is_enough_to_start_the_tasks_by_hand(launcher: Launcher, tmp_path: Path) -> None:

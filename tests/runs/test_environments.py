@@ -10,6 +10,7 @@ from pathlib import Path
 from tests.support import ROOT
 from tests.support.launcher import Launcher, alive
 from tests.support.patience import until
+from tests.support.terminal import Terminal
 from tests.support.wheels import made, requirements
 
 SAY = 'import os, sys, tiny; print(tiny.value, "of", os.path.realpath(sys.prefix), os.environ.get("VIRTUAL_ENV"))'
@@ -22,7 +23,7 @@ def test_hosts_install_requirements_once(launcher: Launcher, wheels: Path) -> No
     script = launcher.script(SAY)
     words = ["--ps", "0", "--workers", "2", "--requirements", path]
     first = launcher.run("run", launcher.local(2), script, *words).ran()
-    assert "installed 2/2" in first.err
+    assert "installed the environment on 2 hosts" in first.err
     (parent,) = launcher.hosts.iterdir()
     (environment_path,) = made(parent)
     for name in ("worker/0", "worker/1"):
@@ -31,6 +32,10 @@ def test_hosts_install_requirements_once(launcher: Launcher, wheels: Path) -> No
     (launcher.code / "constraints.txt").write_text("# only a comment\n\ntiny<2\n")
     launcher.run("run", launcher.local(1), script, *words[:3], "1", *words[4:]).ran()
     assert (environment_path / "pyvenv.cfg").stat() == before, "made anew"
+    other = Path(path).with_name("other-name.txt")
+    other.write_text(Path(path).read_text())
+    launcher.run("run", launcher.local(1), script, *words[:3], "1", "--requirements", other).ran()
+    assert made(parent) == [environment_path], "the same content under another name"
     checked = launcher.run("check", launcher.local(1), "--no-tensorflow", "--json", *words[4:]).ran()
     (there,) = json.loads(checked.out)["hosts"]
     assert there["task"]["report"]["executable"].startswith(f"{environment_path}/")
@@ -74,13 +79,28 @@ def test_ctrl_c_while_it_installs_leaves_nothing_half(
     launcher.wait_until_nothing_is_left()
 
 
+def test_a_terminal_shows_the_last_line_of_the_installer(launcher: Launcher, wheels: Path) -> None:
+    path, go = requirements(launcher.code, wheels, "tiny"), launcher.directory / "go"
+    setup = f"echo Downloading things >&2; until test -e {go}; do sleep 0.1; done"
+    hosts = launcher.hostfile(
+        [{"name": "here", "connection": "local", "run_dir": str(launcher.hosts), "setup": setup}]
+    )
+    words = ("run", hosts, launcher.script(SAY), "--ps=0", "--workers=1", f"--requirements={path}")
+    with Terminal(launcher.argv(*map(str, words)), launcher.env(), launcher.code) as terminal:
+        terminal.wait_for("here: Downloading things")
+        assert "installing" in terminal.sentences
+        go.touch()
+        assert terminal.end() == 0
+    assert "installed the environment on 1 host" in terminal.sentences
+
+
 def test_trials_and_bare_servers_are_in_it_too(launcher: Launcher, wheels: Path) -> None:
     """A trial that is tried again as well; a server in it finds no TensorFlow, which it lacks."""
     path = requirements(launcher.code, wheels, "tiny")
     script = launcher.script(SAY + "\nsys.exit(os.environ['TFLAUNCH_ATTEMPT'] == '0')")
     words = ["--grid", "x=1,2", "--retries", "1", "--requirements", path, "--name", "lab"]
     swept = launcher.run("sweep", launcher.local(1), script, *words).ran()
-    assert "installed 1/1" in swept.err
+    assert "installed the environment on 1 host" in swept.err
     (parent,) = launcher.hosts.iterdir()
     (environment_path,) = made(parent)
     logs = [log for record in launcher.records() for log in sorted((record / "logs").glob("trial-*.log"))]

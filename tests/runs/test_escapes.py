@@ -30,7 +30,15 @@ def on_terminal(launcher: Launcher, verb: str, *words: str | Path, columns: int 
     argv = [str(word) for word in launcher.argv(verb, *words)]
     screen = Terminal(argv, launcher.env(), columns=columns)
     if "--watch" in words:
-        screen.wait_for("of 2 on 1 host")
+        screen.shows("of 2 on 1 host")
+        for keys, shown in (
+            ("\r", "^gpu +pid"),
+            ("?", "keeps no history"),
+            ("\x1b", "^gpu +pid"),
+            ("\x1b", "^>host1"),
+        ):
+            screen.type(keys)
+            screen.shows(shown)
         screen.process.send_signal(signal.SIGINT)
     screen.end()
     return b"".join(screen._parts).decode()

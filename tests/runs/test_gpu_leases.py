@@ -193,7 +193,7 @@ def test_whole_gpus_are_taken_unless_instances_are_asked_for_or_named(
     (tmp_path / "go").touch()
     assert "has GPU-w\n" in launcher.run(*map(str, parted), "--ps=0").ran().out
     refused = launcher.run(*map(str, parted), "--ps=0", "--workers=3").ran(65)
-    assert "4 busy: in MIG mode (--mig)" in refused.sentences
+    assert "4 left out: in MIG mode (--mig)" in refused.sentences
     assert "take the MIG instances of host1 with --mig" in refused.sentences
     refused = launcher.run(*map(str, parted), "--mig", "--ps=0", "--gpus-per-worker=2").ran(2)
     assert "--mig --gpus-per-worker 2: a process can use one MIG instance only" in refused.sentences

@@ -20,6 +20,7 @@ import pytest
 from tests.support.gpus import NOW
 from tests.support.gpus_lab import Lab, Terminal
 from tests.support.launcher import Launcher
+from tests.support.patience import until
 from tests.support.sshd import SshNetwork, logins
 
 
@@ -74,6 +75,7 @@ def test_a_fleet_of_every_kind(lab: Lab, trainer: int) -> None:
         done = lab.gpus().ran(69)
         data = json.loads(lab.gpus("--json").ran(69).out)
         line = lab.gpus("--free", "--oneline").ran(69)
+        alone = lab.gpus("--oneline").ran(69)
         rows = list(csv.DictReader(io.StringIO(lab.gpus("--csv").ran(69).out)))
     for pattern in (
         r"^host1  3 of 8 free  7 \u00d7 H100 80GB HBM3 · driver 550\.54\.15 · CUDA 12\.4",
@@ -101,7 +103,7 @@ def test_a_fleet_of_every_kind(lab: Lab, trainer: int) -> None:
     assert first[0]["links"]["1"] == "PIX"
     assert data["hosts"][5]["error"]["message"]
 
-    assert line.out == "host1:0,4,6 host2:1.0\n"
+    assert line.out == alone.out == "host1:0,4,6 host2:1.0\n", "none that is in use"
     assert "host6" in line.err
     assert len(rows) == 11
 
@@ -164,6 +166,8 @@ def test_the_default_hostfile_and_which_hosts(lab: Lab) -> None:
         (("--json", "--csv"), "two forms"),
         (("--watch", "--csv"), "--watch shows the table, or --json, not --csv"),
         (("--watch", "1", "--topology"), "--watch shows the table"),
+        (("--interval", "1"), "--interval is the time between two looks of --watch"),
+        (("--watch", "1", "--interval", "3"), "name two times"),
         (("--min-free=40",), "write it with its unit: 40GiB"),
         (("--hosts=nope",), "has no host nope"),
         (("--sort=size",), "size"),
@@ -183,10 +187,10 @@ def watching(lab: Lab) -> Iterator[Callable[..., Terminal]]:
     """Starts `gpus` on a terminal."""
     started: list[Terminal] = []
 
-    def start(*more: str, **options: Any) -> Terminal:
+    def start(*more: str, env: dict[str, str] | None = None, **options: Any) -> Terminal:
         verb, *words = lab.words(*more)
         argv = lab.launcher.argv(str(verb), *words)
-        started.append(Terminal(argv, lab.launcher.env(), **options))
+        started.append(Terminal(argv, {**lab.launcher.env(), **(env or {})}, **options))
         return started[-1]
 
     yield start
@@ -195,37 +199,160 @@ def watching(lab: Lab) -> Iterator[Callable[..., Terminal]]:
         each.end()
 
 
+def given_back(screen: Terminal) -> bool:
+    """Whether the screen, the cursor and the line discipline are as before."""
+    last = screen.text[-100:]
+    return all(order in last for order in ("\x1b[?1049l", "\x1b[?25h", "\x1b[?2004l")) and screen.cooked
+
+
 def test_watch_keeps_its_connections_and_ends_with_ctrl_c(
     lab: Lab, watching: Callable[..., Terminal]
 ) -> None:
     first = lab.add("gpu uuid=GPU-a mem=81559 temp=41")
     second = lab.add("gpu uuid=GPU-b mem=81559 temp=51")
     lab.add(*dgx("delay_ms 60000"))  # never answers, and is waited for by nobody
-    screen = watching("--watch", "0.3", "--timeout=100")
-    screen.wait_for(r"host1  1 of 1 free(.|\n)*41°(.|\n)*51°(.|\n)*waiting for host3(.|\n)*of 2 on 2 hosts")
+    screen = watching("--watch", "--interval", "0.3", "--timeout=100")
+    screen.shows(r"^>host1 +1 of 1 free .* 41°")
+    screen.shows(r"^ host2 +1 of 1 free .* 51°")
+    screen.shows(r"^ host3 +waiting for its answer")
+    screen.shows("of 2 on 2 hosts")
     for temperature in (42, 43, 44):
         lab.fleets[0].change(f"gpu uuid=GPU-a mem=81559 temp={temperature}")
-        screen.wait_for(f"{temperature}°")
+        screen.shows(f"^>host1 .*{temperature}°")
     assert (logins(first), logins(second)) == (1, 1)
 
     second.kill()
-    screen.wait_for(r"host2\s+✗ .*its GPUs were seen")
+    screen.shows(r"^ host2\s+✗ .*its GPUs were seen")
     lab.fleets[0].change("gpu uuid=GPU-a mem=81559 temp=45")
-    screen.wait_for("45°")
+    screen.shows("^>host1 .*45°")
     lab.fleets[1].change("gpu uuid=GPU-b mem=81559 temp=55")
     second.start()
-    screen.wait_for("55°")
+    screen.shows("^ host2 .*55°")
     assert (logins(first), logins(second)) == (1, 2)
 
-    screen.process.send_signal(signal.SIGINT)
+    screen.type("\x03")
     assert screen.end() == 0
-    assert screen.text.rstrip().endswith(("\x1b[?1049l", "\x1b[?25h"))  # the screen and the cursor as before
+    assert given_back(screen)
     assert "Traceback" not in screen.text
 
 
-def test_watch_respects_the_height(lab: Lab, watching: Callable[..., Terminal]) -> None:
+def test_the_keys_of_the_watch(lab: Lab, watching: Callable[..., Terminal], trainer: int) -> None:
+    lab.add('gpu uuid=GPU-a mem=81559 name="NVIDIA H100"')
+    lab.add(
+        'gpu uuid=GPU-b mem=24564 util=90 used=20000 name="NVIDIA RTX 4090"',
+        f"proc gpu=0 pid={trainer} mem=19000",
+    )
+    screen = watching("--watch", "--interval=0.3", columns=170)
+    screen.shows("^>host1 .*H100")
+    screen.shows("^ host2 .* 90%.*4090")
+    screen.type("/4090")
+    screen.shows("^filter: 4090_")
+    screen.shows_not("host1")
+    screen.type("\r")
+    screen.type("\r")
+    screen.shows(rf"^0 +{trainer} +{getpass.getuser()} +18\.6 GiB .*train\.py --lr=1")
+    screen.type("\x1b")
+    screen.shows("^>host2 ")
+    screen.type("\x1b")
+    screen.shows("^ host1 ")
+    screen.type("s")
+    screen.shows("by use, least first")
+    screen.type("\x1b[A")
+    screen.shows("^>host1 ")
+    screen.type("?")
+    screen.shows("keeps no history of the last hours")
+    screen.type("q")
+    assert screen.end() == 0
+    assert given_back(screen)
+
+
+def test_a_window_that_is_resized_is_filled(lab: Lab, watching: Callable[..., Terminal]) -> None:
     lab.add(*dgx())
-    screen = watching("--watch", rows=6, columns=80)
+    screen = watching("--watch", "--interval=0.3", columns=130, rows=30)
+    screen.shows("^>host1  ?6 of 8 free")
+    screen.shows("^  7 .* broken")
+    for columns, rows in ((60, 6), (80, 24)):
+        screen.resize(columns, rows)
+        screen.shows("^>host1 ")
+        screen.shows("^q quit")
+        assert len(screen.lines) == rows
+    screen.shows("^  7 .* broken")
+    screen.type("q")
+    assert screen.end() == 0
+
+
+def test_ctrl_z_gives_the_terminal_back_and_the_watch_goes_on(
+    lab: Lab, watching: Callable[..., Terminal]
+) -> None:
+    sshd = lab.add("gpu uuid=GPU-a mem=81559 temp=41")
+    screen = watching("--watch", "--interval=0.3")
+    screen.shows("41°")
+    assert not screen.cooked
+    screen.type("\x1a")
+
+    def stopped() -> bool:
+        return Path(f"/proc/{screen.process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+    until(stopped, "Ctrl-Z to stop it")
+    until(lambda: given_back(screen), "the terminal as it was before")
+    screen.wipe(100, 30)  # the shell has written there
+    lab.fleets[0].change("gpu uuid=GPU-a mem=81559 temp=47")
+    screen.process.send_signal(signal.SIGCONT)
+    screen.shows("^>host1 .*47°")
+    screen.shows("^q quit")
+    assert not screen.cooked
+    assert logins(sshd) == 1
+    screen.type("q")
+    assert screen.end() == 0
+
+
+def test_a_watch_ends_by_a_signal_and_gives_the_terminal_back(
+    lab: Lab, watching: Callable[..., Terminal]
+) -> None:
+    lab.add("gpu uuid=GPU-a mem=81559 temp=41")
+    for number, code in ((signal.SIGINT, 0), (signal.SIGTERM, 143)):
+        screen = watching("--watch")
+        screen.shows("41°")
+        screen.process.send_signal(number)
+        assert screen.end() == code
+        assert given_back(screen)
+    lab.launcher.wait_until_nothing_is_left()
+
+
+def test_a_refresh_sends_little_over_a_slow_link(lab: Lab, watching: Callable[..., Terminal]) -> None:
+    """What an idle host's line takes: the clock; what a busy one takes: its numbers and the last bit of its graphs."""
+    for number in range(3):
+        lab.add(f"gpu uuid=GPU-{number} mem=81559 temp=41", f"gpu uuid=GPU-{number}b mem=81559 temp=51")
+    screen = watching("--watch", "--interval=0.5", columns=130, rows=40)
+    screen.shows("of 6 on 3 hosts")
+    before, clocks = screen.written, {screen.lines[0][:8]}
+
+    def ticked() -> bool:
+        clocks.add(screen.lines[0][:8])
+        return len(clocks) > 5
+
+    until(ticked, "the clock to go on")
+    # Not one line more than a few digits of the clock and, every fifth time, a bit of 18 graphs.
+    assert (screen.written - before) / len(clocks) < 1000
+    screen.type("q")
+    assert screen.end() == 0
+
+
+@pytest.mark.parametrize("keys", [True, False], ids=["TERM=dumb", "stdin is no terminal"])
+def test_a_plain_terminal_keeps_the_table(lab: Lab, watching: Callable[..., Terminal], keys: bool) -> None:
+    lab.add(*dgx())
+    screen = watching("--watch", "0.3", keys=keys, env={"TERM": "dumb"} if keys else {}, columns=80, rows=14)
+    screen.wait_for(r"host1  6 of 8 free(.|\n)*of 8 on 1 host(.|\n)*host1  6 of 8 free")
+    screen.process.send_signal(signal.SIGINT)
+    assert screen.end() == 0
+    assert ("\x1b" in screen.text) is not keys
+
+
+def test_watch_respects_the_height_where_there_are_no_keys(
+    lab: Lab, watching: Callable[..., Terminal]
+) -> None:
+    lab.add(*dgx())
+    screen = watching("--watch", rows=6, columns=80, keys=False)
     screen.wait_for(r"host1  ○○○○○●○✗   6 free(.|\n)*of 8 on 1 host")
     screen.process.send_signal(signal.SIGINT)
     assert screen.end() == 0
@@ -240,7 +367,7 @@ def test_a_watch_that_is_killed_leaves_nothing_on_the_hosts(
     lab.add("gpu uuid=GPU-a mem=81559 temp=41")
     lab.add(*dgx("delay_ms 60000"))
     screen = watching("--watch", "0.3")
-    screen.wait_for("41°")
+    screen.shows("41°")
     screen.process.kill()
     lab.launcher.wait_until_nothing_is_left()
 
@@ -253,6 +380,19 @@ def test_on_a_terminal_all_is_left_to_be_read(lab: Lab, watching: Callable[..., 
     last = screen.text.rpartition("\x1b[")[2]
     assert "host1  6 of 8 free" in last
     assert "✗ host2" in last
+
+
+def test_a_dumb_terminal_is_as_wide_as_it_is(lab: Lab) -> None:
+    lab.add(*dgx("proc gpu=1 pid=4999999 mem=90"))
+    words = lab.launcher.argv("gpus", *lab.words()[1:])
+    pages = {}
+    for columns in (80, 100, 200):
+        screen = Terminal(words, lab.launcher.env(), columns, term="dumb")
+        assert screen.end() == 0
+        pages[columns] = screen.text
+        assert max(map(len, screen.text.splitlines())) <= columns
+    assert "pid 4999999" in pages[200]
+    assert len(set(pages.values())) == 3
 
 
 def test_watch_as_data_is_a_document_a_line(lab: Lab) -> None:
@@ -268,6 +408,19 @@ def test_watch_as_data_is_a_document_a_line(lab: Lab) -> None:
     # How GPUs are connected was asked once, and is told every time.
     assert {each["hosts"][0]["gpus"][2]["links"]["3"] for each in documents} == {"NV4"}
     assert logins(sshd) == 1
+
+
+def test_watch_as_data_tells_each_refresh_also_while_a_host_is_slow(lab: Lab) -> None:
+    lab.add("gpu uuid=GPU-a mem=81559")
+    lab.add(*dgx("delay_ms 60000"))
+    verb, *words = lab.words("--watch", "--interval=0.2", "--timeout=100", "--json")
+    with lab.launcher.start(str(verb), *words) as running:
+        running.wait_for('"summary"', 3)
+        running.interrupt()
+        done = running.done().ran()
+    last = done.events[-1]["hosts"]
+    assert last[0]["gpus"][0]["state"] == "free"
+    assert last[1]["error"]["message"] == "it has not answered yet"
 
 
 def test_colour_only_where_it_is_wanted(lab: Lab, watching: Callable[..., Terminal]) -> None:

@@ -9,6 +9,7 @@ import os
 import re
 import signal
 import socket
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -283,6 +284,27 @@ def test_accept_new_lets_an_unknown_host_in_once(network: SshNetwork, launcher: 
     assert "--accept-new" in refused.sentences
     launcher.run(*run, "--accept-new").ran()
     launcher.run(*run).ran()  # now it is known
+
+
+def test_the_keys_of_hosts_that_are_unknown_or_have_changed_are_mended_by_what_is_told(
+    network: SshNetwork, launcher: Launcher, tmp_path: Path, out: Path
+) -> None:
+    """Two hosts were installed anew, two are new: the command told removes the old keys, then all are let in."""
+    sshds = [network.add(known=False) for _ in range(4)]
+    kind, blob = Path(f"{make_key(tmp_path / 'other')}.pub").read_text().split()[:2]
+    with network.known_hosts.open("a") as lines:
+        lines.writelines(f"[{sshd.address}]:{sshd.port} {kind} {blob}\n" for sshd in sshds[:2])
+    run = ("run", launcher.hostfile([sshd.name for sshd in sshds]), launcher.script(TELL), "--workers=4")
+    run = (*run, "--ps=0", f"--env=OUT={out}")
+    done = launcher.run(*run, "--json").ran(69)
+    (event,) = [each for each in done.events if each["event"] == "failures"]
+    changed, unknown = event["rows"]
+    assert [len(row["lines"]) for row in (changed, unknown)] == [2, 2]
+    assert "SHA256:" in changed["lines"][0]
+    assert "--accept-new records them all" in unknown["hint"]
+    command = changed["hint"].splitlines()[-1]
+    subprocess.run(["bash", "-c", command], check=True, capture_output=True)
+    launcher.run(*run, "--accept-new").ran()
 
 
 def test_through_a_jump_host(network: SshNetwork, launcher: Launcher, out: Path) -> None:

@@ -168,6 +168,9 @@ def test_an_encrypted_key_that_stays_locked(client: Client, tmp_path: Path, answ
     error = client.refusal(client.network.add().host(), ask=ask)
     assert "encrypted, and" in error.message
     assert "passphrase" in error.message
+    assert error.hint.startswith(f"`ssh-add {client.network.key}` asks for its passphrase once"), (
+        "it has a key"
+    )
 
 
 @pytest.fixture

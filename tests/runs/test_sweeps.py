@@ -313,6 +313,8 @@ def test_a_metric_that_no_trial_printed_is_told_and_the_logs_can_be_scored_anew(
     assert done.err.count("printed no acuracy; its") == 1
     assert "no trial printed acuracy (2 succeeded); trial/0's JSON lines have: step, accuracy\n" in done.err
     assert done.err.endswith("  2 of 2 trials succeeded, none printed acuracy\n")
+    [told] = json.loads(lab.launcher.run("ps", "-a", "--json").ran().out)["runs"]
+    assert (told["state"], told["outcome"]["exit_code"]) == ("failed", 66)
     command = re.search(
         r"  go on: tflaunch (sweep --env=OUT --metric accuracy --maximize --resume lab-[a-z2-7]{6})$",
         done.err,

@@ -38,6 +38,24 @@ def test_a_program_that_no_python_can_read_starts_nowhere(launcher: Launcher) ->
     assert not done.err.count("Traceback")
 
 
+def test_the_program_of_a_role_is_read_too(launcher: Launcher) -> None:
+    launcher.script("def f(:\n", name="server.py")
+    script = launcher.script("print('started')\n")
+    words = (launcher.local(1), script, "--ps=0", "--workers=1", "--no-flags", "--job=data=1")
+    done = launcher.run("run", *words, f"--job-program=data={launcher.code / 'server.py'}").ran(70)
+    assert "server.py:1:7: SyntaxError: invalid syntax" in done.sentences
+    assert "started" not in done.out
+    (launcher.code / "server.sh").write_text("#!/bin/sh\necho served | cat\nsleep 100\n")
+    (launcher.code / "server.sh").chmod(0o755)
+    shell = launcher.run(
+        "run", *words, f"--job-program=data={launcher.code / 'server.sh'}", "--ps-grace=5"
+    ).ran()
+    assert "started" in shell.out
+    missing = launcher.run("run", *words, f"--job-program=data={launcher.code / 'serve.py'}").ran(2).sentences
+    assert f"--job-program data={launcher.code / 'serve.py'}: " in missing
+    assert "Did you mean" in missing
+
+
 def test_an_interpreter_that_is_no_python_runs_what_it_likes(launcher: Launcher) -> None:
     wrapper = launcher.code / "wrapper"
     wrapper.write_text(

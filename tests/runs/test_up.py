@@ -145,7 +145,7 @@ def test_ctrl_c_while_they_start_leaves_nothing(launcher: Launcher, tmp_path: Pa
     spec = tmp_path / "cluster.json"
     hosts = launcher.local(2, python=sys.executable)
     with launcher.start("up", hosts, "--ps=1", "--workers=1", f"--spec={spec}") as up:
-        up.wait_for("staged 2/2")
+        up.wait_for("prepared 2 hosts")
         up.interrupt()
         assert up.end() == 130
     assert not spec.exists()
@@ -184,7 +184,7 @@ def test_a_spec_that_cannot_be_written_at_last_leaves_no_server(launcher: Launch
     place.mkdir()
     hosts = launcher.local(1, python=sys.executable)
     with launcher.start("up", hosts, "--ps=0", "--workers=1", f"--spec={place / 'a.json'}") as up:
-        up.wait_for("staged 1/1")
+        up.wait_for("prepared 1 host")
         shutil.rmtree(place)
         assert up.end(SERVES_S) == 73
         assert "the servers are stopped" in up.err

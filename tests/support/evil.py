@@ -24,6 +24,8 @@ EVIL = (
 
 _OWN = re.compile(  # what tflaunch itself sends to a terminal: colours, a live line, rich's live view
     r"\x1b\[[0-9;:]*m|\r?\x1b\[[0-9]*[ABKJH]|\x1b\[\?(?:25|1049)[hl]|\x1b\[[0-9]*;?[0-9]*H|\r(?!\n)"
+    # and what textual asks of a terminal at the start and the end of a watch
+    r"|\x1b\[\?(?:7|1004|2004)[hl]|\x1b\[\?20(?:26|48)\$p|\x1b\[(?:>25|<)u|\x1b\]22;default\x07"
 )
 _BAD = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 

@@ -6,12 +6,16 @@ import fcntl
 import os
 import pty
 import re
+import signal
 import struct
 import subprocess
 import termios
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+import pyte
 
 from tests.support.launcher import Launcher
 from tests.support.nvml import Fleet
@@ -51,15 +55,35 @@ class Lab:
 class Terminal:
     """`tflaunch` on a terminal of its own; `text` is everything that it has written there."""
 
-    def __init__(self, argv: list[Any], env: dict[str, str], columns: int = 100, rows: int = 30) -> None:
+    def __init__(
+        self,
+        argv: list[Any],
+        env: dict[str, str],
+        columns: int = 100,
+        rows: int = 30,
+        *,
+        term: str = "xterm-256color",
+        keys: bool = True,
+    ) -> None:
+        """Without `keys`, stdin is no terminal."""
         self._ours, theirs = pty.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
-        env = {**env, "TERM": "xterm-256color", "LC_ALL": "C.UTF-8"}
+        env = {
+            "TERM": term,
+            **{name: value for name, value in env.items() if name != "TERM"},
+            "LC_ALL": "C.UTF-8",
+        }
         env = {name: value for name, value in env.items() if name not in ("COLUMNS", "LINES")}
+        stdin = theirs if keys else subprocess.DEVNULL
         self.process = subprocess.Popen(
-            argv, stdin=theirs, stdout=theirs, stderr=theirs, env=env, process_group=0
+            argv, stdin=stdin, stdout=theirs, stderr=theirs, env=env, process_group=0
         )
-        os.close(theirs)
+        self._theirs = theirs if keys else None  # kept open: to ask how the terminal is set
+        if not keys:
+            os.close(theirs)
+        self._screen = pyte.Screen(columns, rows)
+        self._stream = pyte.ByteStream(self._screen)
+        self._drawn = 0  # parts that the screen has
         self._parts: list[bytes] = []
         self._reader = threading.Thread(target=self._read)
         self._reader.start()
@@ -83,7 +107,61 @@ class Terminal:
 
     _seen = 0
 
+    @property
+    def written(self) -> int:
+        """How many bytes it has written."""
+        return sum(map(len, self._parts))
+
+    @property
+    def lines(self) -> list[str]:
+        """What a terminal shows now."""
+        parts = self._parts[self._drawn :]
+        self._drawn += len(parts)
+        self._stream.feed(b"".join(parts))
+        return [line.rstrip() for line in self._screen.display]
+
+    def shows(self, pattern: str) -> None:
+        """Wait until a line of the screen has it."""
+        self._until(lambda: any(re.search(pattern, line) for line in self.lines), pattern)
+
+    def shows_not(self, pattern: str) -> None:
+        """Wait until no line of the screen has it."""
+        self._until(lambda: not any(re.search(pattern, line) for line in self.lines), f"no {pattern}")
+
+    def _until(self, happened: Callable[[], bool], what: str) -> None:
+        try:
+            until(happened, what)
+        except AssertionError as error:
+            raise AssertionError("\n".join([str(error), *self.lines])) from None
+
+    def type(self, keys: str) -> None:
+        os.write(self._ours, keys.encode())
+
+    def resize(self, columns: int, rows: int) -> None:
+        """Give the window another size, and tell the program as a terminal does."""
+        fcntl.ioctl(self._ours, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+        self.wipe(columns, rows)
+        self.process.send_signal(signal.SIGWINCH)
+
+    def wipe(self, columns: int, rows: int) -> None:
+        """Forget what the screen shows: a shell may have written over it."""
+        self._screen.reset()
+        self._screen.resize(rows, columns)
+
+    @property
+    def cooked(self) -> bool:
+        """Whether the terminal is set as a shell sets it: it echoes, and a line is sent by Enter."""
+        if self._theirs is not None:
+            self._flags = termios.tcgetattr(self._theirs)[3]
+        return bool(self._flags & termios.ICANON and self._flags & termios.ECHO)
+
+    _flags = 0
+
     def end(self) -> int:
         code = self.process.wait(PATIENCE_S)
+        if self._theirs is not None:
+            self._flags = termios.tcgetattr(self._theirs)[3]
+            os.close(self._theirs)
+            self._theirs = None
         self._reader.join()
         return code

@@ -400,7 +400,7 @@ class Launcher:
 
     def records(self) -> list[Path]:
         """The launcher's records of runs."""
-        return sorted(self.state.iterdir()) if self.state.exists() else []
+        return sorted(self.state.glob("[!.]*"))
 
     def run_directories(self) -> list[Path]:
         """What is in the run directories of all hosts: `<run>/<host>`."""

@@ -87,6 +87,6 @@ def on_terminal(act: Callable[[Reporter], None], columns: int = 100, **options: 
 
 
 def plain(screen: str) -> list[str]:
-    text = re.sub(r"\x1b\[[0-9;]*[mK]", "", screen.replace("\r\n", "\n"))
+    text = re.sub(r"\x1b\[[0-9;]*[mJK]", "", screen.replace("\r\n", "\n"))
     text = re.sub(r"[^\n]*\r", "", text)  # what a live line had shown there
     return [line.rstrip() for line in text.splitlines()]

@@ -51,6 +51,11 @@ class Terminal:
         return _ESCAPES.sub("", self._raw.decode("utf-8", "replace")).replace("\r\n", "\n")
 
     @property
+    def raw(self) -> str:
+        """The same as it came, with colours and moves."""
+        return self._raw.decode("utf-8", "replace")
+
+    @property
     def sentences(self) -> str:
         """The same on one line."""
         return " ".join(self.shown.split())

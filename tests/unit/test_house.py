@@ -30,7 +30,7 @@ FLOORS = (
     ("sweeps",),
     ("console",),
     ("cli",),
-    ("__main__",),
+    ("__main__", "api"),
 )
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 SHIPPED = {"gpu_probe", "protocol", "in_task", "diagnosis", "lifecycle", "agent"}
@@ -120,6 +120,19 @@ def test_only_the_console_imports_rich() -> None:
     assert {room_of(name) for name in users} == {"console"}
     # rich wraps and shrinks as it likes: the console has a drawer of tables of its own, and that one only.
     assert not [name for name in users if drawing[name] & {"rich.table", "rich.columns"}]
+
+
+def test_only_the_watch_of_gpus_loads_textual() -> None:
+    users = {
+        name
+        for name, path in FILES.items()
+        if any(each.split(".")[0] == "textual" for each in modules_named_in(path))
+    }
+    assert users == {"tflaunch.console.gpu_watch.app"}
+    loading = [name for name, others in IMPORTS.items() if others & users]
+    assert loading == ["tflaunch.console.gpus_output"]
+    text = FILES["tflaunch.console.gpus_output"].read_text("utf-8")
+    assert "\nfrom tflaunch.console.gpu_watch" not in text, "not for `gpus` without --watch"
 
 
 def test_no_files_import_each_other_in_a_circle() -> None:

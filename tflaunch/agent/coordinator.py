@@ -58,7 +58,9 @@ class Coordinator:
 
     def __init__(self, directory: RunDirectory, plan: "Dict[str, Any]", memory: bytes = b"") -> None:
         """`plan`: members (host -> address, port, secret in hex), lease_s, started (epoch seconds), watchdog (its
-        arguments), state (lifecycle.states.state_data); `memory`: the last one that an earlier coordinator sent."""
+        arguments), state (lifecycle.states.state_data); of a run that its launcher has handed over, ahead_s (of the
+        launcher's clock); trial (only find out which hosts can be reached).  `memory`: the last one that an earlier
+        coordinator, or that launcher, sent."""
         self._directory = directory
         self._members = plan["members"]  # type: Dict[str, List[Any]]
         self._lease_s = plan["lease_s"]  # type: float
@@ -67,10 +69,12 @@ class Coordinator:
         self._peers = {}  # type: Dict[str, _Peer]
         self._addresses = {}  # type: Dict[str, Tuple[int, Any]]
         self._plan = plan
+        self._ahead_s = plan.get("ahead_s", 0.0)  # type: float  # the clock of all times here, before this machine's
+        self._trial = plan.get("trial", False)
         self._changed = False  # since the agent last got the memory
         self._unsaid = ""  # a sentence for the user, kept until the agent can take it
         self._drive, self._watchdog = self._begin()
-        if memory:
+        if memory and not self._trial:
             try:
                 self._resume(memory)
             except (ValueError, RecursionError) as error:
@@ -80,18 +84,43 @@ class Coordinator:
                     "the run's coordinator has died, and the next one cannot use its memory (%s): it asks all "
                     "hosts again what happened" % error
                 )
-        now = time.monotonic()
+        now = self._now()
         self._renew_at = now
         self._awaited = set(self._members)
         self._all_there_by = now + ALL_THERE_S
 
+    def _now(self) -> float:
+        """The time, by the clock of the launcher where that has handed the run over."""
+        return time.monotonic() + self._ahead_s
+
     def _begin(self) -> "Tuple[Driver[State], Watchdog]":
         """The driver in the state at the start of the run, and the watchdog with the run's time limits."""
-        now = time.monotonic()
+        now = self._now()
         watchdog = Watchdog(**self._plan["watchdog"])
         watchdog.begin(now - max(0.0, time.time() - self._started))
         state = state_from(self._plan["state"])
+        self._places = dict(state.places)  # that the watchdog knows
         return Driver(state, self, self._lease_s, now, up=False, monitor=watchdog), watchdog
+
+    def _follow_moves(self) -> None:
+        """Have another watchdog look after the tasks if some are on another host now."""
+        places = dict(self._drive.state.places)
+        if places == self._places:
+            return
+        self._places = places
+        settings = self._plan["watchdog"]
+        where, gpus = dict(settings["places"]), dict(settings["settings"].get("gpus", {}))
+        for seat, host in places.items():
+            spot = self._plan["moves"][seat][host]
+            for task, port in spot["ports"].items():
+                listens = where[task][2] is not None
+                where[task] = [host, spot["address"], port if listens else None]
+            gpus.update(spot["gpus"])
+        changed = dict(settings, places=where, settings=dict(settings["settings"], gpus=gpus))
+        self._watchdog = Watchdog(**changed)
+        now = self._now()
+        self._watchdog.begin(now, now - max(0.0, time.time() - self._started))
+        self._drive.replace_monitor(self._watchdog)
 
     def _memory(self) -> bytes:
         known = {
@@ -106,24 +135,31 @@ class Coordinator:
         known = wire.loads(memory.decode("ascii"))
         check({"run": one_of(self._directory.run), "drive": anything, "watchdog": anything}, known)
         self._drive.resume(known["drive"])
+        self._follow_moves()
         self._watchdog.resume(known["watchdog"])
 
     def run(self) -> None:
         """Returns once every host is swept or lost, and the hosts know the outcome."""
-        while self._drive.state.phase != "over":
-            self._turn(self._drive.wake_at(time.monotonic()))
-            self._drive.tick(time.monotonic())
+        while self._drive.state.phase != "over" and not (self._trial and not self._all_there_by):
+            self._turn(self._drive.wake_at(self._now()))
+            self._drive.tick(self._now())
+            self._follow_moves()
             self._report_readiness()
+        if self._trial:
+            self._turn(self._now())
+            return
         state = self._drive.state
+        # What a lost host had has moved on: by then its agent has ended the tasks there.
+        unsure = {host: why for host, why in state.lost.items() if host in state.hosts.values()}
         outcome = outcome_of(
-            state, self._directory.run, max(0.0, time.time() - self._started), unverified=dict(state.lost)
+            state, self._directory.run, max(0.0, time.time() - self._started), unverified=unsure
         )
         self._send_outcome(outcome_data(outcome), set(self._members) - state.lost.keys())
 
     def _send_outcome(self, outcome: "Dict[str, Any]", hosts: "Set[str]") -> None:
-        deadline = time.monotonic() + FAREWELL_S
+        deadline = self._now() + FAREWELL_S
         own = self._directory.host
-        while time.monotonic() < deadline:
+        while self._now() < deadline:
             for host, peer in list(self._peers.items()):
                 if peer.attached and host in hosts:
                     hosts.discard(host)
@@ -133,13 +169,13 @@ class Coordinator:
                         self.send(host, "bye")
             if not hosts and not any(peer.held or peer.out for peer in self._peers.values()):
                 break
-            self._drive.links.tick(time.monotonic())
-            self._turn(time.monotonic() + 0.2)
+            self._drive.links.tick(self._now())
+            self._turn(self._now() + 0.2)
         self.send(own, "bye")  # last: this process ends with its agent
-        self._turn(time.monotonic())
+        self._turn(self._now())
 
     def _turn(self, wake_at: float) -> None:
-        now = time.monotonic()
+        now = self._now()
         if now >= self._renew_at:
             self._renew_at = now + min(RENEW_S, self._lease_s / 4)
             for host, peer in list(self._peers.items()):
@@ -148,7 +184,7 @@ class Coordinator:
         if self._keep_memory():
             for host in list(self._peers):
                 self._pass_on(host)
-        timeout = max(0.0, min(wake_at, self._renew_at) - time.monotonic())
+        timeout = max(0.0, min(wake_at, self._renew_at) - self._now())
         for key, events in self._selector.select(timeout):
             host, peer = key.data
             if self._peers.get(host) is peer:
@@ -184,7 +220,7 @@ class Coordinator:
             self._flush(host, peer)
 
     def _report_readiness(self) -> None:
-        if self._all_there_by and (not self._awaited or time.monotonic() > self._all_there_by):
+        if self._all_there_by and (not self._awaited or self._now() > self._all_there_by):
             self._all_there_by = 0.0
             down = self._drive.links.down
             missing = {host: down.get(host) or "no connection" for host in self._awaited}
@@ -204,6 +240,8 @@ class Coordinator:
                 own.setblocking(False)
                 self._selector.register(own, selectors.EVENT_READ, (host, peer))
                 return
+            if host not in self._members:
+                raise OSError("it was lost before the run was handed over")
             family, address = self._resolve(host)
             connection = socket.socket(family)
             connection.setblocking(False)
@@ -213,7 +251,7 @@ class Coordinator:
                 connection.close()
                 raise OSError(failure, os.strerror(failure))
         except OSError as error:
-            self._drive.links.ended(host, str(error), time.monotonic())
+            self._drive.links.ended(host, str(error), self._now())
             return
         peer = self._peers[host] = _Peer(connection, connected=False)
         self._selector.register(connection, selectors.EVENT_WRITE, (host, peer))
@@ -241,7 +279,7 @@ class Coordinator:
 
     def _lose(self, host: str, reason: str) -> None:
         self.hang_up(host)
-        self._drive.links.ended(host, reason, time.monotonic())
+        self._drive.links.ended(host, reason, self._now())
 
     def _ready(self, host: str, peer: _Peer, events: int) -> None:
         try:
@@ -271,7 +309,7 @@ class Coordinator:
             self._lose(host, str(error))
         except wire.WireError as error:
             self.hang_up(host)
-            self._drive.dead(host, "it breaks the protocol between agents: %s" % error, time.monotonic())
+            self._drive.dead(host, "it breaks the protocol between agents: %s" % error, self._now())
 
     def _take(self, host: str, peer: _Peer, data: bytes) -> None:
         for message in peer.decoder.feed(data):
@@ -280,12 +318,14 @@ class Coordinator:
             foreign = self._drive.foreign(host, messages.check(message, messages.FROM_AGENT))
             if foreign:
                 raise wire.WireError(foreign)
-            now = time.monotonic()
+            now = self._now()
             if message.type == "hello":
                 if peer.attached:  # otherwise the answers to repeated hellos would grow without end
                     raise wire.WireError("it says hello once more")
                 peer.attached = True
                 self._awaited.discard(host)
+                if self._trial:
+                    continue
                 self.send(host, "renew", lease_s=self._lease_s)
                 self._drive.attached(host, now)
                 if self._unsaid and host == self._directory.host:
@@ -326,6 +366,8 @@ class Coordinator:
 
     def say(self, text: str, urgent: bool) -> None:
         """Write a sentence for the user into this host's journal, so that present and later viewers see it."""
+        if self._trial:
+            return
         self.send(self._directory.host, "said", text=text)
         print(text, file=sys.stderr)
 

@@ -148,7 +148,9 @@ class Daemon:
 
     def _left(self, viewer: Viewer) -> None:
         self._requests.left(viewer)
-        lasting = self._journal.has("started") and not self._requests.staging.passing
+        staging = self._requests.staging
+        spare = staging.reserved and self._requests.detached.begun  # it waits, under the coordinator
+        lasting = (self._journal.has("started") or spare) and not staging.passing
         if viewer.launches and not lasting and not self._team.ending:
             # No task was started, or only tasks that must not outlive their launcher.
             self._journal.add("expired", reason="its launcher left before the start", asked=True)
@@ -165,8 +167,9 @@ class Daemon:
         # for the end, that becomes an event, so that launcher or coordinator sees it.
         decides = viewer.client == COORDINATOR if self._requests.detached.begun else launcher
         if not (self._team.ending or decides):
-            who = "its launcher" if launcher else "tflaunch stop"
-            self._journal.add("expired", reason="%s ends the run" % who, asked=True)
+            by = message.fields.get("by", "")
+            who = "its launcher" if launcher else "tflaunch stop%s" % (by and " by " + by)
+            self._journal.add("expired", reason="%s ends the run" % who, asked=True, by=by)
         if viewer.events_sent is None:
             viewer.events_sent = len(self._journal.events)  # the viewer waits for `swept`
             if self._over:

@@ -79,10 +79,18 @@ class Entrusted:
             if key.fileobj is connection:
                 self._selector.unregister(connection)
 
+    def change_secret(self, secret: bytes) -> None:
+        """See Door.change_secret."""
+        self._door.change_secret(secret)
+
     def coordinate(self, plan: "Dict[str, Any]") -> None:
         """Start the coordinator on this host, and again whenever it dies; for `plan` see tflaunch.agent.coordinator."""
         self._plan = plan
-        self._start()
+        self._start(plan)
+
+    def try_out(self, plan: "Dict[str, Any]") -> None:
+        """Have a coordinator find out whether it reaches all hosts; it decides nothing, and ends."""
+        self._start(plan)
 
     def remember(self, piece: bytes, offset: int, last: bool) -> None:
         """Take a piece of the coordinator's memory; the memory counts once it is complete."""
@@ -103,10 +111,9 @@ class Entrusted:
         """Drop connections that do not prove themselves in time; start the next coordinator when it is due."""
         self._drop_late(now)
         if self._plan is not None and not self.coordinator and now >= self._again_at:
-            self._start()
+            self._start(self._plan)
 
-    def _start(self) -> None:
-        assert self._plan is not None  # noqa: S101
+    def _start(self, plan: "Dict[str, Any]") -> None:
         try:
             pid = os.fork()
         except OSError as error:  # the tasks have filled the process table
@@ -123,7 +130,7 @@ class Entrusted:
             close_all_but()  # the agent's leases and ports must end with the agent
             from tflaunch.agent.coordinator import Coordinator
 
-            Coordinator(self._directory, self._plan, self._memory).run()
+            Coordinator(self._directory, plan, self._memory).run()
         except BaseException:  # write it to agent.log; this child must not go on in the caller's code
             import traceback
 

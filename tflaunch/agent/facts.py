@@ -7,7 +7,7 @@ import time
 import zlib
 
 from tflaunch.agent.files.rundir import HostError
-from tflaunch.agent.gpus import leases, tickets
+from tflaunch.agent.gpus import leases, limit, tickets
 from tflaunch.agent.gpus.tickets import Place
 from tflaunch.gpu_probe import Look
 from tflaunch.protocol import wire
@@ -43,28 +43,29 @@ def collect(
     directory: str,
     probed: "Dict[str, Any]",
     place: Place,
+    *,
     lease: "Callable[[str, str], Optional[Dict[str, Any]]]" = leases.holder,
+    run: str = "",
 ) -> "Dict[str, Any]":
     """All fields of `facts`.
 
     `ports` are the ports that the agent holds; `directory` is on the disk that holds the runs; `probed` is what NVML
     has just said; `place` is the run's place in the queue.  `lease(uuid, file)`, with the kernel's file for a device,
-    says who holds it; `Leases.take` also takes the device if it is free.  A device that is promised to a run further
-    ahead in the queue is only looked at, never taken.
+    says who holds it; `Leases.take` also takes the device if it is free.  `run` is the
+    run that asks.  A device that is promised to a run further ahead in the queue is only looked at, never taken.
     """
     queue = place.ahead()
-    for gpu in probed["gpus"]:
-        for device in gpu.get("mig") or [gpu]:
-            uuid = device["uuid"]
-            if uuid and not device.get("error"):
-                device["promised"] = tickets.promise(uuid, queue)
-                try:
-                    file = probed["locks"].get(uuid, "")
-                    device["lease"] = (leases.holder if device["promised"] else lease)(uuid, file)
-                except HostError as error:
-                    device["lease_error"] = error.reason
+    for device in devices_of(probed):
+        uuid = device["uuid"]
+        if uuid and not device.get("error"):
+            device["promised"] = tickets.promise(uuid, queue)
+            try:
+                file = probed["locks"].get(uuid, "")
+                device["lease"] = (leases.holder if device["promised"] else lease)(uuid, file)
+            except HostError as error:
+                device["lease_error"] = error.reason
     named = interface_addresses()
-    return {
+    found = {
         "hostname": socket.gethostname(),
         "boot_id": first_line("/proc/sys/kernel/random/boot_id"),
         "addresses": [address for _, address in named],
@@ -86,6 +87,15 @@ def collect(
         "clock": time.time(),
         "proxies": [name for name in PROXIES if os.environ.get(name)],
     }
+    if probed["gpus"]:
+        found["gpus_held"] = limit.held(devices_of(probed), run)
+        found["gpu_limit"] = limit.most()
+    return found
+
+
+def devices_of(probed: "Dict[str, Any]") -> "List[Dict[str, Any]]":
+    """The GPUs and MIG instances that processes can be given."""
+    return [device for gpu in probed["gpus"] for device in gpu.get("mig") or [gpu]]
 
 
 def _first_tickets(queue: "List[Dict[str, Any]]", gpus: "List[Dict[str, Any]]") -> "List[Dict[str, Any]]":

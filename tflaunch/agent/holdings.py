@@ -6,7 +6,7 @@ import zlib
 from tflaunch.agent import facts
 from tflaunch.agent.files.journal import note
 from tflaunch.agent.files.rundir import CODE, Unaged
-from tflaunch.agent.gpus import leases
+from tflaunch.agent.gpus import leases, limit
 from tflaunch.agent.gpus.freed import RunGpus
 from tflaunch.agent.gpus.leases import Leases
 from tflaunch.agent.gpus.tickets import Place
@@ -15,7 +15,7 @@ from tflaunch.gpu_probe import Look
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, List, Optional, Union
+    from typing import Any, Dict, List, Optional, Tuple, Union
 
     from tflaunch.agent.files.journal import Journal
     from tflaunch.agent.files.rundir import RunDirectory
@@ -39,7 +39,9 @@ class Holdings:
         self._unaged.add(os.path.join(directory.parent, CODE))
         self._checked_at = 0.0
         self._look = Look()
+        self._devices = {}  # type: Dict[str, str]  # UUID -> the kernel's file for its lock
         self._to_lease = []  # type: Union[bool, List[str]]  # UUIDs, or whether to lease all
+        self._range = None  # type: Optional[Tuple[int, int]]  # where the ports lie
         self.door_port = 0  # the port for the run's other agents, 0 for none
         self.gpus = RunGpus(directory.run)
 
@@ -48,7 +50,8 @@ class Holdings:
     def probe(self, viewer: "Viewer", message: "Message") -> None:
         wanted = message["ports"]
         seed = zlib.crc32(self._directory.run.encode())
-        self._ports.hold(message["count"], tuple(wanted) if wanted else None, seed)
+        self._range = tuple(wanted) if wanted else None
+        self._ports.hold(message["count"], self._range, seed)
         self._to_lease = message["lease"]
         self._send_facts(viewer)
 
@@ -63,7 +66,13 @@ class Holdings:
         self._leases.keep([])
 
     def keep(self, viewer: "Viewer", message: "Message") -> None:
-        self._leases.keep(message["gpus"])
+        """Keep these GPUs only.  Raises HostError where the user's runs would hold more than the host allows."""
+        wanted = message["gpus"]
+        self._leases.keep(wanted)
+        if wanted and limit.most() is not None:
+            others = [uuid for uuid in self._devices if uuid and uuid not in wanted]
+            found = [{"lease": leases.holder(uuid, self._devices[uuid])} for uuid in others]
+            limit.check(len(wanted), limit.held(found, self._directory.run))
         self.gpus.keep(message["gpus"])
         self._place.leave()
         self._look.close()
@@ -72,7 +81,17 @@ class Holdings:
         probed = facts.probe(self._look)
         if not self._place.taken:  # only a run that waits in the queue looks again; others leave NVML alone
             self._look.close()
-        found = facts.collect(self._ports.held, self._directory.path, probed, self._place, self._lease)
+        found = facts.collect(
+            self._ports.held,
+            self._directory.path,
+            probed,
+            self._place,
+            lease=self._lease,
+            run=self._directory.run,
+        )
+        self._devices = {
+            device["uuid"]: probed["locks"].get(device["uuid"], "") for device in facts.devices_of(found)
+        }
         self.gpus.seen(found["gpus"])
         viewer.send("facts", **found)
 
@@ -85,8 +104,17 @@ class Holdings:
 
     def keep_ports(self, ports: "List[int]", door: bool) -> None:
         """Give up all ports but these; with `door` keep one more, for the run's other agents."""
-        self.door_port = next((port for port in self._ports.held if port not in ports), 0)
+        spare = next((port for port in self._ports.held if port not in ports), 0)
+        self.door_port = spare if door else 0
         self._ports.keep([*ports, self.door_port] if door else ports)
+
+    def hold_door(self) -> int:
+        """The port for the run's other agents, held from now on; 0 if none is free."""
+        if not self.door_port:
+            before = self._ports.held
+            held = self._ports.hold(len(before) + 1, self._range, zlib.crc32(self._directory.run.encode()))
+            self.door_port = next((port for port in held if port not in before), 0)
+        return self.door_port
 
     def share_port(self, port: int) -> None:
         """See HeldPorts.share."""

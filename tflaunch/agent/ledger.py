@@ -193,6 +193,7 @@ class _Share:
             "tasks": [],
             "strays": [processes.describe(each.process) for each in strays],
             "holds": None,
+            "stopped_by": "",
         }
         try:
             more = {
@@ -204,6 +205,7 @@ class _Share:
                 "outcome": outcomes[-1] if outcomes else {},
                 "tasks": self._tasks(plan, events, tail_bytes),
                 "holds": self._holds() if tail_bytes else None,  # for `status`
+                "stopped_by": next((each["by"] for each in events if each.get("by")), ""),
             }
         except (AttributeError, KeyError, TypeError, ValueError):
             return least  # the files are damaged, or another version's

@@ -17,6 +17,7 @@ from tflaunch.agent.files.journal import note
 from tflaunch.agent.holdings import Holdings
 from tflaunch.agent.net.dial_check import DialCheck
 from tflaunch.agent.tasks.staging import Staging
+from tflaunch.agent.viewer import COORDINATOR
 from tflaunch.agent.watching import Tunnel, Watching
 from tflaunch.protocol import messages, wire
 
@@ -52,7 +53,7 @@ class Requests:
         self.staging = Staging(directory, team, self.holdings, self._code, self._dial_check)
         self._watching = Watching(directory, viewers)
         self._tunnel = Tunnel(directory, selector, team)
-        self.detached = Detached(directory, journal, selector, viewers, self.holdings)
+        self.detached = Detached(directory, journal, selector, viewers, holdings=self.holdings, team=team)
         self._handlers = {
             "probe": self.holdings.probe,
             "module": self.holdings.module,
@@ -69,12 +70,13 @@ class Requests:
             "release": self.staging.release,
             "add": self.staging.add,
             "restart": self.staging.restart,
+            "move": self.staging.move,
             "stop": self.staging.stop_tasks,
             "look": self.staging.look,
             "inspect": self.staging.inspect,
             "dial": self._dial,
             "push": self._dial_check.push,
-            "watch": self._watching.watch,
+            "watch": self._watch,
             "credit": self._watching.credit,
             "find": self._watching.find,
             "read": self._watching.read,
@@ -86,6 +88,8 @@ class Requests:
             "entrust": self.detached.entrust,
             "coordinate": self.detached.coordinate,
             "coordinating": self.detached.coordinating,
+            "detach": self.detached.detach,
+            "stay": self.detached.stay,
             "memory": self.detached.memory,
             "said": self.detached.said,
             "holds": self.detached.holds,
@@ -109,6 +113,11 @@ class Requests:
 
     def _clock(self, viewer: "Viewer", message: wire.Message) -> None:
         viewer.send("clock", sent=message["sent"], time=time.time())
+
+    def _watch(self, viewer: "Viewer", message: wire.Message) -> None:
+        self._watching.watch(viewer, message)
+        if message["client"] == COORDINATOR:
+            self.detached.took_over()
 
     def _check(self, viewer: "Viewer", message: wire.Message) -> None:
         from tflaunch.agent import host_check
@@ -148,6 +157,7 @@ class Requests:
     def left(self, viewer: "Viewer") -> None:
         """Pass on that this viewer has gone."""
         self._tunnel.left(viewer)
+        self.detached.left(viewer)
 
     # -- the run's end
 

@@ -53,7 +53,10 @@ class Visit:
                     if message.type == "list":
                         self._send("runs", **self._runs(message))
                     elif message.type == "finish":
-                        self._send("finished", **self._finish(message["run"], message["grace_s"]))
+                        self._send(
+                            "finished",
+                            **self._finish(message["run"], message["grace_s"], message.fields.get("by", "")),
+                        )
                     elif message.type == "measure":
                         from tflaunch.agent.files import garbage
 
@@ -147,7 +150,7 @@ class Visit:
             self._parent, asked.get("all", False), asked.get("run", ""), asked.get("tail_bytes", 0)
         )
 
-    def _finish(self, run: str, grace_s: float) -> "Dict[str, Any]":
+    def _finish(self, run: str, grace_s: float, by: str) -> "Dict[str, Any]":
         mine = [RunDirectory(self._parent, run, host) for each, host in all_runs(self._parent) if each == run]
         killed = []  # type: List[str]
         gpus = []  # type: List[Dict[str, Any]]
@@ -155,7 +158,7 @@ class Visit:
         agents = [connection for connection in (directory.connect() for directory in mine) if connection]
         for connection in agents:
             try:
-                connection.sendall(wire.encode("end", grace_s=grace_s))
+                connection.sendall(wire.encode("end", grace_s=grace_s, by=by))
             except OSError:
                 pass  # the agent is just leaving; the sweep by mark finds what is left
         deadline = time.monotonic() + grace_s + MARGIN_S

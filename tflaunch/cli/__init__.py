@@ -19,7 +19,7 @@ from tflaunch.protocol.errors import EXIT_INTERRUPTED, NoThreads, TflaunchError
 _UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 # What typer's parser raises: a class of typer's or of click's, depending on the version of typer.
-_REFUSED: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
+REFUSED: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
 
 _COMPLETE = "_TFLAUNCH_COMPLETE"
 _COMMAND = "command:Command"
@@ -32,6 +32,7 @@ VERBS = {
     "logs": ("attach:logs", _COMMAND),
     "fetch": ("fetch:fetch", _COMMAND),
     "tensorboard": ("tensorboard:tensorboard", _COMMAND),
+    "detach": ("detach:detach", _COMMAND),
     "stop": ("stop:stop", _COMMAND),
     "init": ("init:init", _COMMAND),
     "gpus": ("gpus:gpus", "gpus:GpusCommand"),
@@ -40,6 +41,7 @@ VERBS = {
     "status": ("status:status", _COMMAND),
     "stacks": ("stacks:stacks", _COMMAND),
     "clean": ("clean:clean", _COMMAND),
+    "config": ("config:config", _COMMAND),
     "schema": ("schema:schema", _COMMAND),
     "help": ("help:help", _COMMAND),
 }
@@ -131,17 +133,19 @@ def _run() -> int:
         from tflaunch.cli.mistakes import unknown_verb
 
         raise unknown_verb(word, sys.argv[2:], list(VERBS))
+    if word in VERBS and sys.argv[1:] in (["--help", word], ["-h", word]):
+        sys.argv[1:] = [word, "--help"]
     try:
         code = application([word] if word in VERBS else ())(prog_name="tflaunch", standalone_mode=False)
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else end.code is not None
-    except _REFUSED as error:
+    except REFUSED as error:
         if type(error).__name__ == "NoArgsIsHelpError":  # its message is the help
-            print(error.message, end="")
+            print(error.message.rstrip("\n"))
             return int(error.exit_code)
         from tflaunch.cli.mistakes import as_usage_error
 
-        raise as_usage_error(error) from None
+        raise as_usage_error(error, sys.argv[1:], VERBS) from None
     except typer.Abort:  # the input ended at a question
         print("tflaunch: no answer", file=sys.stderr)
         return 1

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import re
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated
@@ -31,14 +33,34 @@ LIST_TIMEOUT_S = 30.0
 REPLAN_S = 120.0  # time for a launcher that has lost a host to look for tasks left there, and to plan again
 
 
-def attach(run: Run = None, *, lines: LogOptions, output: OutputOptions, reach: ReachOptions) -> None:
+def attach(
+    run: Run = None,
+    *,
+    lines: LogOptions,
+    everything: Annotated[
+        bool,
+        typer.Option(
+            "--all",
+            help="On a terminal, of a run that is over: all that the tasks have printed [the last 30 lines].",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = False,
+    output: OutputOptions,
+    reach: ReachOptions,
+) -> None:
     """Watch a run that is alive: what its tasks print, what happens to them, how the run ends.
 
-    Ctrl-C stops watching, not the run.  Several users may watch one run.
+    Ctrl-C stops watching, not the run; d has its launcher hand it over, as `tflaunch detach` does.  Several users may
+    watch one run.  Of a run that is over, a terminal gets the last 30 lines, the same number of each task, and how it
+    ended.
     """
     from tflaunch.runs.record import note_end
 
     tasks = _tasks(output.only)
+    if everything and (lines.tail is not None or lines.since is not None):
+        raise UsageError("--all and --tail or --since: how much?", "leave one of them out")
+    brief = not (everything or output.json) and sys.stdout is not None and sys.stdout.isatty()
+    wanted = dataclasses.replace(_wanted(tasks, lines), brief=brief)
     with reporting(
         "not watching any more; the run goes on: tflaunch attach",
         quiet=output.quiet,
@@ -48,7 +70,7 @@ def attach(run: Run = None, *, lines: LogOptions, output: OutputOptions, reach: 
         grep=_pattern(lines.grep),
         json=output.json,
     ) as show:
-        view, outcome = _follow(run, reach, show, _wanted(tasks, lines), output.json)
+        view, outcome = _follow(run, reach, show, wanted, output.json)
         for trouble in view.troubles:
             show.reporter.warn(trouble)
         if outcome is not None:
@@ -113,12 +135,37 @@ def _follow(
     run: str | None, reach: ReachOptions, show: Show, wanted: Wanted, json: bool, *, events: bool = True
 ) -> tuple[Follower, Outcome | None]:
     """Follow the run to its end, across new plans; return (the last Follower, how the run ended if that is known)."""
-    with open_view(run, reach, show, wanted, json) as view:
+    with open_view(run, reach, show, wanted, json) as view, _keys(view, show, wanted=events and not json):
         outcome = view.follow(events)
     while outcome is None and view.replanned:
-        with open_view(view.run.run_id, reach, show, wanted, json, before=view) as view:
+        with (
+            open_view(view.run.run_id, reach, show, wanted, json, before=view) as view,
+            _keys(view, show, wanted=events and not json),
+        ):
             outcome = view.follow(events)
     return view, outcome
+
+
+@contextlib.contextmanager
+def _keys(view: Follower, show: Show, *, wanted: bool) -> Iterator[None]:
+    """Inside, the key `d` has the launcher of the run hand it over, where the run has a launcher that can."""
+    from tflaunch.runs.detaching import why_not
+    from tflaunch.sessions.group import Typed
+    from tflaunch.sessions.keys import reading_keys
+
+    try:
+        why_not(view.run)
+    except UsageError:
+        wanted = False
+    if not wanted or view.run.detached or not sys.stderr.isatty():
+        yield
+        return
+    with reading_keys(lambda key: view.sessions.put(Typed(key))) as typing:
+        if typing:
+            show.reporter.note(
+                "d hands the run over to its hosts, so that its launcher can end; Ctrl-C stops watching"
+            )
+        yield
 
 
 @contextlib.contextmanager
@@ -157,7 +204,13 @@ def open_view(
                 if run is None:
                     patient.settle()
                     show.reporter.note(why_picked(state))
-                view = Follower(state, visits.sessions, hostfile, show.reporter, wanted, before=before)
+                if before is None and wanted.shortens(state):
+                    run_id = state.run_id
+                    show.reporter.note(
+                        f"{run_id} is over; its last lines (all: tflaunch attach --all {run_id}):"
+                    )
+                shown = wanted.of(state)
+                view = Follower(state, visits.sessions, hostfile, show.reporter, shown, before=before)
                 failures.update(view.attach())
                 patient.settle()
                 yield view

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tflaunch.cli import completion
 from tflaunch.cli.connecting import visiting
 from tflaunch.cli.option_groups import JsonDocument, SshOptions
 from tflaunch.cli.options import option
@@ -63,7 +64,12 @@ class CleanOptions:
 def clean(
     runs: Annotated[
         list[str] | None,
-        typer.Argument(metavar="RUN", help="These runs, by id or its first letters.", show_default=False),
+        typer.Argument(
+            metavar="RUN",
+            help="These runs, by id or its first letters.",
+            show_default=False,
+            autocompletion=completion.runs,
+        ),
     ] = None,
     *,
     hosts: Annotated[

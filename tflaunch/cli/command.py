@@ -39,6 +39,10 @@ class Command(typer.core.TyperCommand):
         """Return the help as text, drawn for stdout as it is now."""
         return verb_help.drawn(verb_help.page_of_verb(self, ctx))
 
+    def get_help_option(self, ctx: typer.Context) -> Any:  # type: ignore[override]
+        """Return --help, which does not mind a reader that has seen enough."""
+        return verb_help.patient(super().get_help_option(ctx))
+
     def shell_complete(self, ctx: typer.Context, incomplete: str) -> list[Any]:  # type: ignore[override]
         """Return what typer completes; the shells' scripts read the help texts as rich's markup."""
         return verb_help.escaped(super().shell_complete(ctx, incomplete))
@@ -46,7 +50,12 @@ class Command(typer.core.TyperCommand):
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
         """Parse as typer does, after filling in the values that were left out; raises typer's errors."""
         try:
-            return super().parse_args(ctx, self._completed(self.of_today(args)))
+            rest = super().parse_args(ctx, self._completed(self.of_today(args)))
+            if not ctx.resilient_parsing:  # as for completion
+                from tflaunch.cli import configured
+
+                configured.apply(ctx)
+            return rest
         except typer.BadParameter as error:
             # A ValidationError of pydantic, whose import would take longer than all else.
             if errors := getattr(error.__cause__, "errors", None):
@@ -63,6 +72,14 @@ class Command(typer.core.TyperCommand):
         split = [word.partition("=") for word in own]
         words = [self.earlier.get(name, name) + equals + value for name, equals, value in split]
         return [*words, *args[len(own) :]]
+
+    def invoke(self, ctx: typer.Context) -> Any:  # type: ignore[override]
+        """Run the verb, after the banner of the configuration."""
+        from tflaunch.cli import configured
+
+        if ctx.info_name not in configured.NOT_FOR:
+            configured.show_banner(ctx.params)
+        return super().invoke(ctx)
 
     def _completed(self, args: Sequence[str]) -> list[str]:
         completed: list[str] = []
@@ -83,6 +100,10 @@ class Tflaunch(typer.core.TyperGroup):
     def get_help(self, ctx: typer.Context) -> str:  # type: ignore[override]
         """Return the help as text, drawn for stdout as it is now."""
         return verb_help.drawn(verb_help.page_of_all(self, ctx))
+
+    def get_help_option(self, ctx: typer.Context) -> Any:  # type: ignore[override]
+        """Return --help, which does not mind a reader that has seen enough."""
+        return verb_help.patient(super().get_help_option(ctx))
 
     def shell_complete(self, ctx: typer.Context, incomplete: str) -> list[Any]:  # type: ignore[override]
         """Return the verbs and options that begin like this."""

@@ -26,8 +26,8 @@ def verbs(incomplete: str) -> Found:
     return [(verb, each.summary) for verb, each in GUIDE.items() if verb.startswith(incomplete)]
 
 
-def runs(incomplete: str) -> Found:
-    """The runs on record here, the newest first."""
+def runs(ctx: typer.Context, incomplete: str) -> Found:
+    """The runs on record here, the newest first; else, where RUN may be left out, the tasks of the newest."""
     from tflaunch.inputs.times import age
     from tflaunch.runs.record_list import list_runs
 
@@ -36,6 +36,8 @@ def runs(incomplete: str) -> Found:
         for info in list_runs()[:_LATEST]:
             if info.run_id.startswith(incomplete) and info.status != "corrupt":
                 found.append((info.run_id, f"{info.status}, {age(time.time() - info.started)} old"))
+    if not found and ctx.info_name in ("logs", "stacks"):  # tflaunch logs worker/0
+        return tasks(ctx, incomplete)
     return found
 
 

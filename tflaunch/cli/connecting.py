@@ -46,7 +46,7 @@ def connected(
     try:
         if reporter is not None:
             for note in connector.notes:
-                reporter.warn(note)
+                reporter.warn_once(note)
         yield connector
     finally:
         connector.close()
@@ -54,13 +54,21 @@ def connected(
 
 @contextlib.contextmanager
 def visiting(
-    hosts: Iterable[Host], ssh: SshOptions, watcher: ProgressWatcher, *, known_config: Path | None = None
+    hosts: Iterable[Host],
+    ssh: SshOptions,
+    watcher: ProgressWatcher,
+    *,
+    known_config: Path | None = None,
+    as_user: str = "",
 ) -> Iterator[Visits]:
-    """Yield Visits to these hosts, and close them at the end of the block; the rest is as for `connected`."""
+    """Yield Visits to these hosts, and close them at the end of the block; the rest is as for `connected`.
+
+    `as_user`: visit the runs of that user; root alone may.
+    """
     from tflaunch.runs.visits import Visits
 
     with connected(hosts, ssh, known_config=known_config) as connector:
-        visits = Visits(connector, watcher)
+        visits = Visits(connector, watcher, as_user)
         try:
             yield visits
         finally:

@@ -133,6 +133,13 @@ OF_VERB: Mapping[str, tuple[ExitCode, ...]] = {
         _NO_HOST,
         ExitCode(errors.EXIT_LAUNCH, "TensorBoard does not start"),
     ),
+    "detach": (
+        ExitCode(0, "the run goes on without its launcher"),
+        _WHICH,
+        ExitCode(errors.EXIT_CONNECT, "it cannot be handed over now; its launcher goes on with it"),
+        _ASKING_STOPPED,
+    ),
+    "config": (_PRINTED, ExitCode(errors.EXIT_USAGE, "a configuration file cannot be used")),
     "stop": (
         ExitCode(0, "nothing of the run is alive"),
         _WHICH,

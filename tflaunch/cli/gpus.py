@@ -15,14 +15,17 @@ from tflaunch.cli.command import Command
 from tflaunch.cli.connecting import connected
 from tflaunch.cli.option_groups import OUTPUT, ConnectionOptions, Hosts
 from tflaunch.cli.options import Part, option
-from tflaunch.cli.reporting import reporting
+from tflaunch.cli.reporting import Show, reporting
 from tflaunch.cli.values import TIME_WORD, time_parser
 from tflaunch.cli.which_hosts import default_source, kind_of_file, load_hosts
+from tflaunch.inputs.times import seconds
 from tflaunch.protocol.errors import ConnectErrors, UsageError
 
 if TYPE_CHECKING:
     from tflaunch.console.gpus_output import Form
     from tflaunch.hosts import Hostfile
+    from tflaunch.survey.gpus import Wanted
+    from tflaunch.survey.survey import Survey
 
 EVERY = "2s"  # the interval of --watch without a TIME
 
@@ -76,10 +79,15 @@ class FormOptions:
 
     panel = OUTPUT
 
+    all_users: bool = option(
+        False, help="Who holds which GPUs since when: each run and each other process, and sums by user."
+    )
     topology: bool = option(False, help="How the GPUs are connected: NVLink, PCIe.")
-    json: bool = option(False, help="Print everything as one JSON document; with --watch: one per line.")
+    json: bool = option(
+        False, help="Print everything as one JSON document; with --watch: a line for each refresh."
+    )
     csv: bool = option(False, help="Print one line per GPU.")
-    oneline: bool = option(False, help="For scripts, with --free: gpu01:0,2 gpu02:1")
+    oneline: bool = option(False, help="Only the free ones, for scripts: gpu01:0,2 gpu02:1")
 
 
 def gpus(
@@ -93,7 +101,15 @@ def gpus(
             "-w",
             parser=time_parser(0.1),
             metavar="[TIME]",
-            help=f"Ask again at this interval [{EVERY}], until Ctrl-C.",
+            help="Go on asking: graphs of use and memory since the start (no history is kept), keys (? lists them).",
+        ),
+    ] = None,
+    interval: Annotated[
+        float | None,
+        typer.Option(
+            parser=time_parser(0.1),
+            metavar="TIME",
+            help=f"With --watch: ask every TIME instead of every {EVERY}.",
         ),
     ] = None,
     form: FormOptions,
@@ -114,18 +130,24 @@ def gpus(
     from tflaunch.survey.survey import Survey
 
     with reporting("stopped before all hosts had answered", json=form.json) as show:
+        every_s = _every_s(watch, interval)
         chosen_form = _form(form, watching=watch is not None)
-        wanted = Wanted(which.free, which.gpu_model, size(which.min_free) if which.min_free else 0)
+        # A script takes what the line names, so that it names no GPU that is in use.
+        free = which.free or form.oneline
+        wanted = Wanted(free, which.gpu_model, size(which.min_free) if which.min_free else 0)
         hostfile = _chosen(hosts, which.only_hosts, connection.connection)
         # Leave some time for the answer, so that a dead host fails with the error of its connection.
         connection.connect_timeout = 0.8 * timeout
         with connected(hostfile.hosts, connection, show.reporter) as connector:
             survey = Survey(connector, hostfile.hosts, timeout, topology=form.topology or form.json)
+            if form.all_users:
+                _show_users(survey, wanted, show, json=form.json)
+                return
             output = GpusOutput(survey, wanted, which.sort.value, chosen_form)
             try:
                 with survey.interrupts():
-                    if watch is not None:
-                        output.again_and_again(watch)
+                    if every_s is not None:
+                        output.again_and_again(every_s)
                     elif unreachable := output.once():
                         if form.csv or form.oneline:
                             show.reporter.failures(ConnectErrors(unreachable, len(hostfile.hosts)))
@@ -138,6 +160,37 @@ def gpus(
                 remember_models(gpu.name for facts in answered if facts is not None for gpu in facts.gpus)
 
 
+def _every_s(watch: float | None, interval: float | None) -> float | None:
+    if interval is None:
+        return watch
+    if watch is None:
+        raise UsageError("--interval is the time between two looks of --watch", "add --watch")
+    if watch not in (seconds(EVERY), interval):
+        raise UsageError(
+            "--watch and --interval name two times", "name the time once: --watch --interval TIME"
+        )
+    return interval
+
+
+def _show_users(survey: Survey, wanted: Wanted, show: Show, *, json: bool) -> None:
+    """Ask all hosts once, and print who holds which GPUs; raises Stopped."""
+    from tflaunch.console.gpu_users_page import show_users
+    from tflaunch.survey.gpus import look
+
+    try:
+        with survey.interrupts():
+            for _ in survey.once():
+                pass
+    finally:
+        survey.close()
+    overview = look(survey.answers(), wanted)
+    show_users(overview, json=json)
+    if overview.unreachable:
+        if not json:
+            show.reporter.failures(ConnectErrors(overview.unreachable, len(survey.answers())))
+        show.exit_code = ConnectErrors.exit_code
+
+
 def _form(options: FormOptions, *, watching: bool) -> Form:
     forms = {
         "json": options.json,
@@ -146,6 +199,9 @@ def _form(options: FormOptions, *, watching: bool) -> Form:
         "topology": options.topology,
     }
     asked = [name for name, given in forms.items() if given]
+    if options.all_users and (asked not in ([], ["json"]) or watching):
+        other = "watch" if watching else next(name for name in asked if name != "json")
+        raise UsageError(f"--all-users and --{other} are two forms of one thing", f"leave --{other} out")
     if len(asked) > 1:
         raise UsageError(
             f"--{asked[0]} and --{asked[1]} are two forms of one thing", f"leave --{asked[1]} out"

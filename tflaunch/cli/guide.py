@@ -105,6 +105,14 @@ GROUPS: Mapping[str, Mapping[str, Guide]] = {
                 Example("tflaunch stacks mnist --all-threads", "every thread in full"),
             ),
         ),
+        "detach": Guide(
+            "Let a run go on without its launcher",
+            (
+                Example("tflaunch detach", "the only run alive"),
+                Example("tflaunch detach mnist", "that run: its name, id, or the first letters"),
+                Example("tflaunch detach mnist --hosts hosts.yaml", "from another machine"),
+            ),
+        ),
         "tensorboard": Guide(
             "Show a run in TensorBoard",
             (
@@ -167,8 +175,16 @@ GROUPS: Mapping[str, Mapping[str, Guide]] = {
         ),
     },
     "More": {
+        "config": Guide(
+            "Show what the configuration files say",
+            (
+                Example("tflaunch config", "each value, with the file and line that it comes from"),
+                Example("tflaunch config --json", "the same for programs"),
+                Example("tflaunch config --json > config.json", "kept in a file"),
+            ),
+        ),
         "schema": Guide(
-            "Print the JSON Schema of a hostfile or job file",
+            "Print the JSON Schema of a hostfile, job file or configuration",
             (
                 Example("tflaunch schema", "of a hostfile"),
                 Example("tflaunch schema job", "of a job file"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import shlex
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -182,9 +183,16 @@ class TrainerCode(NamedTuple):
     stem: str  # the run's id begins with it
     bundle: Bundle | None  # the code to ship; None where it is on all hosts already
     program: Program | None  # where its source is; None likewise
-    of_roles: Mapping[
-        tuple[str, ...], Program | tuple[str, ...]
-    ] = {}  # programs of roles: as named -> found, or argv
+    of_roles: Mapping[str, Program | tuple[str, ...]] = {}  # job -> its own program, as found, or argv
+
+    @property
+    def read_by_python(self) -> dict[str, str]:
+        """Job -> the file of its own program; "" where no Python of the hosts reads it."""
+        from tflaunch.code.program import Program
+        from tflaunch.protocol.job import by_python
+
+        programs = {job: program for job, program in self.of_roles.items() if isinstance(program, Program)}
+        return {job: each.file if by_python(each.argv) else "" for job, each in programs.items()}
 
 
 def trainer_code(
@@ -196,7 +204,7 @@ def trainer_code(
     env_files: Sequence[Path],
     reporter: CodeReporter,
     dry_run: bool,
-    of_roles: Sequence[tuple[str, ...]] = (),
+    of_roles: Mapping[str, tuple[str, ...]] = {},
 ) -> TrainerCode:
     """Find the program, those of roles, and their code; `reporter` shows what is not shipped.  Raises UsageError."""
     from tflaunch.code.bundle import LIMIT_BYTES, code_of
@@ -220,19 +228,27 @@ def trainer_code(
             raise UsageError(f"{option}: the code is on the hosts, nothing is shipped", "leave it out")
         if not program.no_sync:
             reporter.note(own_code(hostfile))
-        there = {words: words if len(words) > 1 else program_there(*words) for words in of_roles}
+        there = {job: words if len(words) > 1 else program_there(*words) for job, words in of_roles.items()}
         if program.module is not None:
             return TrainerCode(("-m", target), target.rpartition(".")[2], None, None, there)
         return TrainerCode(program_there(target), Path(target).stem, None, None, there)
     found = find_program(target, program.module is not None, directory, program.code_dir)
-    others = {
-        words: find_program(words[-1], len(words) > 1, directory, found.directory) for words in of_roles
-    }
+    others = {job: _of_role(job, words, directory, found.directory) for job, words in of_roles.items()}
     bundle = code_of(found, program.ship, program.follow_links, most, others.values())
     tell(found, bundle, env_files, reporter, dry_run=dry_run, show_files=program.show_files)
     if text := own_code(hostfile):
         reporter.note(text)
     return TrainerCode(found.argv, Path(found.file).stem, bundle, found, others)
+
+
+def _of_role(job: str, words: tuple[str, ...], directory: Path, root: Path) -> Program:
+    """The program of its own that a job has; raises UsageError, which names the option."""
+    from tflaunch.code.program import find_program
+
+    try:
+        return find_program(words[-1], len(words) > 1, directory, root)
+    except UsageError as error:
+        raise UsageError(f"--job-program {job}={shlex.join(words)}: {error.message}", error.hint) from None
 
 
 def with_workdirs(directory: Path, hostfile: Hostfile) -> Hostfile:

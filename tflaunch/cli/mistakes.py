@@ -6,7 +6,7 @@ import difflib
 import os
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from tflaunch.protocol.errors import UsageError
@@ -31,7 +31,7 @@ INSTEAD: Mapping[str, str] = {
     **dict.fromkeys(("get", "download", "copy", "cp", "scp", "pull", "rsync", "results", "outputs"), "fetch"),
     **dict.fromkeys(("test", "verify", "doctor", "diagnose", "validate", "ping", "probe"), "check"),
     **dict.fromkeys(("tune", "search", "grid", "hpo", "trials", "hyperparameters"), "sweep"),
-    **dict.fromkeys(("new", "create", "setup", "configure", "config", "hostfile", "discover"), "init"),
+    **dict.fromkeys(("new", "create", "setup", "configure", "hostfile", "discover"), "init"),
     **dict.fromkeys(("board", "tb"), "tensorboard"),
     "version": "--version",
 }  # fmt: skip
@@ -58,12 +58,24 @@ def unknown_verb(word: str, rest: Sequence[str], verbs: Sequence[str]) -> UsageE
     )
 
 
-def as_usage_error(error: Any) -> UsageError:
-    """Return an error of typer's parser as a UsageError; its class is typer's or click's, depending on the version."""
+def as_usage_error(error: Any, words: Sequence[str] = (), verbs: Collection[str] = ()) -> UsageError:
+    """Return an error of typer's parser as a UsageError; its class is typer's or click's, depending on the version.
+
+    `words` are those of the command line, where an option may stand before its verb.
+    """
     ctx: Any = getattr(error, "ctx", None)
     path = ctx.command_path if ctx is not None else "tflaunch"
     see = f"{path} --help lists all options"
     kind = type(error).__name__
+    if kind == "NoSuchOption" and path == "tflaunch":
+        verb = next((number for number, word in enumerate(words) if word in verbs), 0)
+        if verb:
+            return UsageError(
+                f"{error.option_name} stands before {words[verb]}; options of a command stand behind it",
+                shlex.join(["tflaunch", words[verb], *words[:verb], *words[verb + 1 :]]),
+            )
+        if error.option_name.lower() == "-v":
+            return UsageError(f"tflaunch has no option {error.option_name}", "did you mean --version?")
     if kind == "NoSuchOption":
         return no_such_option(error.option_name, _options(ctx), see, path)
     if kind == "MissingParameter" and error.param is not None:

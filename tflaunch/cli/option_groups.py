@@ -103,10 +103,17 @@ class OutputOptions:
 
     panel = OUTPUT
 
-    raw: bool = option(False, help="On a terminal, show also the lines that TensorFlow writes at each start.")
+    raw: bool = option(
+        False,
+        help="On a terminal, show also the lines that TensorFlow writes at each start, and those that several "
+        "tasks write alike.",
+    )
     quiet: bool = option(False, "--quiet", "-q", help="Do not show what the tasks print.")
     only: tuple[str, ...] = option(
-        (), metavar="TASK", help="Show only the output of this task: worker/0; repeatable."
+        (),
+        metavar="TASK",
+        help="Show only the output of this task: worker/0; repeatable.",
+        autocompletion=completion.tasks,
     )
     show_host: bool = option(False, help="Show the host's name in each line.")
     json: bool = option(False, help="Print one JSON object per line on stdout, for programs.")

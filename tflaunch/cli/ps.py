@@ -11,6 +11,7 @@ from tflaunch.cli.connecting import visiting
 from tflaunch.cli.option_groups import OUTPUT, JsonDocument, SshOptions
 from tflaunch.cli.options import Part
 from tflaunch.cli.reporting import Patient, Show, reporting
+from tflaunch.cli.values import parse_user
 from tflaunch.cli.which_hosts import hosts_of_all
 from tflaunch.protocol.errors import ConnectErrors, UsageError
 
@@ -38,6 +39,15 @@ def ps(
     quiet: Annotated[
         bool, typer.Option("--quiet", "-q", help="Print only the ids.", rich_help_panel=OUTPUT)
     ] = False,
+    user: Annotated[
+        str | None,
+        typer.Option(
+            parser=parse_user,
+            metavar="NAME",
+            help="The runs of this user; root's log-in on the hosts alone may ask.",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None,
     json: JsonDocument = False,
     ssh: Annotated[SshOptions, Part(default={"connect_timeout": 15.0})],
 ) -> None:
@@ -53,11 +63,15 @@ def ps(
         patient = Patient(show.reporter, json)
         try:
             with (
-                visiting(hostfile.hosts, ssh, patient, known_config=known_config) as visits,
+                visiting(
+                    hostfile.hosts, ssh, patient, known_config=known_config, as_user=user or ""
+                ) as visits,
                 visits.interrupts(),
             ):
                 visits.open(hostfile.hosts, ssh.connect_timeout)
-                found = visits.runs(LIST_TIMEOUT_S, everything=everything, records=list_runs())
+                found = visits.runs(
+                    LIST_TIMEOUT_S, everything=everything, records=() if user else list_runs()
+                )
         finally:
             patient.settle()
         _print(found, show, json=json, quiet=quiet, hosts=len(hostfile.hosts))

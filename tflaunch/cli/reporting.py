@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 FAREWELL_S = 2.0  # to write the last lines after Ctrl-C
 PATIENT_S = 1.0  # a shorter wait needs no explanation
+_NOTHING = ("", 0, 0, "", None, "")
 
 
 class Show:
@@ -33,7 +34,7 @@ class Patient:
     def __init__(self, reporter: Reporter, json: bool) -> None:
         self._reporter = reporter
         self._lock = threading.Lock()
-        self._last: tuple[str, int, int, str, tuple[int, int] | None] = ("", 0, 0, "", None)
+        self._last: tuple[str, int, int, str, tuple[int, int] | None, str] = _NOTHING
         self._shown = False
         if not json:  # a timer, for a host that does not answer causes no call of `phase`
             timer = threading.Timer(PATIENT_S, self._show)
@@ -41,27 +42,34 @@ class Patient:
             timer.start()
 
     def phase(
-        self, name: str, done: int, total: int, note: str = "", *, moved: tuple[int, int] | None = None
+        self,
+        name: str,
+        done: int,
+        total: int,
+        note: str = "",
+        *,
+        moved: tuple[int, int] | None = None,
+        line: str = "",
     ) -> None:
         """Note how far a phase is, and show it if the wait is long already."""
         with self._lock:
-            self._last = (name, done, total, note, moved)
+            self._last = (name, done, total, note, moved, line)
             if self._shown:
                 self._show_last()
 
     def settle(self) -> None:
         """Clear the progress line, so that the answer can be printed."""
         with self._lock:
-            self._last = ("", 0, 0, "", None)
+            self._last = _NOTHING
         self._reporter.settle()
 
     def _show_last(self) -> None:
-        name, done, total, note, moved = self._last
-        self._reporter.phase(name, done, total, note, moved=moved)
+        name, done, total, note, moved, line = self._last
+        self._reporter.phase(name, done, total, note, moved=moved, line=line)
 
     def _show(self) -> None:
         with self._lock:
-            _, done, total, _, _ = self._last
+            _, done, total, *_ = self._last
             self._shown = True
             if done < total:
                 self._show_last()

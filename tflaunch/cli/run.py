@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, cast
 
 import typer
 
+from tflaunch.cli.configured import gpu_limit, with_choices
 from tflaunch.cli.connecting import connected
 from tflaunch.cli.job_option_groups import (
     ClusterOptions,
@@ -33,10 +34,11 @@ from tflaunch.cli.job_parts import (
     with_workdirs,
 )
 from tflaunch.cli.option_groups import ConnectionOptions, EndOptions, OutputOptions, WatchOptions
-from tflaunch.cli.options import argument
+from tflaunch.cli.options import argument, flatten
 from tflaunch.cli.outputs import wish_at_end
 from tflaunch.cli.reporting import reporting
 from tflaunch.cli.roles import roles_of
+from tflaunch.cli.trainer_command import RunCommand
 from tflaunch.cli.which_hosts import load_hosts
 from tflaunch.planning.frameworks import OF_THEIR_OWN, roles_for
 from tflaunch.protocol.errors import TflaunchError, UsageError
@@ -106,13 +108,34 @@ def run(ctx: typer.Context, options: RunOptions) -> None:
         only=[_task_id(text) for text in output.only],
         show_host=output.show_host,
         fold=not output.raw,
+        one_document=options.start.dry_run,
+        repeat=options.start.dry_run,
     ) as show:
-        request = _request(options, _job_file(ctx, options), show.reporter)
+        request = request_of(options, job_file_of(ctx, options), show.reporter)
         with connected(request.hostfile.hosts, options.connection, show.reporter) as connector:
             show.exit_code = (dry if options.start.dry_run else launch)(request, connector, show.reporter)
 
 
-def _job_file(ctx: typer.Context, options: RunOptions) -> JobFile:
+def options_of(words: Sequence[str]) -> tuple[typer.Context, RunOptions]:
+    """Return what these words behind `tflaunch run` ask for; raises UsageError."""
+    from tflaunch.cli import REFUSED
+    from tflaunch.cli.mistakes import as_usage_error
+
+    found: list[tuple[typer.Context, RunOptions]] = []
+
+    def take(ctx: typer.Context, options: RunOptions) -> None:
+        found.append((ctx, options))
+
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    app.command("run", cls=RunCommand)(flatten(take))
+    try:
+        app(list(words), prog_name="run", standalone_mode=False)
+    except REFUSED as error:
+        raise as_usage_error(error) from None
+    return found[0]
+
+
+def job_file_of(ctx: typer.Context, options: RunOptions) -> JobFile:
     """Return what the job file says, or an empty one where there is none; raises JobFileError."""
     from tflaunch.inputs.job_file import JobFile
 
@@ -123,8 +146,18 @@ def _job_file(ctx: typer.Context, options: RunOptions) -> JobFile:
     return JobFile(Path.cwd(), options.what.script, options.program.module)
 
 
-def _request(options: RunOptions, file: JobFile, reporter: Reporter) -> Request:
-    """Make the request from the command line; raises TflaunchError for what is wrong with it."""
+def request_of(
+    options: RunOptions,
+    file: JobFile,
+    reporter: Reporter,
+    hostfile: Hostfile | None = None,
+    *,
+    command: tuple[str, ...] = (),
+) -> Request:
+    """Make the request from the options; raises TflaunchError for what is wrong with them.
+
+    hostfile: these hosts, instead of those that the options name.  command: for the record, instead of this process's.
+    """
     from tflaunch.launch.request import Request
     from tflaunch.runs.run_ids import new_run_id
     from tflaunch.runs.run_names import check_name
@@ -138,7 +171,7 @@ def _request(options: RunOptions, file: JobFile, reporter: Reporter) -> Request:
         roles_of(file.roles, options.cluster, options.roles, options.gpus.gpus_per_worker),
     )
     wish = wish_at_end(options.results, options.results.fetch)
-    hostfile = load_hosts(options.what.hosts, connection.connection, reporter)
+    hostfile = hostfile or load_hosts(options.what.hosts, connection.connection, reporter)
     check_hosts(hostfile, gpus, roles)
     if options.program.no_sync:
         hostfile = with_workdirs(file.directory, hostfile)
@@ -151,18 +184,20 @@ def _request(options: RunOptions, file: JobFile, reporter: Reporter) -> Request:
         env_files=options.tasks.env_file,
         reporter=reporter,
         dry_run=start.dry_run,
-        of_roles=[role.program for role in roles.values() if role.program],
+        of_roles={name: role.program for name, role in roles.items() if role.program},
     )
-    job = _with_program(job, code, hostfile, options.program)
+    job = with_choices(_with_program(job, code, hostfile, options.program))
     return Request(
         run_id=new_run_id((start.name and check_name(start.name)) or code.stem),
         job=job,
         hostfile=hostfile,
         gpus=gpus,
         bundle=code.bundle,
-        command=command_line(),
+        role_programs=code.read_by_python,
+        command=command or command_line(),
         ssh_config=connection.config_path,
         lease_s=end.lease or LEASE_S[end.detach],
+        handed_lease_s=end.lease or LEASE_S[True],
         connect_s=connection.connect_timeout,
         grace_s=end.grace,
         drain_s=end.ps_grace,
@@ -178,16 +213,13 @@ def _request(options: RunOptions, file: JobFile, reporter: Reporter) -> Request:
         require_all=start.require_all,
         yes=start.yes,
         wait_s=options.gpus.wait,
+        gpu_limit=gpu_limit(),
     )
 
 
 def _check_combination(options: RunOptions) -> None:
     """Raise UsageError for options that exclude each other."""
     detach, spares = options.end.detach, options.restarts.spares
-    if spares and detach:
-        raise UsageError(
-            f"--spares {spares} --detach: a detached run does not move to other hosts", "leave --spares out"
-        )
     if spares and not options.restarts.restarts:
         raise UsageError(
             f"--spares {spares} without --restarts",
@@ -233,7 +265,7 @@ def _with_program(job: JobSpec, code: TrainerCode, hostfile: Hostfile, options: 
     job = dataclasses.replace(job, program=code.argv)
     for name, role in job.roles.items():
         if role.program:
-            job = with_program(job, name, code.of_roles[role.program])
+            job = with_program(job, name, code.of_roles[name])
     elsewhere = any(host.workdir is not None for host in hostfile.hosts)  # where the source may differ
     if code.program is None or elsewhere:
         return job

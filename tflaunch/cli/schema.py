@@ -1,4 +1,4 @@
-"""`tflaunch schema`: prints the JSON Schema of a hostfile or of a job file."""
+"""`tflaunch schema`: prints the JSON Schema of a hostfile, a job file or a configuration."""
 
 from __future__ import annotations
 
@@ -13,20 +13,26 @@ class Document(str, Enum):
 
     hosts = "hosts"
     job = "job"
+    config = "config"
 
 
 def schema(
     of: Annotated[
-        Document, typer.Argument(metavar="hosts|job", help="The schema of a hostfile, or of a job file.")
+        Document,
+        typer.Argument(
+            metavar="hosts|job|config",
+            help="The schema of a hostfile, a job file, or a configuration file.",
+        ),
     ] = Document.hosts,
 ) -> None:
-    """Print the JSON Schema of a hostfile, or of a job file, for editors that complete and check YAML."""
+    """Print a JSON Schema: of a hostfile, a job file or a configuration, for editors that complete and check them."""
     import json
 
     from tflaunch.console.screen import reader_may_leave
     from tflaunch.console.writer import write_result
-    from tflaunch.inputs import hostfile_model, job_model
+    from tflaunch.inputs import config_model, hostfile_model, job_model
 
-    schema = (job_model if of is Document.job else hostfile_model).json_schema()
+    models = {Document.hosts: hostfile_model, Document.job: job_model, Document.config: config_model}
+    schema = models[of].json_schema()
     with reader_may_leave():
         write_result(json.dumps(schema, indent=2) + "\n")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tflaunch.cli import completion
 from tflaunch.cli.connecting import visiting
 from tflaunch.cli.option_groups import OUTPUT, JsonDocument, LivingRun, ReachOptions
 from tflaunch.cli.options import Part
@@ -26,7 +27,10 @@ if TYPE_CHECKING:
 def stacks(
     run: LivingRun = None,
     tasks: Annotated[
-        list[str] | None, typer.Argument(metavar="TASK", help="worker/0 ps/1 [all]", show_default=False)
+        list[str] | None,
+        typer.Argument(
+            metavar="TASK", help="worker/0 ps/1 [all]", show_default=False, autocompletion=completion.tasks
+        ),
     ] = None,
     *,
     all_threads: Annotated[

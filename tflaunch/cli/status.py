@@ -62,6 +62,7 @@ def status(
         failures = failures_of(one, found.failures)
         if not named and not json:
             show.reporter.note(why_picked(one))
+            show.reporter.settle()  # else the page below could come first
         _print(one, failures, json=json)
         if failures:
             if not json:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import getpass
+import os
+import socket
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from tflaunch.cli.connecting import visiting
 from tflaunch.cli.option_groups import EndOptions, LivingRun, OutputOptions, ReachOptions
 from tflaunch.cli.options import Part
 from tflaunch.cli.reporting import Show, reporting
+from tflaunch.cli.values import parse_user
 from tflaunch.cli.which_hosts import (
     default_hostfile,
     hosts_of_run,
@@ -34,6 +40,14 @@ def stop(
     *,
     end: Annotated[EndOptions, Part("grace")],
     output: Annotated[OutputOptions, Part("json")],
+    user: Annotated[
+        str | None,
+        typer.Option(
+            parser=parse_user,
+            metavar="NAME",
+            help="End a run of this user, who sees that root did; root's log-in on the hosts alone may.",
+        ),
+    ] = None,
     reach: ReachOptions,
 ) -> None:
     """End a run on all its hosts, also when its launcher or its agents are dead.
@@ -47,15 +61,16 @@ def stop(
     ) as show:
         if run is not None:
             check_run_id(run)
-        run, hostfile, known_config = _where(run, reach.hosts)
+        run, hostfile, known_config = _where(run, reach.hosts, of_others=bool(user))
         hosts = hostfile.hosts
-        with visiting(hosts, reach, show.reporter, known_config=known_config) as visits, visits.interrupts():
+        visit = visiting(hosts, reach, show.reporter, known_config=known_config, as_user=user or "")
+        with visit as visits, visits.interrupts():
             unreachable = visits.open(hosts, reach.connect_timeout)
             if len(unreachable) == len(hosts):
                 raise ConnectErrors(unreachable, len(hosts))
             listed = visits.runs(LIST_TIMEOUT_S)
             chosen = _choose(run, listed.runs, visits, show)
-            finished, failures = visits.finish(chosen, end.grace) if chosen else ({}, {})
+            finished, failures = visits.finish(chosen, end.grace, by=_by(user)) if chosen else ({}, {})
         failures = {**listed.failures, **failures}
         if chosen is not None:
             if not failures and not any(end.known for end in finished.values()):
@@ -66,6 +81,11 @@ def stop(
             show.exit_code = ConnectErrors.exit_code
         if not all(end.clean for end in finished.values()):
             show.exit_code = StopError.exit_code
+
+
+def _by(user: str | None) -> str:
+    """Who ends that user's run, in the words that the user will see."""
+    return f"root ({getpass.getuser()}@{socket.gethostname()})" if user else ""
 
 
 def _tell(run: str, finished: Mapping[str, Finished], reporter: Reporter, *, sure: bool) -> None:
@@ -84,17 +104,22 @@ def _tell(run: str, finished: Mapping[str, Finished], reporter: Reporter, *, sur
         note_stopped(run)
 
 
-def _where(run: str | None, source: str | None) -> tuple[str | None, Hostfile, Path | None]:
-    """Return (full run id if this machine knows it, the hosts to look on, the ssh_config to reach them)."""
-    if run is not None:
+def _where(
+    run: str | None, source: str | None, *, of_others: bool
+) -> tuple[str | None, Hostfile, Path | None]:
+    """Return (full run id if this machine knows it, the hosts to look on, the ssh_config to reach them).
+
+    This machine's records say nothing `of_others`: of the runs of another user.
+    """
+    if run is not None and not of_others:
         return hosts_of_run(run, source)
-    recorded, config = recorded_hosts(lively=True) if source is None else (None, None)
+    recorded, config = recorded_hosts(lively=True) if source is None and not of_others else (None, None)
     if recorded is not None:
         return None, recorded, config
     hostfile = load_hosts(source) if source is not None else default_hostfile()
     if hostfile is None:
         raise no_hosts_known("stop")
-    return None, hostfile, None
+    return run, hostfile, None
 
 
 def _refuse_unknown(run: str, alive: Sequence[RunState]) -> None:
@@ -107,9 +132,10 @@ def _refuse_unknown(run: str, alive: Sequence[RunState]) -> None:
     except UsageError:
         pass
     names = ", ".join(each.run_id for each in alive)
-    raise UsageError(
-        f"these hosts know no run {run}", f"alive: {names}" if names else "no run is alive there"
-    )
+    hint = f"alive: {names}" if names else "no run is alive there"
+    if os.getuid() == 0:
+        hint += "; another user's: --user NAME"
+    raise UsageError(f"these hosts know no run {run}", hint)
 
 
 def _choose(run: str | None, alive: Sequence[RunState], visits: Visits, show: Show) -> str | None:

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import typer
 
+from tflaunch.cli.background import behind_the_terminal
+from tflaunch.cli.configured import gpu_limit, with_choices
 from tflaunch.cli.connecting import connected
 from tflaunch.cli.job_option_groups import (
     GpuOptions,
@@ -50,10 +52,6 @@ if TYPE_CHECKING:
     from tflaunch.sweeps.seats import SweepRequest
     from tflaunch.sweeps.trials import Params
 
-_NOT_ALONE = (
-    "A sweep cannot detach: this command starts its trials. Run it in tmux or screen; whatever ended it, "
-    "--resume NAME goes on"
-)
 _SILENT = "A sweep does not show what its trials print; tflaunch logs NAME trial/7 does, also while they run"
 _UNWATCHED = "Trials are not watched for hangs: they wait for no other task; --timeout TIME limits each"
 _ONE_PROCESS = "A trial is one process; tflaunch run starts clusters"
@@ -65,7 +63,6 @@ class SweepCommand(TrainerCommand):
     """The class of the command `sweep`."""
 
     instead: ClassVar = {
-        **dict.fromkeys(("--detach", "-d"), _NOT_ALONE),
         **dict.fromkeys(("--restarts", "--restart", "--restart-on", "--restart-window"), "Use --retries N"),
         **dict.fromkeys(
             ("--startup-timeout", "--stall-timeout"), "Use --timeout TIME, which limits each trial"
@@ -260,7 +257,9 @@ class SweepOptions:
             "grace",
             "timeout",
             "lease",
+            "detach",
             help={
+                "detach": "Return once the trials start; the sweep goes on from this machine, without this terminal.",
                 "timeout": "End a trial that takes longer; it counts as failed.",
                 "lease": "Hosts end their trials after this time without word from this command [60s]",
             },
@@ -290,11 +289,22 @@ def sweep(ctx: typer.Context, options: SweepOptions) -> None:
     from tflaunch.sweeps.run import dry
     from tflaunch.sweeps.run import sweep as carry_out
 
-    reporter = open_reporter(json=options.output.json)
+    leave = None
+    if options.end.detach and not options.start.dry_run:
+        if options.results.tensorboard is not None:
+            raise UsageError(
+                f"--detach --tensorboard {options.results.tensorboard}: nobody would see its address",
+                "leave --tensorboard out; later: tflaunch tensorboard NAME",
+            )
+        leave = behind_the_terminal()
+    reporter = open_reporter(json=options.output.json, one_document=options.start.dry_run)
     with reporting("stopped; no trial was started, nothing is left", reporter) as show:
         request = _request(ctx, options, reporter)
         with connected(request.run.hostfile.hosts, options.connection, reporter) as connector:
-            show.exit_code = (dry if options.start.dry_run else carry_out)(request, connector, reporter)
+            if options.start.dry_run:
+                show.exit_code = dry(request, connector, reporter)
+            else:
+                show.exit_code = carry_out(request, connector, reporter, leave)
 
 
 def _request(ctx: typer.Context, options: SweepOptions, reporter: Reporter) -> SweepRequest:
@@ -398,7 +408,7 @@ def _run_request(options: SweepOptions, reporter: Reporter) -> Request:
         roles={PS: Role(0), WORKER: Role(gpus=options.per_trial.gpus_per_trial)},
         flags=None,
     )
-    job = with_environment(job, options.tasks, hostfile)
+    job = with_choices(with_environment(job, options.tasks, hostfile))
     check_placeholders(job, hostfile, trials=True)
     code = trainer_code(
         options.program,
@@ -426,6 +436,7 @@ def _run_request(options: SweepOptions, reporter: Reporter) -> Request:
         require_all=options.start.require_all,
         yes=options.start.yes,
         wait_s=options.gpus.wait,
+        gpu_limit=gpu_limit(),
     )
 
 

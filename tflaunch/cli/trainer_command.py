@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import typer
 
+from tflaunch.cli import configured
 from tflaunch.cli.command import JobCommand
 from tflaunch.protocol.errors import TflaunchError, UsageError
 
@@ -54,6 +55,7 @@ class TrainerCommand(JobCommand):
         if instead := self.instead.get(name):
             raise UsageError(f"tflaunch {verb} has no option {name}", instead)
         known = [each for param in self.params for each in param.opts if each.startswith("--")]
+        known.append("--help")
         error = no_such_option(name, known, "", f"tflaunch {verb}")
         if error.hint:
             own = moved(verb, line)
@@ -92,10 +94,11 @@ def _take_job_file(ctx: typer.Context) -> None:
         return
     ctx.params.update(script=file.program, module=file.module)
     for name, value in file.options.items():
-        if getattr(ctx.get_parameter_source(name), "name", "") == "DEFAULT":
+        if configured.is_default(ctx, name):
+            configured.overruled(name)
             default = ctx.params[name]
             ctx.params[name] = type(default)(value) if isinstance(default, Enum) else value
     for name, values in file.lists.items():
         if name == "restart" and file.options.get("restarts") and not ctx.params["restarts"]:
             continue  # --restarts 0 turns off what the file says
-        ctx.params[name] = [*values, *(ctx.params.get(name) or ())]
+        configured.insert(ctx, name, values)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import tflaunch
+from tflaunch.cli.configured import gpu_limit, with_choices
 from tflaunch.cli.connecting import connected
 from tflaunch.cli.job_option_groups import (
     ClusterOptions,
@@ -100,6 +101,7 @@ def up(options: UpOptions) -> None:
         json=output.json,
         quiet=output.quiet or not servers.foreground,
         show_host=output.show_host,
+        one_document=options.start.dry_run,
     ) as show:
         if servers.spec is not None:
             _check_writable(servers.spec)
@@ -152,6 +154,7 @@ def _request(options: UpOptions, roles: Mapping[str, Role], reporter: Reporter) 
         command=command_line(),
         ssh_config=options.connection.config_path,
         lease_s=options.end.lease or LEASE_S[detach],
+        handed_lease_s=options.end.lease or LEASE_S[True],
         connect_s=options.connection.connect_timeout,
         grace_s=options.end.grace,
         detach=detach,
@@ -162,6 +165,7 @@ def _request(options: UpOptions, roles: Mapping[str, Role], reporter: Reporter) 
         require_all=options.start.require_all,
         yes=options.start.yes,
         wait_s=options.gpus.wait,
+        gpu_limit=gpu_limit(),
     )
 
 
@@ -176,7 +180,7 @@ def _job(options: UpOptions, roles: Mapping[str, Role], hostfile: Hostfile) -> J
         done="never",
         mix_models=options.gpus.mix_models,
     )
-    return with_environment(job, options.tasks, hostfile)
+    return with_choices(with_environment(job, options.tasks, hostfile))
 
 
 def _without_workdir(hostfile: Hostfile) -> Hostfile:

@@ -78,6 +78,15 @@ def parse_age(text: str) -> float:
     return time_parser()(text)
 
 
+def parse_user(text: str) -> str:
+    """Return the name of an account; raises BadParameter."""
+    from tflaunch.sessions.payload import USER_NAME
+
+    if not USER_NAME.fullmatch(text):
+        raise typer.BadParameter(f"{text[:40]!r} is not the name of an account")
+    return text
+
+
 def parse_gpus(text: str) -> GpuCount:
     """Return a number of GPUs, or `all`; raises BadParameter."""
     if text == "all":

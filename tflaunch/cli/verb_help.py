@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 from collections.abc import Collection, Iterable
 from enum import Enum
+from pathlib import Path
 from typing import Any
 
 import typer.core
 
 from tflaunch.cli import exit_codes, guide
 from tflaunch.console.help_page import HelpPage, Section, columns_of, help_text, in_colour, sections_of
+from tflaunch.console.writer import write_result
 from tflaunch.inputs.times import TIME
 
 # typer's and click's objects differ from version to version: only attributes that all of them have are read here.
@@ -106,6 +109,19 @@ def escaped(items: Iterable[Any]) -> list[Any]:
     return found
 
 
+def patient(option: Any) -> Any:
+    """Return typer's --help, changed: a reader that goes away, as `| head` does, is no error."""
+
+    def show(ctx: Any, _: Any, wanted: bool) -> None:
+        if wanted and not ctx.resilient_parsing:
+            with contextlib.suppress(BrokenPipeError):
+                write_result(ctx.get_help() + "\n")
+            ctx.exit()
+
+    option.callback = show
+    return option
+
+
 def completed_verbs(incomplete: str) -> list[Any]:
     """Return typer's completions for the verbs that begin like this."""
     package = typer.core.TyperGroup.__mro__[1].__module__.rpartition(".")[
@@ -133,6 +149,7 @@ def _explained(param: Any) -> str:
     text = " ".join((getattr(param, "help", None) or "").split())
     default = param.default.value if isinstance(param.default, Enum) else param.default
     said = text.endswith("]") or getattr(param, "show_default", None) is False
-    if said or isinstance(default, bool) or not default or callable(default):
+    shown = isinstance(default, (str, int, float, Path)) and not isinstance(default, bool)
+    if said or not shown or not default:
         return text
     return f"{text} [{default}]"

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 def default_source() -> str | None:
-    """Return the default hostfile, or None where there is none."""
-    from tflaunch.hosts import find_default
+    """Return the default hostfile, or None where there is none; raises UsageError, ConfigError."""
+    from tflaunch.cli import configured
 
-    return find_default(os.environ, Path.cwd())
+    return configured.default_source(Path.cwd())[0]
 
 
 def load_hosts(source: str | None, connection: str = "", reporter: Reporter | None = None) -> Hostfile:
@@ -28,19 +28,21 @@ def load_hosts(source: str | None, connection: str = "", reporter: Reporter | No
     `connection` is the value of --connection.  Raises HostfileError, UsageError.
     """
     from tflaunch import hosts
+    from tflaunch.cli import configured
 
     if source == "":  # an unset shell variable; the user did not mean the default hostfile
         raise UsageError("HOSTS is empty", "name hosts, or leave that word out for the default hostfile")
-    found = source or default_source()
+    found, setting = (source, None) if source else configured.default_source(Path.cwd())
     if found is None:
         raise UsageError(
             "no hostfile: $TFLAUNCH_HOSTS, ./hosts.yaml and ~/.config/tflaunch/hosts.yaml do not exist",
             "make one: tflaunch init; or name one: a file, host1,host2, slurm: or pbs:",
         )
-    hostfile = hosts.load(found, connection=connection)
+    hostfile = configured.with_defaults(hosts.load(found, connection=connection))
     if reporter is not None and not source:
         count = len(hostfile.hosts)
         named = "$TFLAUNCH_HOSTS" if os.environ.get("TFLAUNCH_HOSTS") else "none was named"
+        named = setting.place if setting is not None else named
         reporter.note(f"hosts: {found} ({named}): {count} host{'' if count == 1 else 's'}")
     return hostfile
 

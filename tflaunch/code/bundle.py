@@ -80,13 +80,17 @@ class Bundle:
 
     @property
     def to_read(self) -> dict[str, str] | None:
-        """For an agent: the program's path, and a Python version that can read it, or ""; None: it is not text."""
-        entry = next((entry for entry in self.entries if self.program and entry[0] == self.program), ("", ""))
+        """What `reading` returns for the program."""
+        return self.reading(self.program)
+
+    def reading(self, file: str) -> dict[str, str] | None:
+        """For an agent: the path of that file, and a Python version that can read it, or ""; None: it is not text."""
+        entry = next((entry for entry in self.entries if file and entry[0] == file), ("", ""))
         content = self.contents[str(entry[2])] if entry[1] in ("f", "x") else b"\0"
         if b"\0" in content:  # a zip archive, or compiled code, which Python runs without reading it
             return None
         can = len(content) <= _READ_BYTES and _readable(content)
-        return {"file": self.program, "read_by": ".".join(map(str, sys.version_info[:2])) if can else ""}
+        return {"file": file, "read_by": ".".join(map(str, sys.version_info[:2])) if can else ""}
 
     @functools.cached_property
     def manifest(self) -> bytes:

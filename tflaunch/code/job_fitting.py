@@ -48,8 +48,11 @@ def with_program(job: JobSpec, name: str, program: Program | tuple[str, ...]) ->
     role = job.role(name)
     if isinstance(program, tuple) and not isinstance(program, Program):
         return replace(job, roles={**job.roles, name: replace(role, program=program)})
-    names = read(program, job).flags
-    role = replace(role, program=program.argv, takes_flags=job.flags is not None and names is not None)
+    found = read(program, job)
+    names = found.flags
+    takes_flags = job.flags is not None and names is not None
+    learns = takes_flags or found.tf_config or found.framework or found.otherwise or found.hidden
+    role = replace(role, program=program.argv, takes_flags=takes_flags, opens_port=bool(learns))
     job = replace(job, roles={**job.roles, name: role})
     if names is None and job.flags is not None:
         job = _chosen(job, f"no cluster flags for {name}: {program.file} names none of them")

@@ -7,8 +7,10 @@ While a command runs
     sweep.py           the same two for a sweep
     logs.py            what both do with task logs: whole lines, progress bars, a task's end after its output
     phases.py          the steps of a run: a line for each that is over, a live line for the one in progress
+    phase_words.py     what these steps are called
     footer.py          the last line while the tasks run
     live.py            the last lines of the terminal: live lines, or a question
+    alike.py           lines that several tasks write alike: the first, and how many more
     task_lines.py      the prefix of a task's log lines; which lines are still on the screen
     writer.py          the one thread that writes to stdout and stderr
 
@@ -22,7 +24,10 @@ Pages: what each command shows, as lines
     stacks_page.py     `stacks`
     clean_page.py      `clean`
     check_page.py      `check`
+    config_page.py     `config`
     gpus_page.py       `gpus`; gpus_output.py asks the hosts and prints the page, once or repeatedly
+    gpu_watch/         `gpus --watch` on a terminal: graphs, keys
+    gpu_users_page.py  `gpus --all-users`
     gpus_table.py, gpus_states.py, gpus_topology.py    the parts of that page
     sweep_page.py      the trials of a sweep
     log_tail.py        what the last lines of a task's log say about its failure

@@ -19,6 +19,7 @@ from tflaunch.hosts import fold
 from tflaunch.inputs.sizes import amount
 from tflaunch.planning.networks import speed
 from tflaunch.sessions.log_lines import printable
+from tflaunch.ssh.refused_keys import some_lines
 from tflaunch.survey.check_answers import CheckAnswers, HostAnswer, Row, is_open
 from tflaunch.survey.check_bandwidth import Throughput, slow
 from tflaunch.survey.check_findings import LEVELS, Finding, Findings, Level
@@ -259,9 +260,12 @@ def _finding(each: Finding, width: int, marks: Marks) -> Iterator[Text]:
     yield head
     for line in _wrapped(each.what, width - 4):
         yield Text(f"    {line}")
-    if each.lines and len(each.hosts) > 1:
+    shown = each.lines
+    if each.topic == "connection":  # a line for each host
+        shown = tuple(some_lines(each.lines))
+    elif each.lines and len(each.hosts) > 1:
         yield Text(f"    {marks.bar} on {each.hosts[0]}:", "dim")
-    for line in each.lines:
+    for line in shown:
         yield cut(Text(f"    {marks.bar} {line}", "dim"), width - 1, "")
     for number, line in enumerate(_wrapped(each.fix, width - 6)):
         yield Text(f"    {marks.next if not number else ' ' * len(marks.next)} {line}", "cyan")

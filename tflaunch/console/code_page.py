@@ -32,6 +32,7 @@ class CodeReporter(Protocol):
     """The methods of `tflaunch.console.reporter.Reporter` that this module calls."""
 
     def warn(self, text: str) -> None: ...
+    def warn_once(self, text: str) -> None: ...
     def note(self, text: str) -> None: ...
     def code(self, data: Mapping[str, Any]) -> None: ...
     def files(self, bundle: Bundle) -> None: ...
@@ -54,8 +55,9 @@ def tell(
     reporter.code({**code_data(program, bundle), **(files_data(bundle) if show_files else {})})
     most = SHOWN if not dry_run else None
     unread = unread_env(program, bundle) if not env_files else ""
-    lines = warnings(program, bundle, most, propose_env_file=not (env_files or unread))
-    for line in (*lines, *_faults(program)):
+    for line in standing(program, bundle, most, propose_env_file=not (env_files or unread)):
+        reporter.warn(line) if dry_run else reporter.warn_once(line)
+    for line in (*warnings(bundle, most), *_faults(program)):
         reporter.warn(line)
     if unread:
         reporter.warn(unread)
@@ -178,10 +180,20 @@ def notes(bundle: Bundle, most: int | None) -> Iterator[str]:
         yield f"links that lead out of {bundle.directory} are shipped as links: {_some(named, most)}{option}"
 
 
-def warnings(
+def warnings(bundle: Bundle, most: int | None) -> Iterator[str]:
+    """Yield a line for each thing that the user should mend; it lists at most `most` names (None: all)."""
+    yield from bundle.odd
+    if bundle.skipped:
+        yield f"not shipped: {_some(bundle.skipped, most)}"
+
+
+def standing(
     program: Program, bundle: Bundle, most: int | None, propose_env_file: bool = False
 ) -> Iterator[str]:
-    """Yield a line for each thing that the user should look at; it lists at most `most` names (None: all)."""
+    """Yield a line for each thing that the user should know, and that is the same in each run of that program.
+
+    It lists at most `most` names (None: all).
+    """
     if program.place:
         others = bundle.files - 1
         with_them = f"with {counted(others, 'file')} that it imports from there" if others else "alone"
@@ -198,9 +210,6 @@ def warnings(
             shown = shlex.quote(_from_here(Path(bundle.directory, env)))
             instead = f"; --env-file {shown} gives the tasks its variables"
         yield f"secrets stay here: {_some(named, most)}{instead}; --ship {first} would ship that one all the same"
-    yield from bundle.odd
-    if bundle.skipped:
-        yield f"not shipped: {_some(bundle.skipped, most)}"
 
 
 def _faults(program: Program) -> list[str]:

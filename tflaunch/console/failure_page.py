@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 
-from tflaunch.console.pen import Marks, Sheet, hint
+from tflaunch.console.pen import Marks, Sheet, hint, whole
 from tflaunch.console.safe_text import Text, paragraph, stacked, wrapped_words
 from tflaunch.console.table import Column, Table
 from tflaunch.console.words import counted
 from tflaunch.hosts import fold
 from tflaunch.protocol.errors import (
+    ConfigError,
     ConnectError,
     ConnectErrors,
     DialError,
@@ -20,35 +20,11 @@ from tflaunch.protocol.errors import (
     LaunchError,
     TflaunchError,
 )
+from tflaunch.ssh.refused_keys import Together, some_lines, together
 
 PROBLEMS_SHOWN = 20  # of a hostfile; a file that is no hostfile has a problem in every line
 _HOSTS_COLUMNS, _LEAST_COLUMNS = 28, 8
 _BETWEEN_HOSTS = re.compile(r",(?![^\[\]]*\])")  # not the comma in gpu[1,3]
-
-
-@dataclass(frozen=True)
-class Row:
-    """Hosts that failed for one and the same cause."""
-
-    hosts: list[str]
-    folded: str
-    cause: str
-    hint: str
-
-
-def failure_rows(errors: ConnectErrors | LaunchError) -> list[Row]:
-    """Return the failed hosts, grouped by cause, the most frequent cause first."""
-    causes: dict[str, dict[str, str]] = {}  # cause -> host -> hint
-    for host, failure in errors.failures.items():
-        cause, hint = (failure, "") if isinstance(failure, str) else (failure.message, failure.hint)
-        causes.setdefault(cause, {})[host] = hint.replace("{host}", host)
-    rows = []
-    for cause, hints in causes.items():
-        hint = next(iter(hints.values()))
-        if len({each.replace(host, "") for host, each in hints.items()}) > 1:
-            hint = f"{next(iter(hints))}: {hint}"  # the hints differ: name the host of this one
-        rows.append(Row(list(hints), fold(hints), cause, hint))
-    return sorted(rows, key=lambda row: -len(row.hosts))
 
 
 def headline(errors: ConnectErrors | LaunchError) -> str:
@@ -76,11 +52,12 @@ def unreachable_data(failures: Mapping[str, ConnectError]) -> dict[str, dict[str
 
 def failures_lines(errors: ConnectErrors | LaunchError, sheet: Sheet) -> list[Text]:
     """Every host that failed, with its cause and the next step to take."""
-    marks, rows = sheet.marks, failure_rows(errors)
+    marks, rows = sheet.marks, together(errors.failures)
     causes = []
     for row in rows:
         step = (f"\n{marks.next} {row.hint}", "cyan") if row.hint else ""
-        causes.append(paragraph(row.cause, step, indent=""))  # the column is indentation enough
+        differing = "".join(f"\n{line}" for line in some_lines(row.lines))
+        causes.append(paragraph(row.cause, differing, step, indent=""))  # the column is indentation enough
     columns = [
         Column(
             "",
@@ -95,14 +72,15 @@ def failures_lines(errors: ConnectErrors | LaunchError, sheet: Sheet) -> list[Te
     lines = [
         paragraph((f"{marks.bad} ", "bold red"), (headline(errors), "bold")),
         *Table(columns, sheet.columns, marks.more, margin="  ").lines(headings=False),
+        *(whole(f"  {marks.next} {command}", "cyan") for row in rows for command in row.commands),
         *unchecked_lines(unconfirmed_hosts(errors), marks),
     ]
     return lines + ([hint(errors.hint, marks)] if errors.hint else [])
 
 
-def _hosts_cell(row: Row) -> Text:
+def _hosts_cell(row: Together) -> Text:
     """The hosts of a row, in lines that end between two hosts, not within a name."""
-    hosts = _BETWEEN_HOSTS.split(row.folded)
+    hosts = _BETWEEN_HOSTS.split(fold(row.hosts))
     lines = wrapped_words([*(f"{host}," for host in hosts[:-1]), hosts[-1]], _HOSTS_COLUMNS, "")
     return stacked(Text(line, "bold") for line in lines)
 
@@ -124,7 +102,8 @@ def error_lines(err: TflaunchError, marks: Marks) -> list[Text]:
     """An error that is not about single hosts."""
     bad = (f"{marks.bad} ", "bold red")
     if isinstance(err, DocumentError):
-        document = "job file" if isinstance(err, JobFileError) else "hosts"
+        kinds: dict[type[DocumentError], str] = {JobFileError: "job file", ConfigError: "configuration"}
+        document = kinds.get(type(err), "hosts")
         problems = counted(len(err.problems), "problem")
         lines = [Text.assemble(bad, (f"{problems} in the {document}; nothing was contacted", "bold"))]
         for problem in err.problems[:PROBLEMS_SHOWN]:

@@ -9,13 +9,13 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from rich.console import Group
+from rich.console import ConsoleDimensions, Group
 from rich.live import Live
 
 from tflaunch.console.gpus_page import GpusView
-from tflaunch.console.pen import ASCII, UNICODE
+from tflaunch.console.pen import ASCII, ROWS, UNICODE, Marks
 from tflaunch.console.safe_text import Console, Text
-from tflaunch.console.writer import to_json, unscreened, write_result
+from tflaunch.console.writer import Stream, to_json, unscreened, write_result
 from tflaunch.protocol.errors import ConnectError
 from tflaunch.sessions.group import Stopped
 from tflaunch.survey.gpus import Answer, Sort, Wanted, document, look, one_line, table
@@ -39,6 +39,11 @@ class GpusOutput:
         width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else PIPE_COLUMNS
         self._console = Console(file=unscreened(sys.stdout), width=width)
         self._live = self._console.is_terminal and not self._console.is_dumb_terminal
+        columns, rows = Stream(sys.stdout).size()
+        if self._console.is_dumb_terminal and columns:
+            self._console.size = ConsoleDimensions(
+                columns, rows or ROWS
+            )  # rich takes each of these for 80 wide
 
     def once(self) -> Mapping[str, ConnectError]:
         """Ask all hosts, show their answers, and return the hosts that did not answer. Raises Stopped."""
@@ -56,14 +61,24 @@ class GpusOutput:
 
     def again_and_again(self, every_s: float) -> None:
         """Ask all hosts and show the answers every `every_s` seconds until Ctrl-C. Raises Stopped for SIGTERM."""
-        watching = self._survey.watch(every_s)
+        live_table = self._live and not self._form
         try:
-            if self._live and not self._form:
+            if live_table and _reads_keys():
+                from tflaunch.console.gpu_watch.app import watch  # loads textual
+
+                watch(self._survey, self._wanted, self._sort, every_s, self._marks())
+                return
+            watching = self._survey.watch(every_s)
+            if live_table:
                 with Live(console=self._console, auto_refresh=False, screen=True) as live:
                     for _ in watching:
                         live.update(self._frame(f"every {every_s:g} s, Ctrl-C ends it"), refresh=True)
             for over in watching:
                 answers = self._survey.answers()
+                if self._form == "json" and any(each.facts or each.error for each in answers):
+                    answers = [
+                        *map(_answered, answers)
+                    ]  # a line for each refresh: no host holds up the others
                 if over and all(each.facts or each.error for each in answers):
                     self._print(answers)
         except Stopped as stopped:
@@ -71,11 +86,14 @@ class GpusOutput:
                 raise
 
     def _view(self) -> GpusView:
+        return GpusView(self._console.width, self._marks())
+
+    def _marks(self) -> Marks:
         try:
             UNICODE.all.encode(self._console.encoding)
         except UnicodeEncodeError:
-            return GpusView(self._console.width, ASCII)
-        return GpusView(self._console.width)
+            return ASCII
+        return UNICODE
 
     def _frame(self, title: str) -> Group:
         overview = look(self._survey.answers(), self._wanted, self._sort)
@@ -100,6 +118,17 @@ class GpusOutput:
                     self._console.print(*lines, sep="\n", no_wrap=True, crop=False)
                 text = captured.get()
         write_result(text)
+
+
+def _reads_keys() -> bool:
+    """Whether keys come from the terminal, and stderr, to which textual writes, leads there."""
+    return all(stream is not None and stream.isatty() for stream in (sys.__stdin__, sys.__stderr__))
+
+
+def _answered(answer: Answer) -> Answer:
+    """The same, where a host without an answer has that as its error."""
+    known = answer.facts or answer.error
+    return answer if known else Answer(answer.host, error=ConnectError("it has not answered yet"))
 
 
 def _whole(line: Text) -> Text:

@@ -20,8 +20,8 @@ from tflaunch.console.words import counted
 from tflaunch.hosts import fold
 from tflaunch.inputs.times import age
 from tflaunch.planning.inventory import Gpu
-from tflaunch.protocol.errors import ConnectError
 from tflaunch.sessions.log_lines import one_line
+from tflaunch.ssh.refused_keys import some_lines, together
 from tflaunch.survey.gpus import NO_DRIVER, NO_GPU, Machine, Overview, short_name, state
 
 STALE_S = 10.0  # older facts are marked as old
@@ -63,8 +63,10 @@ class GpusView:
             body = gpus if len(gpus) + len(total) <= room else body
         if len(body) + len(total) > room:
             fitting = max(0, room - len(total) - 1)
-            hidden = f"{self._marks.more} {len(body) - fitting} more lines: enlarge the window, or use --free, --host, "
-            hidden += "--model"
+            hidden = (
+                f"{self._marks.more} {len(body) - fitting} more lines: enlarge the window, or use --free, "
+            )
+            hidden += "--hosts, --gpu-model"
             body = [*body[:fitting], Text(hidden, "dim")]
         return self._cut([*head, *body, *total])[:rows]
 
@@ -73,7 +75,7 @@ class GpusView:
         lines: list[Text] = []
         for machine in overview.machines:
             lines += [Text()] if lines else []
-            lines.append(self._host_line(machine))
+            lines.append(self.host_line(machine))
             lines += matrix_lines(machine.facts.gpus, self._columns, self._marks)
         if any(gpu.links for machine in overview.machines for gpu in machine.facts.gpus):
             lines += [Text(), *legend_lines(self._columns - 4)]
@@ -91,10 +93,10 @@ class GpusView:
         lines = gpus.headings() if airy else []
         for number, machine in enumerate(overview.machines):
             lines += [Text()] if airy and number else []
-            lines += [self._host_line(machine), *self._notes(machine), *gpus.rows_of(machine)]
+            lines += [self.host_line(machine), *self._notes(machine), *gpus.rows_of(machine)]
         return lines
 
-    def _host_line(self, machine: Machine) -> Text:
+    def host_line(self, machine: Machine) -> Text:
         """The host's name, its free GPUs, and as many further facts as there is room for."""
         facts = machine.facts
         line = Text.assemble((" = ".join(machine.names), "bold"))
@@ -166,15 +168,13 @@ class GpusView:
                 lines.append(Text.assemble((fold(hosts), "bold"), (f": {reason}", "dim")))
             else:
                 lines += self._reason(Text(f"{self._marks.warn} ", "yellow"), hosts, reason)
-        causes: dict[tuple[str, str], dict[str, ConnectError]] = {}
-        for host, error in overview.failures.items():
-            causes.setdefault((error.message, error.hint.replace(host, "")), {})[host] = error
-        for (message, _), failed in causes.items():
-            lines += self._reason(self._bad(), failed, message)
-            host, error = next(iter(failed.items()))
-            if error.hint and hints:
-                hint = error.hint.replace("{host}", host)
-                lines += self._wrapped(f"{self._marks.next} {hint}", "cyan")
+        for failed in together(overview.failures):
+            lines += self._reason(self._bad(), failed.hosts, failed.cause)
+            if hints:
+                for line in some_lines(failed.lines):
+                    lines += self._wrapped(line, "")
+            if failed.hint and hints:
+                lines += self._wrapped(f"{self._marks.next} {failed.whole_hint}", "cyan")
         if overview.waiting:
             lines.append(Text(f"waiting for {fold(overview.waiting)}", "dim"))
         return lines

@@ -159,7 +159,7 @@ class GpuTable:
         if not uses and state(part) == "busy":
             uses.append(Text(self._why_busy(part), STYLES["busy"]))
         if isinstance(part, Gpu):
-            uses += [Text(f"{self._marks.warn} {note}", "yellow") for note in _complaints(part)]
+            uses += [Text(f"{self._marks.warn} {note}", "yellow") for note in complaints(part)]
         return uses
 
     def _why_busy(self, part: GpuOrInstance) -> str:
@@ -210,7 +210,7 @@ def _is_mixed(overview: Overview) -> bool:
     )
 
 
-def _complaints(gpu: Gpu) -> list[str]:
+def complaints(gpu: Gpu) -> list[str]:
     """Describe the faults of a GPU that works in spite of them."""
     found = []
     if gpu.ecc_errors:

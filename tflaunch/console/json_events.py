@@ -141,9 +141,11 @@ EVENTS: Mapping[str, Event] = {
         "Hosts could not be used, or could not start their tasks.",
         {
             "exit_code": "of tflaunch",
+            "exit_code_of": "`tflaunch`",
             "message": "a sentence",
             "hint": "what to do",
-            "rows": "for each cause: `hosts`, `folded` (the same as one text: `gpu[03-04]`), `cause`, `hint`",
+            "rows": "for each cause: `hosts`, `folded` (the same as one text: `gpu[03-04]`), `cause`, `hint`, `lines` "
+            "(for each host what differs: the fingerprint of an unknown host key; mostly none)",
             "unconfirmed": "host -> why something may still run there",
         },
     ),
@@ -154,6 +156,7 @@ EVENTS: Mapping[str, Event] = {
             "message": "a sentence",
             "hint": "what to do",
             "exit_code": "of tflaunch",
+            "exit_code_of": "`tflaunch`",
             "problems": "of a file: `where`, `line`, `column`, `message` of each",
         },
     ),
@@ -163,6 +166,7 @@ EVENTS: Mapping[str, Event] = {
             "run_id": _RUN,
             "status": "`succeeded`, `failed` or `interrupted`",
             "exit_code": "of tflaunch",
+            "exit_code_of": "the task that failed first and ended with it, else `tflaunch`",
             "seconds": "how long the run took",
             "exits": "each task's end, as in exited",
             "first_failure": "null; a task: as in exited, with `tail` (its last lines) and `error` (the line of its "
@@ -187,7 +191,7 @@ EVENTS: Mapping[str, Event] = {
         },
     ),
     "detached": Event(
-        "The run goes on without the launcher.",
+        "The run goes on without the launcher, from the start or from now on.",
         {"run_id": _RUN, "tasks": "how many there are", "host": "the host that decides now"},
     ),
     "stopped": Event(
@@ -222,6 +226,15 @@ EVENTS: Mapping[str, Event] = {
             "unreached": "host -> why not everything came from it",
         },
     ),
+    "nothing": Event("Of a dry run: nothing is left to do.", {}),
+}
+
+# What `--dry-run --json` prints is one object: the fields of `plan`, of `error` or `failures` where there is no plan,
+# or of `nothing`; with these fields besides.
+DOCUMENT: Mapping[str, str] = {
+    "notes": "sentences",
+    "warnings": "sentences",
+    "code": "as the event `code`, or null",
 }
 
 # Those of a sweep: `plan` is another one there, and it has no `log`.

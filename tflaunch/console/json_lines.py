@@ -1,7 +1,7 @@
 """What a program sees of a run, with `--json`.
 
 Stdout holds one JSON object a line, in ASCII.  Each has `event` and `time` (epoch seconds), and the fields that
-tflaunch.console.json_events declares.
+tflaunch.console.json_events declares.  `--dry-run --json` prints one object instead: see `one_document`.
 
 Tasks are written `worker/0`.  Bytes of a log that are not UTF-8 appear as `\\xff`; control sequences stay
 in the line.
@@ -11,20 +11,30 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from json.encoder import encode_basestring_ascii as quoted
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from tflaunch.console.failure_page import failure_rows, headline, unconfirmed_hosts
+from tflaunch.console.failure_page import headline, unconfirmed_hosts
 from tflaunch.console.json_events import EVENTS, Event
 from tflaunch.console.log_tail import error_of, stuck_lines, tail_lines
 from tflaunch.console.logs import LogReporter, Options
 from tflaunch.console.writer import Stream, to_json
+from tflaunch.hosts import fold
 from tflaunch.protocol.errors import ConnectErrors, DocumentError, LaunchError, TflaunchError
 from tflaunch.protocol.events import TaskStarted
 from tflaunch.protocol.job import TaskId
-from tflaunch.protocol.outcome import HostLost, Outcome, TaskExit, TimedOut, exit_data, outcome_data
+from tflaunch.protocol.outcome import (
+    HostLost,
+    Outcome,
+    TaskExit,
+    TimedOut,
+    exit_code_of,
+    exit_data,
+    outcome_data,
+)
 from tflaunch.sessions.log_lines import LineAssembler
+from tflaunch.ssh.refused_keys import together
 
 if TYPE_CHECKING:
     from tflaunch.code.bundle import Bundle
@@ -33,6 +43,23 @@ if TYPE_CHECKING:
     from tflaunch.planning.cluster_plan import ClusterPlan
     from tflaunch.runs.fetch_result import Fetched
     from tflaunch.runs.visits import Finished
+
+
+def one_document(events: Sequence[tuple[str, Mapping[str, Any]]]) -> dict[str, Any]:
+    """What a dry run prints: its plan, or why there is none, and what else was said."""
+    main: dict[str, Any] = {"event": "nothing"}
+    for name, fields in events:
+        if name in ("plan", "error", "failures"):
+            main = {"event": name, **fields}
+    said = {name: [f["text"] for event, f in events if event == name] for name in ("note", "say", "warn")}
+    code = next((fields for name, fields in events if name == "code"), None)
+    return {
+        **main,
+        "time": round(time.time(), 6),
+        "notes": [*main.get("notes", ()), *said["note"], *said["say"]],
+        "warnings": said["warn"],
+        "code": code,
+    }
 
 
 class JsonReporter(LogReporter):
@@ -44,10 +71,18 @@ class JsonReporter(LogReporter):
         self._heads: dict[TaskId, str] = {}
         self._step: tuple[str, int, int] | None = None
         self._turn: Turn | None = None
+        self._events: list[tuple[str, dict[str, Any]]] | None = [] if options.one_document else None
         super().__init__(options, stdout, stderr)
 
     def phase(
-        self, name: str, done: int, total: int, note: str = "", *, moved: tuple[int, int] | None = None
+        self,
+        name: str,
+        done: int,
+        total: int,
+        note: str = "",
+        *,
+        moved: tuple[int, int] | None = None,
+        line: str = "",  # noqa: ARG002
     ) -> None:
         if self._step != (name, done, total):
             self._step = (name, done, total)
@@ -67,6 +102,9 @@ class JsonReporter(LogReporter):
 
     def warn(self, text: str) -> None:
         self._event("warn", text=text)
+
+    def warn_once(self, text: str) -> None:
+        self.warn(text)
 
     def say(self, text: str) -> None:
         self._event("say", text=text)
@@ -125,12 +163,19 @@ class JsonReporter(LogReporter):
 
     def failures(self, errors: ConnectErrors | LaunchError) -> None:
         rows = [
-            {"hosts": row.hosts, "folded": row.folded, "cause": row.cause, "hint": row.hint}
-            for row in failure_rows(errors)
+            {
+                "hosts": row.hosts,
+                "folded": fold(row.hosts),
+                "cause": row.cause,
+                "hint": row.whole_hint,
+                "lines": row.lines,
+            }
+            for row in together(errors.failures)
         ]
         self._event(
             "failures",
             exit_code=errors.exit_code,
+            exit_code_of="tflaunch",
             message=headline(errors),
             hint=errors.hint,
             rows=rows,
@@ -148,11 +193,13 @@ class JsonReporter(LogReporter):
             message=err.message,
             hint=err.hint,
             exit_code=err.exit_code,
+            exit_code_of="tflaunch",
             problems=[vars(problem) for problem in problems],
         )
 
     def report(self, outcome: Outcome) -> None:
         first, data = outcome.first_failure, outcome_data(outcome)
+        data["exit_code_of"] = exit_code_of(outcome)
         if isinstance(first, TaskExit):
             data["first_failure"]["tail"] = tail_lines(first.tail)
             data["first_failure"]["error"] = error_of(first, outcome.record)
@@ -173,6 +220,9 @@ class JsonReporter(LogReporter):
     def detached(self, run_id: str, tasks: int, host: str) -> None:
         self._event("detached", run_id=run_id, tasks=tasks, host=host)
 
+    def handed_over(self, run_id: str, tasks: int, host: str) -> None:
+        self.detached(run_id, tasks, host)
+
     def stopped(self, run_id: str, hosts: Mapping[str, Finished]) -> None:
         ends = {host: dataclasses.asdict(end) for host, end in hosts.items()}
         self._event("stopped", run_id=run_id, hosts=ends)
@@ -185,7 +235,17 @@ class JsonReporter(LogReporter):
 
         self._event("fetched", **fetched_data(fetched))
 
+    def close(self, wait: bool = True) -> None:
+        if self._events is not None:
+            line = to_json(one_document(self._events)) + "\n"
+            self._events = None
+            self._writer.put("message", lambda: self._writer.out(line))
+        super().close(wait)
+
     def _event(self, event: str, **fields: Any) -> None:
+        if self._events is not None:
+            self._events.append((event, fields))
+            return
         line = to_json({"event": event, "time": round(time.time(), 6), **fields}) + "\n"
         if self.events[event].at_once:
             self._writer.put("message", lambda: self._writer.out(line))

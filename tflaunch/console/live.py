@@ -10,6 +10,9 @@ from typing import Protocol
 from tflaunch.console.pen import Pen
 from tflaunch.console.safe_text import Text
 
+# Not from the first column: tmux takes it for a clearing of the screen, and moves the line into its history.
+_WIPE = "\r \x1b[J\r"
+
 
 class Write(Protocol):
     """Writes to stderr at once; `before` and `after` move the cursor (Writer.err)."""
@@ -18,28 +21,29 @@ class Write(Protocol):
 
 
 class LiveLines:
-    """Lines that are drawn again and again in the same place."""
+    """Lines that are drawn again and again in the same place.
+
+    Between two drawings the cursor waits at the start of the first of them.  When the window is made narrower, a
+    terminal breaks the lines anew, and keeps the cursor at the same character: all that is to be removed is below.
+    """
 
     def __init__(self, write: Write) -> None:
         self._write = write
-        self._drawn = 0  # lines on the screen
+        self._drawn = False
 
     def draw(self, text: str) -> None:
         """Draw these lines in place of the last ones."""
-        lines = text.count("\n") + 1
-        if lines == 1 and self._drawn <= 1:  # without a wipe: it would flicker
-            self._write(text, before="\r", after="\x1b[K")
-        else:
-            self.wipe()
-            self._write(text)
-        self._drawn = lines
+        more = text.count("\n")
+        up = f"\x1b[{more}A" if more else ""
+        # One line is not wiped first: it would flicker.
+        self._write(text, before=_WIPE if more else "\r", after=f"\x1b[J{up}\r")
+        self._drawn = True
 
     def wipe(self) -> None:
         """Remove the lines from the screen; what is printed next takes their place."""
         if self._drawn:
-            up = f"\x1b[{self._drawn - 1}A" if self._drawn > 1 else ""
-            self._write("", before=f"\r{up}\x1b[J" if up else "\r\x1b[K")
-            self._drawn = 0
+            self._write("", before=_WIPE)
+            self._drawn = False
 
 
 class Question:

@@ -91,5 +91,6 @@ def meaning_of(
         gpus_held,
         len(task.gpus) if task else None,
         [str(each) for each in sorted(done)],
+        task.port if task else None,
     )
     return meaning(tail_lines(exit.tail, WORDS), end, here)

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 _PROGRESS_S = (0.5, 8.0)  # from one view of a progress bar to the next: at first, and at most
 # A task's end is shown once all its output is here, but at most so long after (its last output, the end).
 _HELD_S = (3.0, 15.0)
+_ENDS_READ = 8
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,8 @@ class Options:
     grep: re.Pattern[str] | None
     bare: bool
     fold: bool = False
+    one_document: bool = False
+    repeat: bool = False
 
     def wanted(self, lines: str) -> str:
         """Return those of the lines that match `grep`, each with its newline."""
@@ -132,11 +135,11 @@ class LogReporter:
         if said.cause:
             return said.text
         # An error that follows from another: which of the tasks that failed, too, names a cause?
-        for exit in ends:
-            if exit.exit_code and exit != first and not exit.stopped:
-                other = meaning_of(exit, self._tasks.get(exit.task), self._here(exit.host), ends, held)
-                if other.cause:
-                    return f"{exit.task} on {exit.host} {how(exit)}, which may be the cause: {other.text}"
+        failed = [exit for exit in ends if exit.exit_code and exit != first and not exit.stopped]
+        for exit in failed[:_ENDS_READ]:  # each log takes its time, and hosts choose what is in it
+            other = meaning_of(exit, self._tasks.get(exit.task), self._here(exit.host), ends, held)
+            if other.cause:
+                return f"{exit.task} on {exit.host} {how(exit)}, which may be the cause: {other.text}"
         return said.text
 
     def _here(self, host: str) -> Here:

@@ -82,6 +82,11 @@ class Pen:
 
     def __init__(self, stream: Stream) -> None:
         self.stream = stream
+        self.look_again()
+
+    def look_again(self) -> None:
+        """See anew what the stream is: a terminal, a pipe or a file, and which signs it takes."""
+        stream = self.stream
         # Not the stream's own file: rich would write to it, if only an empty string, and fail when it fails.
         page = io.TextIOWrapper(io.BytesIO(), encoding=stream.encoding)
         self.console = Console(file=page, force_terminal=stream.terminal or None)
@@ -127,7 +132,7 @@ def whole(text: str, style: str = "") -> Text:
 
 def hint(text: str, marks: Marks) -> Text:
     """Make the line that names the next step to take."""
-    return paragraph(f"  {marks.next} {text}", style="cyan", no_wrap=True)
+    return paragraph(f"  {marks.next} {text}", style="cyan")
 
 
 def task_colour(task: TaskId) -> str:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from rich.progress_bar import ProgressBar
 from rich.spinner import Spinner
 
 from tflaunch.console.pen import Pen
+from tflaunch.console.phase_words import going_on, over
 from tflaunch.console.safe_text import Text
 from tflaunch.console.table import cut
 from tflaunch.console.words import counted
@@ -18,25 +19,7 @@ from tflaunch.inputs.times import duration
 
 _ROOMY_COLUMNS = 60  # room for a bar of full length
 _BAR_COLUMNS = (24, 4)  # where there is room, and where not
-
-_PAST = {
-    "connecting": "connected",
-    "probing": "probed",
-    "shipping": "shipped",
-    "installing": "installed",
-    "pulling": "pulled",
-    "staging": "staged",
-    "dialling": "dialled",
-    "dialling again": "dialled again",
-    "entrusting": "entrusted",
-    "starting": "started",
-    "stopping": "stopped",
-    "checking": "checked",
-    "waiting": "waited for GPUs",
-    "measuring": "measured",
-    "cleaning": "cleaned",
-    "fetching": "fetched",
-}
+_DETAILS = 6  # lines at most below that of a wait
 
 
 @dataclass
@@ -48,6 +31,8 @@ class _Phase:
     note: str = ""
     moved: tuple[int, int] | None = None  # how many bytes of how many
     first_moved: tuple[float, int] | None = None  # when how many bytes had been moved at first
+    line: str = ""  # the last one of the program on a host that does the work
+    details: Sequence[str] = ()  # of a wait: what it waits for
     over: bool = False
 
 
@@ -101,7 +86,7 @@ class Phases:
         phase.over = True
         if name in ("training", "fetching", "shipping"):
             return  # the lines that follow say more
-        past = _PAST.get(name, name) + (f" {done}/{total}" if total else "")
+        past = over(name, done, total)
         took = "" if phase.began == now else f" in {duration(now - phase.began)}"
         self._print(Text.assemble((f"{self._pen.marks.ok} ", "green"), past, (took + _behind(note), "dim")))
 
@@ -113,17 +98,38 @@ class Phases:
         phase.over = True
         if phase.name == "waiting":
             return  # the error that follows says why the wait failed
-        text = f"{_PAST.get(phase.name, phase.name)} {phase.done}/{phase.total}"
+        text = over(phase.name, phase.done, phase.total)
         took = f" after {duration(now - phase.began)}"
         missing = "" if phase.name == "fetching" else "not "  # the note of `fetching` says how much has come
         lacking = f", {missing}{phase.note}" if phase.note else ""
         self._print(Text.assemble((f"{self._pen.marks.warn} ", "yellow"), text, (took, "dim"), lacking))
 
-    def live_line(self) -> Text | None:
-        """Return the line for a phase that is not over: as wide as the terminal, less one column."""
+    def says(self, line: str) -> None:
+        """Note the last line of the program on a host that does the work of this phase."""
+        if self._phase is not None:
+            self._phase.line = line
+
+    def wait(self, free: int, needed: int, details: Sequence[str], now: float) -> None:
+        """Note how far a wait for GPUs is, and what it waits for."""
+        # Enough GPUs may be free, but not where they fit; at `needed` of `needed` the phase would be over.
+        self.take("waiting", min(free, needed - 1), needed, "", now)
+        if self._phase is not None:
+            self._phase.details = details
+
+    def live_lines(self) -> list[Text]:
+        """Return the lines for a phase that is not over, each as wide as the terminal, less one column, at most."""
         phase, now = self._phase, time.monotonic()
         if self.training or phase is None or phase.over:
-            return None
+            return []
+        if self._spinner is None:  # one for all: a new one begins with its first frame
+            self._spinner = Spinner(self._pen.marks.spinner, style="cyan")
+        spinner = self._pen.text(self._spinner.render(now))
+        lines = self._wait_lines(phase, spinner, now) if phase.details else [self._line(phase, spinner, now)]
+        if phase.line:
+            lines.append(Text(f"  {phase.line}", "dim"))
+        return [self._fitted(line) for line in lines]
+
+    def _line(self, phase: _Phase, spinner: Text, now: float) -> Text:
         columns = self._pen.columns or 0
         moved, whole = phase.moved or (phase.done, phase.total)
         bar = ProgressBar(
@@ -134,18 +140,27 @@ class Phases:
             complete_style="cyan",
             finished_style="cyan",
         )
-        if self._spinner is None:  # one for all: a new one begins with its first frame
-            self._spinner = Spinner(self._pen.marks.spinner, style="cyan")
-        spinner = self._pen.text(self._spinner.render(now))
-        parts = [spinner, phase.name, self._pen.text(bar), f"{phase.done}/{phase.total}"]
+        parts = [spinner, going_on(phase.name), self._pen.text(bar), f"{phase.done}/{phase.total}"]
         line = Text.assemble(*(piece for part in parts for piece in (part, " ")))
         details = [
             duration(now - phase.began),
             _speed(phase, now),
             "" if phase.name == "fetching" else phase.note,
         ]
-        line.append("  ".join(filter(None, details)), "dim")
-        line = cut(line, columns - 1, self._pen.marks.more)
+        return line.append("  ".join(filter(None, details)), "dim")
+
+    def _wait_lines(self, phase: _Phase, spinner: Text, now: float) -> list[Text]:
+        """A wait has no bar: who is ahead, and who has the GPUs, is what the user wants to know."""
+        place, *others = phase.details
+        shown = others if len(others) <= _DETAILS else others[: _DETAILS - 1]
+        free = f"{phase.done} of {counted(phase.total, 'GPU')} free"
+        line = Text.assemble(spinner, f" {going_on(phase.name)} ", (duration(now - phase.began), "dim"))
+        line.append(f"  {free}  {place}")
+        more = [f"and {len(others) - len(shown)} more"] if shown is not others else []
+        return [line, *(Text(f"  {text}", "dim") for text in (*shown, *more))]
+
+    def _fitted(self, line: Text) -> Text:
+        line = cut(line, (self._pen.columns or 0) - 1, self._pen.marks.more)
         line.no_wrap = True
         return line
 

@@ -44,12 +44,20 @@ class Reporter(Protocol):
         """Whether stdout can no longer be written: its reader went away, or its disk is full."""
 
     def phase(
-        self, name: str, done: int, total: int, note: str = "", *, moved: tuple[int, int] | None = None
+        self,
+        name: str,
+        done: int,
+        total: int,
+        note: str = "",
+        *,
+        moved: tuple[int, int] | None = None,
+        line: str = "",
     ) -> None:
         """Show that step `name` ("connecting", "training") has reached `done` of `total`; equal means over.
 
         `note` names what it still waits for, and, when another step cuts it short, what is missing.
-        `moved`: how many bytes have been sent or fetched, and how many there are.
+        `moved`: how many bytes have been sent or fetched, and how many there are.  `line`: the last line of the
+        program on a host that does the work.
         """
 
     def settle(self) -> None:
@@ -63,6 +71,9 @@ class Reporter(Protocol):
 
     def warn(self, text: str) -> None:
         """Show a sentence about something that the user should look at."""
+
+    def warn_once(self, text: str) -> None:
+        """Show a warning that is as true of the next run; a terminal gets it once, however many runs follow."""
 
     def say(self, text: str) -> None:
         """Show what tflaunch does now because the user wants it, ahead of everything that is queued."""
@@ -144,6 +155,9 @@ class Reporter(Protocol):
         A stdout that is no terminal gets the id alone.
         """
 
+    def handed_over(self, run_id: str, tasks: int, host: str) -> None:
+        """The same of a run that the launcher has stayed with until now; nothing is written to stdout but for JSON."""
+
     def stopped(self, run_id: str, hosts: Mapping[str, Finished]) -> None:
         """Show what `tflaunch stop` has found and killed on each host."""
 
@@ -166,6 +180,8 @@ def open_reporter(
     grep: re.Pattern[str] | None = None,
     bare: bool = False,
     fold: bool = False,
+    one_document: bool = False,
+    repeat: bool = False,
     stdout: TextIO | None = None,
     stderr: TextIO | None = None,
     styles: tuple[Style, Style] | None = None,
@@ -175,9 +191,13 @@ def open_reporter(
     styles: make these reporters instead, the first for people, the second for programs.
     quiet: show no logs.  only: show the logs of these tasks.  show_host: name the host in each line.
     grep: show only lines that match.  bare: put nothing in front of them.  fold: on a terminal, leave out and count
-    the lines that TensorFlow writes at each start.
+    the lines that TensorFlow writes at each start, and those that several tasks write alike.  one_document: with `json`,
+    print one object at the end instead of a line for each event, for a dry run.  repeat: show also the warnings that
+    earlier runs have shown (Reporter.warn_once).
     """
-    options = Options(quiet, frozenset(only) if only else None, show_host, grep, bare, fold)
+    options = Options(
+        quiet, frozenset(only) if only else None, show_host, grep, bare, fold, one_document, repeat
+    )
     out = Stream(stdout or sys.stdout or io.StringIO())  # sys.stdout is None if the shell closed it
     err = Stream(stderr or sys.stderr or io.StringIO())
     if styles is not None:

@@ -18,7 +18,16 @@ from tflaunch.console.words import counted
 from tflaunch.hosts import fold
 from tflaunch.inputs.times import duration
 from tflaunch.protocol.job import log_name
-from tflaunch.protocol.outcome import EndedByRule, GpuLeft, HostLost, Outcome, TaskExit, TimedOut, how
+from tflaunch.protocol.outcome import (
+    EndedByRule,
+    GpuLeft,
+    HostLost,
+    Outcome,
+    TaskExit,
+    TimedOut,
+    exit_code_of,
+    how,
+)
 
 if TYPE_CHECKING:
     from tflaunch.planning.cluster_plan import ClusterPlan
@@ -212,12 +221,17 @@ def _last_line(outcome: Outcome, marks: Marks, cause: str = "") -> Text:
             (f"{marks.ok} ", "bold green"),
             f"succeeded: {counted(len(outcome.exits), 'task')} in {took}",
         )
+        if outcome.exit_code:
+            text += f", exit code {outcome.exit_code}"
     elif outcome.status == "interrupted":
         # SIGTERM or `tflaunch stop`: the line that the launcher wrote when it obeyed says which.
         how = "by Ctrl-C" if outcome.exit_code == 128 + signal.SIGINT else "by SIGTERM or `tflaunch stop`"
         mark, text = (f"{marks.warn} ", "yellow"), f"stopped {how} after {took}"
     else:
-        cause = cause or f", exit code {outcome.exit_code}"
+        whose = exit_code_of(outcome)
+        cause = cause or f", exit code {outcome.exit_code}" + (
+            f" (of {whose})" if whose != "tflaunch" else ""
+        )
         mark, text = (f"{marks.bad} ", "bold red"), f"failed after {took}{cause}"
     line = Text.assemble(mark, (outcome.run_id, "bold"), f" {text}")
     if not (outcome.survivors or outcome.unverified or outcome.gpus):

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from tflaunch.console.log_tail import WORDS, is_last, tail_lines
 from tflaunch.console.pen import BAD, BUSY, GOOD, WARN, Marks, Sheet
 from tflaunch.console.plan_page import without
-from tflaunch.console.safe_text import Text, hung, paragraph
+from tflaunch.console.safe_text import Text, hung, paragraph, unstacked
 from tflaunch.console.table import Column, table
 from tflaunch.diagnosis.last_error import last_error
 from tflaunch.ends.facts import Ending
@@ -25,34 +25,60 @@ from tflaunch.runs.states import RunState, Share, TaskState
 from tflaunch.sessions.log_lines import one_line
 
 TAIL_LINES = 10
+_LEAST_RUN, _LEAST_COMMAND = 16, 20  # columns of a terminal
 _RUN_STYLES = {"starting": BUSY, "running": BUSY, "succeeded": GOOD, "failed": BAD, "lost": BAD}
 
 
 def run_lines(found: Listing, sheet: Sheet, now: float) -> list[Text]:
     """The runs that were found, a row for each, and what is wrong with them."""
     runs = found.runs
+    took = [_took(run) for run in runs]
     columns = [
-        Column("run", [Text(run.run_id, "bold") for run in runs]),
+        Column("run", [Text(run.run_id, "bold") for run in runs], shrink=1, least=_LEAST_RUN),
         Column("state", [_run_state(run, sheet.marks) for run in runs]),
+        Column("tasks", [Text(_count(run)) for run in runs], right=True),
+        Column("hosts", [Text(fold(run.hosts)) for run in runs], drop=3, shrink=2),
         Column(
-            "tasks",
-            [Text(f"{run.running}/{len(run.tasks)}" if run.tasks else "-") for run in runs],
+            "GPUs",
+            [Text(str(run.gpus or "-")) for run in runs],
             right=True,
+            drop=4 if any(run.gpus for run in runs) else 6,
         ),
-        Column("hosts", [Text(fold(run.hosts)) for run in runs], drop=2),
-        Column("GPUs", [Text(str(run.gpus or "-")) for run in runs], right=True, drop=4),
         Column(
-            "started", [Text(f"{age(now - run.started)} ago" if run.started else "-") for run in runs], drop=3
+            "started", [Text(f"{age(now - run.started)} ago" if run.started else "-") for run in runs], drop=1
         ),
-        Column("command", [Text(command_words(run.command) or "-", "dim") for run in runs], drop=1, shrink=1),
+        *([Column("took", [Text(each) for each in took], right=True, drop=2)] if any(took) else []),
+        Column(
+            "command",
+            [Text(_without_name(run.command) or "-", "dim") for run in runs],
+            drop=5,
+            shrink=3,
+            least=_LEAST_COMMAND,
+        ),
     ]
     lines = table(columns, sheet.columns, sheet.marks.more) if runs else []
     for run in runs:
         if failed := run.first_failure if run.alive else None:
-            lines.append(Text.assemble((f"{sheet.marks.warn} ", WARN), f"{run.run_id}: {_sentence(failed)}"))
+            text = f"{run.run_id}: {_sentence(failed)}"
+            lines += unstacked(_told(sheet, Text.assemble((f"{sheet.marks.warn} ", WARN), text)))
         for trouble in run.troubles:
-            lines.append(Text.assemble((f"{sheet.marks.warn} ", WARN), f"{run.run_id}: {trouble}"))
+            text = f"{run.run_id}: {trouble}"
+            lines += unstacked(_told(sheet, Text.assemble((f"{sheet.marks.warn} ", WARN), text)))
     return lines
+
+
+def _count(run: RunState) -> str:
+    """How many of its tasks run, of how many; once it is over, how many have ended."""
+    return f"{run.running if run.alive else run.over}/{len(run.tasks)}" if run.tasks else "-"
+
+
+def _took(run: RunState) -> str:
+    return duration(run.seconds) if run.seconds is not None else ""
+
+
+def _told(sheet: Sheet, line: Text) -> Text:
+    """A sentence, broken between words where the terminal is too narrow for it."""
+    return hung(line, sheet.columns) if sheet.columns is not None else line
 
 
 def _run_state(run: RunState, marks: Marks) -> Text:
@@ -61,6 +87,12 @@ def _run_state(run: RunState, marks: Marks) -> Text:
     return Text(
         f"{mark.get(run.state, '?' if run.state in ('lost', 'unknown') else marks.dot)} {run.state}", style
     )
+
+
+def _without_name(command: Sequence[str]) -> str:
+    """The command line without the `tflaunch` that all of them begin with."""
+    words = command_words(command)
+    return words.removeprefix("tflaunch ")
 
 
 def command_words(command: Sequence[str]) -> str:
@@ -77,27 +109,33 @@ def status_lines(run: RunState, holder: str, sheet: Sheet, now: float) -> list[T
     count = f"{run.running} of {len(run.tasks)} tasks run" if run.alive else f"{len(run.tasks)} tasks"
     begun = f", started {age(now - run.started)} ago" if run.started else ""
     over = f", ended {age(now - run.ended)} ago" if run.ended and not run.alive else ""
-    lines = [
-        Text.assemble((run.run_id, "bold"), "  ", _run_state(run, marks), (f"  {count}{begun}{over}", "dim"))
-    ]
+    took = f", took {duration(run.seconds)}" if run.seconds is not None else ""
+    told = (f"  {count}{begun}{over}{took}", "dim")
+    lines = [_told(sheet, Text.assemble((run.run_id, "bold"), "  ", _run_state(run, marks), told))]
     if run.command:
         who = f"  {run.launcher}: " if run.launcher else "  "
-        lines.append(Text(who + command_words(run.command), "dim"))
-    lines += [Text(f"  {holder}", "dim")] if holder else []
+        lines.append(_told(sheet, Text(who + command_words(run.command), "dim")))
+    lines += [_told(sheet, Text(f"  {holder}", "dim"))] if holder else []
+    if run.stopped_by:
+        lines.append(
+            _told(
+                sheet, Text.assemble((f"{marks.warn} ", WARN), f"stopped by {run.stopped_by}: tflaunch stop")
+            )
+        )
     lost = (run.outcome.get("first_failure") or {}) if not run.alive else {}
     if "reason" in lost:
         reason = f"{lost['host']} was lost: {lost['reason']}" if "host" in lost else str(lost["reason"])
-        lines += [Text(), paragraph((f"{marks.bad} ", BAD), (reason, "bold"))]
+        lines += [Text(), _told(sheet, paragraph((f"{marks.bad} ", BAD), (reason, "bold")))]
     elif failed := run.first_failure:
-        lines += [Text(), *_failure_lines(failed, run, marks)]
+        lines += [Text(), *_failure_lines(failed, run, sheet)]
     lines += _held_lines(run, marks, sheet.columns)
     lines += [Text(), *_task_table(run, sheet, now)] if run.tasks else []
     lines += _restarts(run, sheet)
     lines += [Text(), *_host_table(run, sheet)]
     for trouble in run.troubles:
-        lines.append(Text.assemble((f"{marks.bad} ", BAD), trouble))
+        lines.append(_told(sheet, Text.assemble((f"{marks.bad} ", BAD), trouble)))
     for warning in [*without(run.left_out), *([run.moved] if run.moved else [])]:
-        lines.append(paragraph((f"{marks.warn} ", WARN), warning))
+        lines.append(_told(sheet, paragraph((f"{marks.warn} ", WARN), warning)))
     return lines
 
 
@@ -117,17 +155,17 @@ def _held_lines(run: RunState, marks: Marks, columns: int | None) -> list[Text]:
     return [*lines, Text(f"  unchanged for {age(held['age_s'])}", "dim")]
 
 
-def _failure_lines(failed: TaskState, run: RunState, marks: Marks) -> list[Text]:
-    tail = _lines_of(failed)[-TAIL_LINES:]
+def _failure_lines(failed: TaskState, run: RunState, sheet: Sheet) -> list[Text]:
+    marks, tail = sheet.marks, _lines_of(failed)[-TAIL_LINES:]
     also = sum(task.failed for task in run.tasks) - 1
     more = f", then {also} more" if also else ""
     text = _sentence(failed) + more + ("; its last lines:" if tail else "")
-    first = Text.assemble((f"{marks.bad} ", BAD), (text, "bold"))
+    first = _told(sheet, Text.assemble((f"{marks.bad} ", BAD), (text, "bold")))
     error = one_line(last_error(failed.tail))
-    why = [Text(f"  {error}", "bold")] if error and not is_last(error, tail) else []
+    why = [_told(sheet, Text(f"  {error}", "bold"))] if error and not is_last(error, tail) else []
     lines = [first, *why, *(Text.assemble((f"  {marks.bar} ", BAD), line) for line in tail)]
     if hint := hint_of(failed, run.tasks):
-        lines.append(paragraph(f"  {marks.next} {hint}", style="cyan"))
+        lines.append(_told(sheet, paragraph(f"  {marks.next} {hint}", style="cyan")))
     return lines
 
 

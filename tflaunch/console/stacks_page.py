@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tflaunch.console.pen import BAD, Marks, Sheet
-from tflaunch.console.safe_text import Text
+from tflaunch.console.safe_text import Text, hung, unstacked
 from tflaunch.diagnosis.frames import own_frame, place
 from tflaunch.inputs.times import age
 from tflaunch.runs.stacks import TaskStacks
@@ -34,7 +34,9 @@ def stacks_lines(found: Sequence[TaskStacks], sheet: Sheet, *, all_threads: bool
     for alike in groups.values():
         lines += [Text()] if lines else []
         lines += _group_lines(alike, sheet.marks, all_threads)
-    return lines
+    if (columns := sheet.columns) is None:
+        return lines
+    return [part for line in lines for part in unstacked(hung(line, columns))]
 
 
 def _place_of(task: TaskStacks, all_threads: bool) -> Any:

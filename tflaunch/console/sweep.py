@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, cast
 
 from tflaunch.console import reporter
@@ -19,6 +19,7 @@ from tflaunch.console.json_lines import JsonReporter
 from tflaunch.console.safe_text import Text
 from tflaunch.console.sweep_page import (
     last_line,
+    left_lines,
     params_text,
     planned_lines,
     planned_places,
@@ -45,9 +46,13 @@ class SweepReporter(reporter.Reporter, Reporter, Protocol):
     """The methods that show a sweep: those that show a run, and those for trials."""
 
 
-def open_reporter(*, json: bool) -> SweepReporter:
-    """Return the reporter of a sweep."""
-    return cast("SweepReporter", reporter.open_reporter(json=json, quiet=True, styles=(SweepText, SweepJson)))
+def open_reporter(*, json: bool, one_document: bool = False) -> SweepReporter:
+    """Return the reporter of a sweep; `one_document` as for a run."""
+    styles = (SweepText, SweepJson)
+    return cast(
+        "SweepReporter",
+        reporter.open_reporter(json=json, quiet=True, one_document=one_document, styles=styles),
+    )
 
 
 class SweepJson(JsonReporter):
@@ -78,6 +83,11 @@ class SweepJson(JsonReporter):
             "plan", **counts, seats=seats, others=dict(planned.others), seed=planned.seed, trials=trials
         )
 
+    def leaves(self, run_id: str, left: int, leave: Callable[[], None]) -> None:
+        """Show that the sweep goes on without the terminal, then leave it."""
+        self._event("detached", run_id=run_id, tasks=left, host="")
+        self._writer.put("message", lambda: self._writer.after(lambda: self._go(leave)))
+
     def progress(self, progress: Progress) -> None:
         """Show nothing: `trial` and `result` have it all."""
 
@@ -89,6 +99,10 @@ class SweepJson(JsonReporter):
     def result(self, result: Result) -> None:
         """Show that a trial has ended, and will not be tried again."""
         self._event("result", **dataclasses.asdict(result))
+
+    def _go(self, leave: Callable[[], None]) -> None:
+        leave()
+        self._writer.stdout.look_again()
 
     def summary(self, summary: Summary) -> None:
         """Show what the sweep has found."""
@@ -141,6 +155,13 @@ class SweepText(TextReporter):
         first = planned.trials[0]
         self.note(f"{first.task} runs {shlex.join(arguments(planned.words, first))}")
         self._writer.put("message", lambda: self._write_lines(planned_lines(planned, self._out.sheet)))
+
+    def leaves(self, run_id: str, left: int, leave: Callable[[], None]) -> None:  # noqa: ARG002
+        """Show that the sweep goes on without the terminal, then leave it; a program gets the id alone."""
+        if not self._writer.stdout.terminal:
+            self._writer.put("message", lambda: self._writer.out(f"{run_id}\n"))
+        self._ending(*left_lines(run_id, self._err.marks))
+        self._writer.put("message", lambda: self._writer.after(lambda: self._go(leave)))
 
     def progress(self, progress: Progress) -> None:
         """Show on a terminal how the sweep stands."""
@@ -208,6 +229,14 @@ class SweepText(TextReporter):
         super().close(wait)
 
     # From here on: in the writer's thread.
+
+    def _go(self, leave: Callable[[], None]) -> None:
+        self._stop_live()
+        leave()
+        for pen in (self._out, self._err):
+            pen.stream.look_again()
+            pen.look_again()
+        self._live = False
 
     def _take_progress(self, progress: Progress) -> None:
         self._progress = progress

@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-from tflaunch.console.pen import Marks, Sheet
+from tflaunch.console.pen import Marks, Sheet, whole
 from tflaunch.console.safe_text import Text
 from tflaunch.console.sparkline import sparkline
 from tflaunch.console.table import Column, cut, table
@@ -35,6 +35,23 @@ def value_text(value: float | None) -> str:
 def params_text(result: Result) -> str:
     """Return the trial's parameters as `lr=0.1 units=32`."""
     return " ".join(f"{name}={value}" for name, value in result.params.items())
+
+
+def left_lines(run_id: str, marks: Marks) -> list[Text]:
+    """That the sweep goes on without the terminal, and what to type to see how it does."""
+    headline = Text.assemble(
+        (f"{marks.ok} ", "bold green"), (run_id, "bold"), " goes on without this terminal, from this machine"
+    )
+    steps = (
+        (f"status {run_id}", "how it stands"),
+        (f"stop {run_id}", "stop it"),
+        (f"sweep --resume {run_id}", "go on with it after that"),
+    )
+    width = max(len(words) for words, _ in steps)
+    return [
+        headline,
+        *(whole(f"  {marks.next} tflaunch {words:{width}}   {what}", "cyan") for words, what in steps),
+    ]
 
 
 def planned_lines(planned: Planned, sheet: Sheet) -> list[Text]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from tflaunch.console.alike import Alike
 from tflaunch.console.failure_page import error_lines, failures_lines
 from tflaunch.console.footer import Footer
 from tflaunch.console.live import LiveLines, Question
@@ -19,6 +22,7 @@ from tflaunch.console.run_pages import detached_lines, report_lines, servers_lin
 from tflaunch.console.safe_text import Text, paragraph
 from tflaunch.console.startup_lines import Folded
 from tflaunch.console.task_lines import Prefixes, Recent
+from tflaunch.console.words import counted
 from tflaunch.console.writer import Stream
 from tflaunch.inputs.times import duration
 from tflaunch.protocol.errors import ConnectErrors, LaunchError, TflaunchError
@@ -53,18 +57,32 @@ class TextReporter(LogReporter):
         self._prefixes = Prefixes(self._out, options.show_host)
         self._recent = Recent() if stdout.same_terminal(stderr) else None
         self._folded = Folded() if options.fold and stdout.terminal else None
+        self._alike = Alike(self._out.marks.more) if options.fold and stdout.terminal else None
         self._failed: set[TaskId] = set()  # tasks that failed and have not been started again
         self._turn: Turn | None = None
+        self._as_before = 0  # warnings that are not shown: earlier runs had them
         self._served = False  # stdout has the addresses of servers, and gets nothing else
         super().__init__(options, stdout, stderr)
         # A file or a program gets a single log byte for byte; a terminal gets lines that are safe to show.
         self._raw = options.bare and options.grep is None and not stdout.terminal
 
     def phase(
-        self, name: str, done: int, total: int, note: str = "", *, moved: tuple[int, int] | None = None
+        self,
+        name: str,
+        done: int,
+        total: int,
+        note: str = "",
+        *,
+        moved: tuple[int, int] | None = None,
+        line: str = "",
     ) -> None:
         now = time.monotonic()
-        self._writer.put("message", lambda: self._take_phase(name, done, total, note, now, moved=moved))
+
+        def take() -> None:
+            self._take_phase(name, done, total, note, now, moved=moved)
+            self._phases.says(line)
+
+        self._writer.put("message", take)
 
     def settle(self) -> None:
         now, settled = time.monotonic(), threading.Event()
@@ -78,8 +96,8 @@ class TextReporter(LogReporter):
         settled.wait(_SETTLE_S)
 
     def waiting(self, turn: Turn) -> None:
-        # Enough GPUs may be free, but not where they fit; at `needed` of `needed` the phase would be over.
-        self.phase("waiting", min(turn.free, turn.needed - 1), turn.needed, str(turn))
+        now = time.monotonic()
+        self._writer.put("message", lambda: self._phases.wait(turn.free, turn.needed, turn.parts, now))
         if not self._live and turn != self._turn:
             self.note(f"waiting: {turn.free} of {turn.needed} GPUs are free; {turn}")
         self._turn = turn
@@ -89,6 +107,19 @@ class TextReporter(LogReporter):
 
     def warn(self, text: str) -> None:
         self._notice((f"{self._err.marks.warn} ", "yellow"), text)
+
+    def warn_once(self, text: str) -> None:
+        if self._is_new(text):
+            self.warn(text)
+
+    def _is_new(self, text: str) -> bool:
+        """Whether to show what is as true of the next run: a file or a pipe, which is read alone, has it every time."""
+        from tflaunch.runs.told import is_new
+
+        if self._options.repeat or not self._err.stream.terminal or is_new(text):
+            return True
+        self._as_before += 1
+        return False
 
     def say(self, text: str) -> None:
         self._notice((text, "bold"))
@@ -156,6 +187,7 @@ class TextReporter(LogReporter):
         text = f"{exit.task} on {exit.host} {ended} after {duration(exit.seconds)}"
 
         def show(missing: int) -> None:
+            self._tell_alike(of=exit.task)
             late = f"; {missing:,} bytes of its output are still to come" if missing else ""
             self._print(Text.assemble((f"{mark} ", style), text, (late, "dim")))
 
@@ -201,6 +233,9 @@ class TextReporter(LogReporter):
             self._writer.put("message", lambda: self._writer.out(f"{one_line(run_id)}\n"))
         self._ending(*detached_lines(run_id, tasks, host, self._err.marks))
 
+    def handed_over(self, run_id: str, tasks: int, host: str) -> None:
+        self._ending(*detached_lines(run_id, tasks, host, self._err.marks))
+
     def stopped(self, run_id: str, hosts: Mapping[str, Finished]) -> None:
         self._ending(*stopped_lines(run_id, hosts, self._err.marks))
 
@@ -233,6 +268,7 @@ class TextReporter(LogReporter):
 
     def _leave(self, now: float) -> None:
         """End what is live."""
+        self._tell_alike(over=True)
         if text := self._what_was_folded(over=True):
             self._print(Text(text, "dim"))
         self._phases.leave(now)
@@ -253,6 +289,16 @@ class TextReporter(LogReporter):
         self._writer.err(text)
         if text and self._recent is not None:
             self._recent.add(None, text)
+        if self._alike is not None:
+            self._alike.printed(text.count("\n"))
+
+    def _tell_alike(self, *, of: TaskId | None = None, over: bool = False) -> float | None:
+        """Tell which lines other tasks have written, too, if it is time; return in how many seconds it will be."""
+        if self._alike is None:
+            return None
+        for text in self._alike.told(time.monotonic(), of=of, over=over):
+            self._print(Text(f"  {text}", "dim"))
+        return self._alike.wait_s(time.monotonic())
 
     def _write_err(self, text: str, before: str = "", after: str = "") -> None:
         self._writer.err(text, before, after)
@@ -265,6 +311,8 @@ class TextReporter(LogReporter):
         soonest = super()._tick()
         if text := self._what_was_folded():  # stdout has been written: at once
             self._print(Text(text, "dim"))
+        if (alike_s := self._tell_alike()) is not None:
+            soonest = alike_s if soonest is None else min(soonest, alike_s)
         if self._question.open:
             self._live_lines.wipe()
             self._question.draw()
@@ -277,23 +325,38 @@ class TextReporter(LogReporter):
 
     def _what_is_live(self) -> tuple[list[Text], float]:
         """Return the lines that are drawn again and again, and every how many seconds."""
-        line = self._phases.live_line() or self._footer.line(time.monotonic())
+        if lines := self._phases.live_lines():
+            return lines, _TICK_S
+        line = self._footer.line(time.monotonic())
         return [line] if line is not None else [], _TICK_S
 
-    def _show_lines(self, task: TaskId, host: str, lines: str, partial: bool = False) -> None:  # noqa: ARG002
+    def _show_lines(self, task: TaskId, host: str, lines: str, partial: bool = False) -> None:
         self._phases.training = True
         self._footer.output(task, lines, time.monotonic())
         if self._folded is not None:
             lines = self._folded.rest(lines)
+        if not lines:
+            return
+        if text := self._what_was_folded():
+            self._print_out(text)
+        if self._recent is not None:  # also what is left out: it is on the screen, as another task's
+            self._recent.add(task, lines)
+        if self._alike is not None and not partial:
+            lines = self._alike.rest(task, lines, time.monotonic())
             if not lines:
                 return
+        elif self._alike is not None:
+            self._alike.printed(1)
         self._wipe()
-        if text := self._what_was_folded():
-            self._writer.out(self._out.render(Text(text, "dim")))
-        if self._recent is not None:
-            self._recent.add(task, lines)
         prefix = "" if self._options.bare else self._prefixes.of(task, host)
         self._writer.out_lines(prefix, lines)
+
+    def _print_out(self, text: str) -> None:
+        """Print a line of tflaunch's own between those of tasks, which are not written yet."""
+        self._wipe()
+        self._writer.out(self._out.render(Text(text, "dim")))
+        if self._alike is not None:
+            self._alike.printed(1)
 
     def _what_was_folded(self, *, over: bool = False) -> str:
         return self._folded.told(over=over) if self._folded is not None else ""
@@ -310,8 +373,16 @@ class TextReporter(LogReporter):
 
     def _show_plan(self, plan: ClusterPlan, brief: bool) -> None:
         self._prefixes.expect({task.id: task.host for task in plan.tasks})
+        if self._alike is not None:
+            self._alike.expect(Counter(task.id.job for task in plan.tasks))
         if brief:
-            self._print(*brief_plan_lines(plan, self._err.marks))
+            from tflaunch.planning.cluster_plan import Standing
+
+            notes = [note for note in plan.notes if not isinstance(note, Standing) or self._is_new(note)]
+            self._print(*brief_plan_lines(dataclasses.replace(plan, notes=tuple(notes)), self._err.marks))
+            if self._as_before:
+                what = f"{counted(self._as_before, 'warning')} as in earlier runs: --dry-run tells them"
+                self._print(Text(f"  {what}", "dim"))
             return
         for line in plan_lines(plan, self._out.sheet):
             self._writer.out(self._out.render(line))

@@ -111,9 +111,15 @@ class Stream:
         self.text = stream
         self.encoding = getattr(stream, "encoding", None) or "utf-8"
         self.broken: OSError | None = None  # why nothing can be written any more
+        self._fd: int | None = None
+        self.look_again()
+
+    def look_again(self) -> None:
+        """See anew what is behind the descriptor: a terminal, a pipe or a file."""
+        stream = self.text
         try:
             stream.flush()
-            self._fd: int | None = stream.fileno()
+            self._fd = stream.fileno()
             self.terminal = os.isatty(self._fd)
             kind = os.fstat(self._fd).st_mode
             self._waits = not stat.S_ISREG(kind)

@@ -124,6 +124,10 @@ class Rule:
         """Why this rule thinks that the task has failed, as a sentence, or ""; called before `exited`."""
         return ""
 
+    def why_stopped(self, exit: TaskExit, now: float) -> str:
+        """What the user should know of a task that was stopped as the work was done, or ""; called before `exited`."""
+        return ""
+
     def lost(self, task: str, now: float) -> None:
         """A task is gone with its host."""
 

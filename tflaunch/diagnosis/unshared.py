@@ -5,7 +5,7 @@
 
 An evaluator sleeps until a checkpoint comes, which may take long: it is told only when the chief, on another host, has
 written more than log lines since the evaluator began to wait, and a minute has passed; never after it has evaluated
-once: then it sees them.
+once: then it sees them.  One that has waited so until the run was over, and was stopped then, is told in any case.
 
 Shipped to hosts, for the coordinator of a detached run.
 """
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from tflaunch.protocol.outcome import TaskExit
 
 ANSWER_S = 20.0
+ENDED_STILL_S = 30.0  # an evaluator sees a checkpoint within a second, and restores it in a few
 SIGN = "checkpoint_awaited"
 SHARED = "does the directory of the checkpoints lie on a disk that both hosts share?"
 
@@ -75,6 +76,23 @@ class Unshared(Rule):
 
     def exited(self, exit: TaskExit, now: float) -> None:
         self._gone(str(exit.task))
+
+    def why_stopped(self, exit: TaskExit, now: float) -> str:
+        name = str(exit.task)
+        waits = self._evaluators.get(name)
+        if waits is None or waits.still_since is None or name in self._evaluated or name in self._told:
+            return ""
+        still_s = now - waits.still_since
+        silent = exit.log_bytes <= waits.look.get(
+            "log_bytes", 0
+        )  # nobody has looked at it since the work was done
+        if still_s < ENDED_STILL_S or not silent or not any(at > waits.still_since for at in self._wrote_at):
+            return ""
+        who, chief = self._watched.who([name]), self._watched.who([self._watched.chief])
+        return (
+            f"{who} was stopped when the work was done, and had done nothing for {still_s:.0f} s, though {chief} has "
+            f"written files since: {SHARED}"
+        )
 
     def lost(self, task: str, now: float) -> None:
         self._gone(task)

@@ -17,6 +17,7 @@ done          tasks of its job that had ended with 0
 given         the task was given cluster flags
 env:NAME      the task's environment has that variable
 slow_start    the task ended within its first minute
+writes        its last call, as the traceback shows it, writes a file     own_port   its log names the port it was given
 """
 
 from __future__ import annotations
@@ -55,6 +56,7 @@ class Ending:
     gpus_held: Sequence[str] = ()
     gpus: int | None = None  # how many it was given
     done: Sequence[str] = ()  # the tasks of its job that had ended with 0
+    port: int | None = None  # that it was given
 
 
 def facts_of(end: Ending) -> dict[str, str]:

@@ -16,6 +16,10 @@ _MISSING = (
     "{0} is not on {host}: tflaunch ships the program's directory only, so bring the data to a path that all hosts "
     "have, and name it after -- ; --dry-run --show-files lists what is shipped, and why the rest is not"
 )
+_NO_PLACE = (
+    "{task} writes {0}, and its directory is not there on {host}: make it first, os.makedirs(DIR, exist_ok=True); a "
+    "relative path lies in the run's working directory, which holds what was shipped"
+)
 _NO_PERMISSION = (
     "the user of {task} may not use {0} on {host}: `ls -ld` there shows whose it is; have it allowed, write elsewhere, "
     "or log in as another user (`user:` in the hostfile)"
@@ -49,6 +53,8 @@ RULES = (
     Rule(rf"PermissionError: \[Errno (?:1|13)\] [\w ]{{1,40}}: '({PATH})'", _NO_PERMISSION),
     Rule(rf"PermissionDeniedError: .{{0,200}}?({PATH}); Permission denied", _NO_PERMISSION),
     Rule(rf"[Uu]nable to (?:synchronously )?open file \(unable to open file: name = '({PATH})', errno = 2", _MISSING, ask="file"),
+    Rule(rf"FileNotFoundError: \[Errno 2\] No such file or directory: '({PATH})'", _NO_PLACE, needs=("writes",)),
+    Rule(rf"Cannot save file into a non-existent directory: '({PATH})'|Parent directory ({PATH}) does not exist", _NO_PLACE),
     Rule(r"FileNotFoundError: \[Errno 2\] No such file or directory: '([\w-]{1,40})'$", _MISSING, ask="file"),
     Rule(rf"FileNotFoundError: .{{0,200}}?(?:No such file or directory|does not exist|not found).{{0,20}}?[:'\"] ?'?({PATH})", _MISSING, ask="file"),
     Rule(r"[Uu]nable to (?:synchronously )?(?:open|lock) file,? ?\(?(?:unable to lock file)", _LOCKED.replace("{0}", "that file")),

@@ -33,7 +33,19 @@ _NCCL = (
     "NCCL_SOCKET_IFNAME=eth0 names the right one; no InfiniBand: --env NCCL_IB_DISABLE=1"
 )
 
+_CDI = (
+    "podman on {host} knows no GPU {0}: there is no CDI file that names it, or one from before a change of GPUs or of "
+    "the driver; make it anew there, as root: nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml (it comes with "
+    "nvidia-container-toolkit; one that names GPUs by index alone wants --device-name-strategy=uuid, too)"
+)
+_DOCKER = (
+    "docker on {host} gives no GPUs: have nvidia-container-toolkit installed there, then, as root: nvidia-ctk runtime "
+    "configure --runtime=docker && systemctl restart docker; or --container-engine podman"
+)
+
 RULES = (
+    Rule(r"unresolvable CDI devices? nvidia\.com/gpu=([\w-]{1,60})", _CDI),
+    Rule(r"could not select device driver .{0,40}capabilities: \[\[gpu\]\]|unknown or invalid runtime name: nvidia|nvidia-container-cli: initialization error", _DOCKER),
     Rule(r"CUDA out of memory\. Tried to allocate ([\d.]{1,8} [KMGT]i?B)", _OOM),
     Rule(r"OOM when allocating tensor .{0,300}device:GPU", _OOM),
     Rule(r"RESOURCE_EXHAUSTED: (?:Out of memory|Failed to allocate)|CUDA_ERROR_OUT_OF_MEMORY|CUDA error: out of memory|cudaErrorMemoryAllocation|CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED", _OOM, unless=("no_gpu",)),

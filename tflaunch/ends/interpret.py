@@ -18,12 +18,13 @@ from tflaunch.ends.facts import Ending, facts_of
 from tflaunch.ends.log_end import LogEnd
 from tflaunch.ends.rule import AFTERMATH, ANYWHERE, FINAL, STACK, Rule, SignalRule
 from tflaunch.ends.signals import ABORTS, KNOWN, LIKELY
-from tflaunch.ends.tables import PATTERNS
+from tflaunch.ends.tables import BY_PLACE
 
 _BY_SHELL = {
     128 + each: each for each in (4, 6, 7, 8, 9, 11, 15, 24, 25, 31)
 }  # how shells and containers say it
 _SENT = {"SIGKILL", "SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGPIPE", "SIGALRM"}
+_SEARCHED = 16_000  # characters of lines, the last ones first, which bounds the time that a log can cost
 _SEEN = 200  # lines in which the words of a rule for signals are searched
 # What formats may name, where it is not known.
 _NO_WORDS = {
@@ -61,6 +62,10 @@ def meaning(lines: Sequence[str], end: Ending, here: Here = NOWHERE) -> Meaning:
     facts = facts_of(end)
     if log.place:
         facts["place"] = log.place
+    if log_end.writes(log.stack):
+        facts["writes"] = "a file"
+    if end.port and any(re.search(rf"(?<!\d){end.port}(?!\d)", line) for line in log.final):
+        facts["own_port"] = str(end.port)
     words = _words(facts)
     if name:
         return _of_signal(name, log, facts, words, here)
@@ -81,9 +86,13 @@ def meaning(lines: Sequence[str], end: Ending, here: Here = NOWHERE) -> Meaning:
 def _of_lines(
     lines: Iterable[str], where: str, facts: Mapping[str, str], words: Mapping[str, str], here: Here
 ) -> str:
+    left = _SEARCHED
     for number, line in enumerate(lines):
-        for pattern, rule in PATTERNS:
-            if rule.where != where or (where != ANYWHERE and number >= rule.last):
+        left -= len(line)
+        if left < 0 and number:
+            break
+        for pattern, rule in BY_PLACE[where]:
+            if where != ANYWHERE and number >= rule.last:
                 continue
             if _fits(rule, facts) and (found := pattern.search(line)):
                 return _advice(rule, found, words, here)

@@ -30,6 +30,12 @@ _GOES_ON = re.compile(
 _NOT_THE_PROGRAMS = re.compile(
     r"/(?:site|dist)-packages/|/lib(?:64)?/python\d|\.pyx$|^<|/\.pyenv/|/(?:opt|miniconda3|conda)/python"
 )
+_LAST_CALLS = 3
+# Calls that make a file, as programs write them.
+_WRITES = re.compile(
+    r"open\([^)]{0,200}[\"'][wax][bt+]{0,2}[\"']|\b(?:write_text|write_bytes|mkdir|savefig|savez?|save_\w{1,30}|to_csv|"
+    r"to_json|to_parquet|to_pickle|FileHandler|TFRecordWriter|imwrite|symlink)\("
+)
 _RUN_WORK = re.compile(r".*/work/(.+)")
 
 
@@ -74,6 +80,23 @@ def read(lines: Sequence[str], *, code: int | None, by_signal: bool) -> LogEnd:
 def _says(line: str) -> bool:
     """Whether a line may say why its program ended: a frame does not, nor what TensorFlow logs below `F`."""
     return bool(line.strip()) and not (_FRAME.match(line) or _LOGGED.match(line))
+
+
+def writes(stack: Sequence[str]) -> bool:
+    """Whether one of the last calls of a traceback, whose last line comes first, is one that writes a file."""
+    calls = [number for number, line in enumerate(stack) if _FRAME.match(line)][:_LAST_CALLS]
+    for number in calls:
+        shown = [line for line in stack[max(0, number - 2) : number][::-1] if not _FRAME.match(line)]
+        if not shown:
+            continue
+        call, marks = shown[0], shown[1] if len(shown) > 1 else ""
+        if marks.strip() and not marks.strip(" ^~"):  # Python 3.11 and newer mark the part that failed
+            call = call[len(marks) - len(marks.lstrip()) : len(marks)]
+        elif call.count("open(") > 1:
+            continue
+        if _WRITES.search(call):
+            return True
+    return False
 
 
 def _tracebacks(lines: Sequence[str]) -> list[_Traceback]:

@@ -45,7 +45,7 @@ RULES = (
     Rule(rf"^\S{{1,200}}: (?:.{{0,400}}[:(] ?)?No module named '?({MODULE})", _NO_MODULE, ask="module"),
     Rule(r"PackageNotFoundError: (?:No package metadata was found for )?([\w.-]{1,80})", "{python} on {host} lacks the package {0}: " + _INSTALL),
     Rule(r"DistributionNotFound: The '([\w.-]{1,80})", "{python} on {host} lacks the package {0}: " + _INSTALL),
-    Rule(r"(?:VersionConflict|ImportError): .{0,100}?([\w.-]{1,60}[<>=!~]{1,2}[\w.]{1,20})(?:,\S{1,60})? is required", "{python} on {host} has another version than {0}: install that one by --requirements"),
+    Rule(r"(?:VersionConflict|ImportError): .{0,100}?((?<![\w.-])[\w.-]{1,60}[<>=!~]{1,2}[\w.]{1,20})(?:,\S{1,60})? is required", "{python} on {host} has another version than {0}: install that one by --requirements"),
     Rule(rf"partially initialized module '({MODULE})' has no attribute", _SHADOW.replace("{0}", "{0}.py, or another file of that name,")),
     Rule(rf"cannot import name '{NAME}' from partially initialized module '({MODULE})'", "two modules of the program import each other in a circle ({place}): move the import of {0} into the function that needs it"),
     Rule(r"module '(random|logging|types|queue|email|token|code|copy|csv|string|select|profile|socket|signal|calendar|statistics|json(?=' has no attribute '(?:loads?|dumps?)'))' has no attribute", _SHADOW.replace("{0}", "{0}.py")),

@@ -11,8 +11,15 @@ _PEER = (
     "that ended before; if all of them run, `tflaunch check` shows which hosts do not reach each other"
 )
 _PORT = (
-    "a port that the program chose itself is taken on {host} (`ss -ltnp` there shows by whom): take the port that "
-    "tflaunch gives each task (TF_CONFIG, --worker_hosts, MASTER_PORT), or another one"
+    "a port is taken on {host}: one that the program chose itself (`ss -ltnp` there shows by whom; take the one that "
+    "tflaunch gives each task: TF_CONFIG, --worker_hosts, MASTER_PORT), or the task's own, which its agent holds with "
+    "SO_REUSEPORT: set that on the socket, too, or pass the port by a placeholder (--job-args, --job-env), then "
+    "SO_REUSEADDR is enough"
+)
+_PORT_OWN = (
+    "{own_port} on {host} is the port of {task} itself, which its agent holds for it with SO_REUSEPORT: set that on "
+    "the socket, too (sock.setsockopt(SOL_SOCKET, SO_REUSEPORT, 1)), or pass the port by a placeholder (--job-args, "
+    "--job-env), then SO_REUSEADDR is enough"
 )
 _PORT_TF = (
     "another process on {host} has the port that TensorFlow wants to listen on (`ss -ltnp` there shows which): does "
@@ -40,6 +47,7 @@ RULES = (
     Rule(r"server socket has failed to listen on any .{0,400}(?:EADDRINUSE|[Aa]ddress already in use)", "tflaunch holds rank 0's port for TensorFlow, so PyTorch's store cannot use it: say --framework torch", unless=("env:MASTER_ADDR",)),
     Rule(r"server socket has failed to listen on any .{0,400}(?:EADDRINUSE|[Aa]ddress already in use)", _PORT),
     Rule(r"Could not start gRPC server|Failed to add port to server|No address added out of total", _PORT_TF),
+    Rule(r"[Aa]ddress already in use|Errno 98\b|EADDRINUSE", _PORT_OWN, needs=("own_port",)),
     Rule(r"[Aa]ddress already in use|Errno 98\b|EADDRINUSE", _PORT),
     Rule(r"Cannot assign requested address|Errno 99\b|EADDRNOTAVAIL", "the program listens on an address that {host} does not have: bind to 0.0.0.0, or take the address from TF_CONFIG; `address:` in the hostfile sets which one tflaunch tells the tasks"),
     Rule(r"Failed to add port to server|Failed to bind to address|No address added out of total", _PORT_TF, ANYWHERE),

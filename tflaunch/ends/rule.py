@@ -15,7 +15,8 @@ AFTERMATH = (
 # Pieces of patterns: what may be quoted from a log is bounded, and has no spaces and no quotes.
 NAME = r"\w{1,80}"
 MODULE = r"\w{1,80}(?:\.\w{1,80}){0,8}"
-PATH = r"[\w./@+,=~*:%-]{1,240}"
+# A path is looked for where a word begins, so that a log cannot make the search take long.
+PATH = r"(?<![\w./@+,=~*:%-])[\w./@+,=~*:%-]{1,240}"
 FLAG = r"[\w-]{1,60}"
 
 

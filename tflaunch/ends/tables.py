@@ -18,7 +18,7 @@ from tflaunch.ends import (
     signals,
     tensorflow,
 )
-from tflaunch.ends.rule import Rule, SignalRule
+from tflaunch.ends.rule import AFTERMATH, ANYWHERE, FINAL, STACK, Rule, SignalRule
 
 RULES: tuple[Rule, ...] = (
     *flags.RULES,
@@ -37,3 +37,7 @@ RULES: tuple[Rule, ...] = (
 )
 SIGNALS: tuple[SignalRule, ...] = (*signals.KNOWN, *signals.ABORTS, *signals.LIKELY)
 PATTERNS = tuple((re.compile(rule.words), rule) for rule in RULES)
+BY_PLACE = {
+    where: tuple(each for each in PATTERNS if each[1].where == where)
+    for where in (FINAL, STACK, ANYWHERE, AFTERMATH)
+}

@@ -12,5 +12,6 @@ yaml_values, yaml_document   YAML with positions, and the checks that hostfile a
 hostfile_model, hostfile_yaml   the YAML hostfile: its keys, and how groups and defaults are folded in
 batch_job       the nodes, tasks and GPUs of a Slurm or PBS job
 job_model, job_file   the job file of `run`: its keys, and how it is read
+config_model, toml_document, config   the configuration files: their keys, TOML with positions, how they are read
 env_file        NAME=VALUE files of variables for the tasks
 """

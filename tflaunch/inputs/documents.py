@@ -8,7 +8,7 @@ import stat
 from pathlib import Path
 from typing import BinaryIO
 
-from tflaunch.protocol.errors import DocumentError, EnvFileError, HostfileError, Problem
+from tflaunch.protocol.errors import ConfigError, DocumentError, EnvFileError, HostfileError, Problem
 
 LARGEST_FILE = 4 * 1024 * 1024  # bytes
 
@@ -40,7 +40,12 @@ def read_file(path: Path, source: str, error: type[DocumentError]) -> str:
     except PermissionError:
         raise refuse("may not be read", f"Look at its permissions: ls -l {source}") from None
     if len(content) > LARGEST_FILE:
-        what = {HostfileError: "a hostfile", EnvFileError: "a file of variables"}.get(error, "a job file")
+        kinds: dict[type[DocumentError], str] = {
+            HostfileError: "a hostfile",
+            EnvFileError: "a file of variables",
+            ConfigError: "a configuration file",
+        }
+        what = kinds.get(error, "a job file")
         raise refuse(f"is larger than {LARGEST_FILE // 1024**2} MiB; is it {what}?")
     if content.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise refuse("is in UTF-16; save it as UTF-8")

@@ -5,7 +5,7 @@ Its keys are the options of `tflaunch run`, which takes from it whatever the com
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +15,8 @@ from tflaunch.protocol.errors import JobFileError, Problem
 from tflaunch.protocol.job import CHIEF, MASTER, PS, WORKER, Role
 
 if TYPE_CHECKING:  # YAML and the models are heavy, and most runs have no job file
+    from pydantic import BaseModel
+
     from tflaunch.inputs.job_model import JobDocument, RoleSettings
     from tflaunch.inputs.yaml_document import Form, Tree
 
@@ -25,8 +27,12 @@ _AS_THEY_ARE = (
     "mix_models", "require_all", "share_gpus", "follow_links", "max_code", "system_site_packages", "container",
     "container_engine", "mount", "fetch", "fetch_max", "keep_mode", "overwrite", "tensorboard", "tensorboard_port",
     "require_gpu", "stop_on_nan",
+    # of a configuration only
+    "accept_new", "connect_timeout", "connection", "raw", "quiet", "show_host", "tail", "retries", "keep_going", "sort",
+    "strict", "all_threads",
 )  # fmt: skip
-_PATHS = {"code_dir", "requirements", "fetch_to"}
+_NEGATED = ("sync", "dial_check", "empty_flags", "stacks")
+_PATHS = {"code_dir", "requirements", "fetch_to", "ssh_config"}
 
 
 @dataclass(frozen=True)
@@ -122,31 +128,35 @@ def _check(document: JobDocument, data: Mapping[str, Any], tree: Tree) -> None:
             tree.report(node, f"{job}: a cluster has one {job}, not {document.roles[job].count}")
 
 
-def _job_file(document: JobDocument, directory: Path) -> JobFile:
-    said = document.model_fields_set
-    options = {name: getattr(document, name) for name in _AS_THEY_ARE if name in said}
-    options = {name: value for name, value in options.items() if value is not None}
-    if "sync" in said:
-        options["no_sync"] = not document.sync
-    if "dial_check" in said:
-        options["no_dial_check"] = not document.dial_check
-    if "empty_flags" in said:
-        options["no_empty_flags"] = not document.empty_flags
-    if "stacks" in said:
-        options["no_stacks"] = not document.stacks
-    if "flags" in said and not document.flags:
-        options["flags"] = document.flags is not None
-    for name in _PATHS & said:
-        options[name] = directory / Path(getattr(document, name)).expanduser()
-    restart = (*([document.restart] if document.restart else []), *_restart_by_job(document))
-    lists = {
-        "env": tuple(f"{name}={value}" for name, value in document.env.items()),
-        "env_file": tuple(directory / Path(name).expanduser() for name in document.env_file or ()),
-        "ship": document.ship or (),
-        "threshold": document.threshold or (),
-        "flag": tuple(f"{name}={other}" for name, other in (document.flags or {}).items()),
-        "restart": restart,
+def parameters(
+    document: BaseModel, directory: Path, *, only: Collection[str] | None = None
+) -> tuple[dict[str, Any], dict[str, tuple[Any, ...]]]:
+    """(options, lists) as in JobFile, of any model whose keys are options; `only`: of these keys."""
+    said = {
+        name: getattr(document, name)
+        for name in document.model_fields_set
+        if (only is None or name in only) and getattr(document, name) is not None
     }
+    options = {name: said[name] for name in _AS_THEY_ARE if name in said}
+    options |= {f"no_{name}": not said[name] for name in _NEGATED if name in said}
+    if "flags" in document.model_fields_set and not said.get("flags"):
+        options["flags"] = "flags" in said
+    for name in _PATHS & said.keys():
+        options[name] = directory / Path(said[name]).expanduser()
+    lists = {
+        "env": tuple(f"{name}={value}" for name, value in said.get("env", {}).items()),
+        "env_file": tuple(directory / Path(name).expanduser() for name in said.get("env_file", ())),
+        "ship": said.get("ship", ()),
+        "threshold": said.get("threshold", ()),
+        "flag": tuple(f"{name}={other}" for name, other in said.get("flags", {}).items()),
+        "restart": (said["restart"],) if said.get("restart") else (),
+    }
+    return options, lists
+
+
+def _job_file(document: JobDocument, directory: Path) -> JobFile:
+    options, lists = parameters(document, directory)
+    lists["restart"] += tuple(_restart_by_job(document))
     return JobFile(
         directory,
         document.program,

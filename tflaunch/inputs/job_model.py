@@ -221,7 +221,7 @@ def _whole_role(value: object) -> object:
     return {"count": value} if isinstance(value, str) else value
 
 
-def _number(description: str, low: int, high: int) -> WithJsonSchema:
+def number(description: str, low: int, high: int) -> WithJsonSchema:
     return WithJsonSchema({"type": "integer", "minimum": low, "maximum": high, "description": description})
 
 
@@ -230,12 +230,12 @@ def _gpu_count(description: str) -> WithJsonSchema:
     return WithJsonSchema({"anyOf": kinds, "description": description, "examples": [1, "all"]})
 
 
-def _time(description: str) -> WithJsonSchema:
+def time(description: str) -> WithJsonSchema:
     kinds = [{"type": "number", "minimum": 0}, {"type": "string", "pattern": "^[0-9.]+ *[smhdw]?$"}]
     return WithJsonSchema({"anyOf": kinds, "description": description, "examples": [90, "15m", "12h"]})
 
 
-def _one_of(choices: Any, description: str) -> WithJsonSchema:
+def one_of(choices: Any, description: str) -> WithJsonSchema:
     return WithJsonSchema({"enum": list(get_args(choices)), "description": description})
 
 
@@ -249,8 +249,19 @@ def _or_text(description: str, *examples: object) -> WithJsonSchema:
     return WithJsonSchema({"anyOf": kinds, "description": description, "examples": list(examples)})
 
 
-def _flag(description: str) -> WithJsonSchema:
+def flag(description: str) -> WithJsonSchema:
     return WithJsonSchema({"type": "boolean", "description": description})
+
+
+def seconds_from(least_s: float) -> PlainValidator:
+    """A time of at least so long."""
+
+    def read(value: object) -> float:
+        if (time_s := _seconds(value)) < least_s:
+            raise ValueError(f"is less than {least_s:g} s")
+        return time_s
+
+    return PlainValidator(read)
 
 
 Truth = PlainValidator(_truth)
@@ -264,7 +275,7 @@ class RoleSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", defer_build=True)
 
-    count: Annotated[int, PlainValidator(_count), _number("How many tasks.", 0, 10_000)] = UNSAID
+    count: Annotated[int, PlainValidator(_count), number("How many tasks.", 0, 10_000)] = UNSAID
     hosts: Annotated[
         str, PlainValidator(_text), string("Where they may run: names, ranges, globs, labels.", "gpu[01-02]")
     ] = UNSAID
@@ -290,19 +301,19 @@ class RoleSettings(BaseModel):
     end: Annotated[
         RoleEnd,
         PlainValidator(_choice(RoleEnd)),
-        _one_of(
+        one_of(
             RoleEnd,
             "decides: their success is the run's (worker, chief); stopped: when the work is done (others); "
             "sidecar: so, and their failure ends nothing.",
         ),
     ] = UNSAID
     grace: Annotated[
-        float, Seconds, _time("To end by themselves when the work is done (ps 3 s, evaluator 60 s).")
+        float, Seconds, time("To end by themselves when the work is done (ps 3 s, evaluator 60 s).")
     ] = UNSAID
     restart: Annotated[
         RestartPolicy,
         PlainValidator(_choice(RestartPolicy)),
-        _one_of(RestartPolicy, "What starts again when one fails, with `restarts`."),
+        one_of(RestartPolicy, "What starts again when one fails, with `restarts`."),
     ] = UNSAID
 
 
@@ -339,10 +350,10 @@ class JobDocument(BaseModel):
         ),
     ] = UNSAID
     follow_links: Annotated[
-        bool, Truth, _flag("Ship what links lead to outside the directory, not the links.")
+        bool, Truth, flag("Ship what links lead to outside the directory, not the links.")
     ] = UNSAID
     max_code: Annotated[str, PlainValidator(_size), string("Ship no more than that.", "500MiB")] = UNSAID
-    sync: Annotated[bool, Truth, _flag("false: ship nothing, the code is on the hosts.")] = UNSAID
+    sync: Annotated[bool, Truth, flag("false: ship nothing, the code is on the hosts.")] = UNSAID
     flags: Annotated[
         dict[str, str] | None,
         PlainValidator(_flags),
@@ -361,13 +372,13 @@ class JobDocument(BaseModel):
     flag_style: Annotated[
         FlagStyle,
         PlainValidator(_choice(FlagStyle)),
-        _one_of(FlagStyle, "Cluster flags as --task_index=0, or as two words: --task_index 0."),
+        one_of(FlagStyle, "Cluster flags as --task_index=0, or as two words: --task_index 0."),
     ] = UNSAID
-    empty_flags: Annotated[bool, Truth, _flag("false: no --ps_hosts= where the cluster has no ps.")] = UNSAID
+    empty_flags: Annotated[bool, Truth, flag("false: no --ps_hosts= where the cluster has no ps.")] = UNSAID
     framework: Annotated[
         Framework,
         PlainValidator(_choice(Framework)),
-        _one_of(
+        one_of(
             Framework,
             "By whose words it starts. torch, jax: no ps and no cluster flags unless asked for; auto: TensorFlow's, "
             "and the variables of both besides.",
@@ -384,7 +395,7 @@ class JobDocument(BaseModel):
         PlainValidator(_text),
         string("Each host installs these packages, once; relative to this file.", "requirements.txt"),
     ] = UNSAID
-    system_site_packages: Annotated[bool, Truth, _flag("On top of what the hosts' Python has.")] = UNSAID
+    system_site_packages: Annotated[bool, Truth, flag("On top of what the hosts' Python has.")] = UNSAID
     container: Annotated[
         str, PlainValidator(_text), string("The image that the tasks run in.", "tensorflow/tensorflow:latest")
     ] = UNSAID
@@ -414,7 +425,7 @@ class JobDocument(BaseModel):
         ),
     ]
     place: Annotated[
-        Place, PlainValidator(_choice(Place)), _one_of(Place, "Over all hosts, or on as few as can be.")
+        Place, PlainValidator(_choice(Place)), one_of(Place, "Over all hosts, or on as few as can be.")
     ] = UNSAID
 
     gpu_model: Annotated[str, PlainValidator(_text), string("Only GPUs with this in their name.", "H100")] = (
@@ -432,39 +443,37 @@ class JobDocument(BaseModel):
     exclude: Annotated[tuple[str, ...], PlainValidator(_texts), _list("Not these GPUs.", ["gpu01:3"])] = (
         UNSAID
     )
-    mix_models: Annotated[bool, Truth, _flag("Workers may get GPUs of several models.")] = UNSAID
-    share_gpus: Annotated[bool, Truth, _flag("Also GPUs that others compute on.")] = UNSAID
+    mix_models: Annotated[bool, Truth, flag("Workers may get GPUs of several models.")] = UNSAID
+    share_gpus: Annotated[bool, Truth, flag("Also GPUs that others compute on.")] = UNSAID
     require_all: Annotated[
         bool,
         Truth,
-        _flag("Start nothing while a host cannot be reached, also where it would fit on the others."),
+        flag("Start nothing while a host cannot be reached, also where it would fit on the others."),
     ] = UNSAID
     wait: Annotated[
         float | None, PlainValidator(_wait), _or_text("Queue for GPUs in use, so long.", True, "2h")
     ] = UNSAID
 
-    done: Annotated[Done, PlainValidator(_choice(Done)), _one_of(Done, "Whose success ends the run.")] = (
-        UNSAID
-    )
-    grace: Annotated[float, Seconds, _time("From the request to end to the kill.")] = UNSAID
+    done: Annotated[Done, PlainValidator(_choice(Done)), one_of(Done, "Whose success ends the run.")] = UNSAID
+    grace: Annotated[float, Seconds, time("From the request to end to the kill.")] = UNSAID
     ps_grace: Annotated[
         float,
         Seconds,
-        _time("For ps, and jobs of your own, to end by themselves when the work is done."),
+        time("For ps, and jobs of your own, to end by themselves when the work is done."),
     ] = UNSAID
-    timeout: Annotated[float, Seconds, _time("End the run after so long.")] = UNSAID
+    timeout: Annotated[float, Seconds, time("End the run after so long.")] = UNSAID
     startup_timeout: Annotated[
-        float, Seconds, _time("End it when a task has not opened its port by then.")
+        float, Seconds, time("End it when a task has not opened its port by then.")
     ] = UNSAID
     stall_timeout: Annotated[
-        float, Seconds, _time("End it when no task has written anything for so long.")
+        float, Seconds, time("End it when no task has written anything for so long.")
     ] = UNSAID
     lease: Annotated[
         float,
         PlainValidator(_lease),
-        _time("Each host ends the run when it has not heard from the launcher or coordinator for so long."),
+        time("Each host ends the run when it has not heard from the launcher or coordinator for so long."),
     ] = UNSAID
-    detach: Annotated[bool, Truth, _flag("Start it and leave.")] = UNSAID
+    detach: Annotated[bool, Truth, flag("Start it and leave.")] = UNSAID
 
     fetch: Annotated[
         tuple[str, ...],
@@ -475,41 +484,41 @@ class JobDocument(BaseModel):
         UNSAID
     )
     fetch_max: Annotated[str, PlainValidator(_size), string("Bring nothing if it is more.", "20GiB")] = UNSAID
-    keep_mode: Annotated[bool, Truth, _flag("What is executable there is so here.")] = UNSAID
-    overwrite: Annotated[bool, Truth, _flag("Also over files here that have other content.")] = UNSAID
+    keep_mode: Annotated[bool, Truth, flag("What is executable there is so here.")] = UNSAID
+    overwrite: Annotated[bool, Truth, flag("Also over files here that have other content.")] = UNSAID
     tensorboard: Annotated[
         str, PlainValidator(_text), string("Show this log directory of the chief's host.", "logs")
     ] = UNSAID
     tensorboard_port: Annotated[
-        int, PlainValidator(_port), _number("The port of this machine for it; 0: any.", 0, 65535)
+        int, PlainValidator(_port), number("The port of this machine for it; 0: any.", 0, 65535)
     ] = UNSAID
 
     restarts: Annotated[
-        int, PlainValidator(_count), _number("Start what fails again, so often.", 0, 10_000)
+        int, PlainValidator(_count), number("Start what fails again, so often.", 0, 10_000)
     ] = UNSAID
     restart: Annotated[
-        RestartPolicy, PlainValidator(_choice(RestartPolicy)), _one_of(RestartPolicy, "What starts again.")
+        RestartPolicy, PlainValidator(_choice(RestartPolicy)), one_of(RestartPolicy, "What starts again.")
     ] = UNSAID
-    restart_window: Annotated[float, Seconds, _time("The time in which `restarts` counts.")] = UNSAID
+    restart_window: Annotated[float, Seconds, time("The time in which `restarts` counts.")] = UNSAID
     restart_on: Annotated[
-        RestartOn, PlainValidator(_choice(RestartOn)), _one_of(RestartOn, "Which failures are answered so.")
+        RestartOn, PlainValidator(_choice(RestartOn)), one_of(RestartOn, "Which failures are answered so.")
     ] = UNSAID
     spares: Annotated[
         str, PlainValidator(_text), string("Hosts that are kept for when another one is lost.", "gpu09")
     ] = UNSAID
-    dial_check: Annotated[bool, Truth, _flag("false: start even if hosts cannot reach each other.")] = UNSAID
+    dial_check: Annotated[bool, Truth, flag("false: start even if hosts cannot reach each other.")] = UNSAID
     threshold: Annotated[
         tuple[str, ...],
         PlainValidator(_texts),
         _list("From when on a hang is told: NAME=VALUE.", ["wait_s=120"]),
     ] = UNSAID
     stacks: Annotated[
-        bool, Truth, _flag("false: never have a task print its Python stacks while it runs.")
+        bool, Truth, flag("false: never have a task print its Python stacks while it runs.")
     ] = UNSAID
-    require_gpu: Annotated[bool, Truth, _flag("End the run if a task that has GPUs does not use them.")] = (
+    require_gpu: Annotated[bool, Truth, flag("End the run if a task that has GPUs does not use them.")] = (
         UNSAID
     )
-    stop_on_nan: Annotated[bool, Truth, _flag("End the run if the loss stays NaN.")] = UNSAID
+    stop_on_nan: Annotated[bool, Truth, flag("End the run if the loss stays NaN.")] = UNSAID
 
 
 def json_schema() -> dict[str, Any]:

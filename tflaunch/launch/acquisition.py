@@ -24,6 +24,7 @@ from tflaunch.launch.consent import Consent
 from tflaunch.launch.watcher import RunWatcher, Turn
 from tflaunch.planning.cluster_plan import ClusterPlan
 from tflaunch.planning.gpu_choice import GpuChoice, choose
+from tflaunch.planning.gpu_limits import GpuLimit, at_limits, within, within_hosts
 from tflaunch.planning.inventory import Inventory, in_use, when_free
 from tflaunch.planning.plan import plan_cluster, usable_gpus
 from tflaunch.planning.taking import Share
@@ -46,6 +47,7 @@ class Planner:
     gpus: GpuChoice
     addresses: Mapping[str, str]
     run_id: str
+    limit: GpuLimit | None = None  # over all hosts
 
     def seen(self, inventory: Inventory) -> Inventory:
         """The facts, with only the GPUs that this run may take."""
@@ -80,7 +82,13 @@ class Planner:
         return [Share(task.host, task.id.job, task.gpus) for task in plan.tasks]
 
     def _plan(self, inventory: Inventory) -> ClusterPlan:
-        return plan_cluster(self.job, self.hostfile, self.seen(inventory), self.addresses, self.run_id)
+        seen = within_hosts(self.seen(inventory), self.hostfile)
+        return within(
+            self.limit,
+            self.job,
+            seen,
+            lambda job: plan_cluster(job, self.hostfile, seen, self.addresses, self.run_id),
+        )
 
 
 class Acquisition:
@@ -308,9 +316,12 @@ class Acquisition:
             behind=tuple(ahead[place] for place in sorted(ahead)),
             free=free,
             needed=self._needed,
-            held=tuple(
-                (" ".join(f"{host}:{','.join(labels)}" for host, labels in gpus.items()), why)
-                for why, gpus in held.items()
+            held=(
+                *at_limits(self._planner.limit, inventory),
+                *(
+                    (" ".join(f"{host}:{','.join(labels)}" for host, labels in gpus.items()), why)
+                    for why, gpus in held.items()
+                ),
             ),
             lost=tuple(sorted(self._hosts.keys() - inventory.keys())),
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -12,8 +13,8 @@ from tflaunch.launch.request import Connections, Request
 from tflaunch.launch.steering import Steering
 from tflaunch.launch.watcher import RunWatcher
 from tflaunch.lifecycle.ending import NOT_AWAITED
-from tflaunch.protocol.errors import FetchError
-from tflaunch.protocol.outcome import GpuLeft
+from tflaunch.protocol.errors import FetchError, RecordError
+from tflaunch.protocol.outcome import GpuLeft, Outcome
 from tflaunch.sessions.group import Stopped
 
 VERIFY_TIMEOUT_S = 10.0  # to connect to a lost host again
@@ -39,6 +40,12 @@ class Finished(Protocol):
     def lost(self) -> Mapping[str, str]: ...
     @property
     def interrupts(self) -> Sequence[int]: ...
+
+
+def final_outcome(outcome: Outcome, *, recorded: bool, fetched: bool) -> Outcome:
+    """The outcome with the launcher's exit code, which also says what went wrong on this machine alone."""
+    code = RecordError.exit_code if not recorded else FetchError.exit_code if not fetched else 0
+    return dataclasses.replace(outcome, exit_code=outcome.exit_code or code)
 
 
 def fetch_outputs(request: Request, steering: Steering, state: Finished, watcher: RunWatcher) -> bool:

@@ -32,6 +32,7 @@ class Cluster:
         self.lease_s = lease_s
         self.sessions = Sessions(opener, watcher.phase, lease_s)
         self.hosts: dict[str, Host] = {}
+        self.inventory: dict[str, HostFacts] = {}  # what the hosts said last
         self._lost: dict[str, ConnectError] = {}  # hosts whose agent may live on, out of reach
         self._never: set[str] = set()  # hosts that were never connected
         self.interrupts = self.sessions.interrupts
@@ -69,9 +70,9 @@ class Cluster:
         if not self.connected or len(absent) < len(failures):
             self.abandon()
             raise ConnectErrors(failures, len(names))
-        return {
-            name: HostFacts.from_wire(name, facts[name].fields) for name in names if name in facts
-        }, absent
+        found = {name: HostFacts.from_wire(name, facts[name].fields) for name in names if name in facts}
+        self.inventory |= found
+        return found, absent
 
     # While the run waits for GPUs.
 
@@ -111,7 +112,9 @@ class Cluster:
         for name in told:
             self._lost.pop(name, None)
             self._never.discard(name)
-        return {name: HostFacts.from_wire(name, facts[name].fields) for name in told}, failures
+        found = {name: HostFacts.from_wire(name, facts[name].fields) for name in told}
+        self.inventory |= found
+        return found, failures
 
     def ask(self, question: str) -> bool | None:
         """Ask the user (` [y/N]` is added); returns whether the answer is yes, None if no user can be asked.

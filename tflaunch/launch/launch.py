@@ -6,14 +6,14 @@ import contextlib
 import dataclasses
 import secrets
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tflaunch.hosts import Host, fold
-from tflaunch.launch.afterwards import fetch_outputs, nothing_left, verify
+from tflaunch.launch.afterwards import fetch_outputs, final_outcome, nothing_left, verify
 from tflaunch.launch.cluster import Cluster
-from tflaunch.launch.placing import hosts_at_first, plan_on
+from tflaunch.launch.placing import hold_spares, hosts_at_first, plan_on
 from tflaunch.launch.request import Connections, Request, about_run
 from tflaunch.launch.starting import SHIP_TIMEOUT_S, STAGE_TIMEOUT_S, Starter
 from tflaunch.launch.steering import DRAIN_AFTER_CTRL_C_S, Steering
@@ -24,8 +24,9 @@ from tflaunch.lifecycle.watchdog import Watchdog
 from tflaunch.planning import dial_check
 from tflaunch.planning.cluster_plan import ClusterPlan
 from tflaunch.planning.environments import PREPARE_TIMEOUT_S
+from tflaunch.planning.moves import Moves
 from tflaunch.planning.usable_hosts import usable_hosts
-from tflaunch.protocol.errors import FetchError, RecordError, TflaunchError
+from tflaunch.protocol.errors import RecordError, StopError, TflaunchError
 from tflaunch.protocol.job import EVALUATOR, EVALUATOR_GRACE_S, TaskId
 from tflaunch.protocol.outcome import GpuLeft, HostLost
 from tflaunch.runs.record import Record
@@ -77,7 +78,10 @@ def to_its_end(request: Request, run: Run, watcher: RunWatcher) -> int:
         lost = ", ".join(ended.state.lost)
         watcher.say(f"{lost} is lost; planning anew on {fold(host.name for host in remaining)}")
         try:
-            ended = run.once(remaining, ended) or ended
+            again = run.once(remaining, ended)
+            if again is None:
+                return 0
+            ended = again
         except TflaunchError as error:
             why = f"{error.message}. {error.hint}".rstrip(". ")
             watcher.warn(f"it cannot go on without {lost}: {why}")
@@ -134,6 +138,9 @@ class Run:
         self._begun = time.monotonic()
         self._released: float | None = None  # when the tasks were released for the first time
         self._fetched = True  # whether all outputs that the user asked for are here
+        self._moves = Moves()  # of a detached run
+        self._coordinator_host = ""  # once the run is handed over
+        self._in_doubt = ""  # why it is not known whether there is a coordinator
 
     def once(self, hosts: Sequence[Host], before: Ended | None = None) -> Ended | None:
         """Plan, start and drive the run on these hosts until all is over; None: it goes on without this launcher.
@@ -145,8 +152,10 @@ class Run:
         cluster = Cluster(self.request.run_id, self._connections, self.watcher, self.request.lease_s)
         with cluster.interrupts(), nothing_left(cluster, self.watcher):
             plan = self._plan_on(cluster, hosts, before)
+            if self.request.detach and self.request.spares:
+                self._hold_spares(cluster, plan)
             try:
-                started = self.start(Starter(cluster), plan, attempt)
+                started = self.start(Starter(cluster, self._moves), plan, attempt)
             except BaseException:
                 if before is None:
                     self.record.discard()
@@ -154,9 +163,15 @@ class Run:
             if started is None:
                 cluster.close()
                 return None
-            state = started.steering.drive(started.state, started.watchdog)
-            missing, host_logs = self._collect(started.steering, state, number)
+            steering = started.steering
+            steering.hand_over = self._handover_of(cluster, steering, plan, started.watchdog)
+            state = steering.drive(started.state, started.watchdog)
+            if not steering.handed_over:
+                missing, host_logs = self._collect(steering, state, number)
             cluster.close()
+        if steering.handed_over:
+            self._leave_handed(plan)
+            return None
         for task, size in missing.items():
             where = f"{state.hosts[task]}: {host_logs.get(task, '?')}"
             self.watcher.warn(f"{task}: {size:,} more bytes of its log are on {where}")
@@ -189,8 +204,9 @@ class Run:
         """Make the tasks ready and release them; None: the run was detached.  Raises LaunchError, Stopped."""
         watchdog = make_ready(self.request, starter, plan, attempt)
         if self.request.detach:
-            coordinator_host = starter.entrust(plan, first_state(self.request, plan), watchdog)
-            starter.send_off()
+            state = dataclasses.replace(first_state(self.request, plan), reserve=self._moves.reserve)
+            coordinator_host = starter.entrust(plan, state, watchdog)
+            starter.send_off({task.host for task in plan.tasks})
             self.leave(plan, coordinator_host)
             return None
         self.watcher.phase("training", 0, len(plan.tasks))
@@ -209,6 +225,59 @@ class Run:
         """Show that the run goes on without this launcher."""
         self.record.close()
         self.watcher.detached(self.request.run_id, len(plan.tasks), coordinator_host)
+
+    def _hold_spares(self, cluster: Cluster, plan: ClusterPlan) -> None:
+        try:
+            self._moves = hold_spares(self.request, plan, cluster, self._connections, self.watcher)
+            self._keep_in_record(plan, cluster.connected)
+        except BaseException:
+            self.record.discard()
+            raise
+
+    def _handover_of(
+        self, cluster: Cluster, steering: Steering, plan: ClusterPlan, watchdog: Watchdog
+    ) -> Callable[[], TflaunchError | None]:
+        """What hands the run over, as it stands when it is called."""
+
+        def hand_over() -> TflaunchError | None:
+            from tflaunch.launch.handover import Handover
+
+            since = self._released if self._released is not None else self._begun
+            handover = Handover(
+                cluster, steering, plan, watchdog, lease_s=self.request.handed_lease_s, since=since
+            )
+            why = handover.run()
+            if why is not None:
+                self.watcher.warn(f"the run stays with this launcher: {why.message}")
+            self._coordinator_host = handover.coordinator_host
+            self._in_doubt = handover.in_doubt
+            return why
+
+        return hand_over
+
+    def _leave_handed(self, plan: ClusterPlan) -> None:
+        """Leave a run that goes on without this launcher, and say what ends with the launcher."""
+        run_id = self.request.run_id
+        try:
+            self.record.note_detached()
+        except RecordError as error:
+            self.watcher.warn(f"{error.message}. {error.hint}")
+        if self.request.tensorboard is not None:
+            self.watcher.note(
+                f"TensorBoard ends with this launcher; show it again: tflaunch tensorboard {run_id}"
+            )
+        if self.request.fetch is not None:
+            self.watcher.note(f"--fetch fetches nothing now; when the run has ended: tflaunch fetch {run_id}")
+        if self.request.spares:
+            self.watcher.note(f"the run does not move to {self.request.spares} any more: nothing waits there")
+        self.record.close()
+        if self._in_doubt:
+            raise StopError(
+                f"{self._coordinator_host} has not confirmed that it coordinates the run now ({self._in_doubt}); if it "
+                "does not, the agents end the run when its lease runs out",
+                f"see whether it goes on: tflaunch status {run_id}",
+            )
+        self.watcher.handed_over(run_id, len(plan.tasks), self._coordinator_host)
 
     def _collect(
         self, steering: Steering, state: State, number: int
@@ -281,13 +350,16 @@ class Run:
             host_logs=ended.host_logs,
         )
         outcome = dataclasses.replace(outcome, restarts=outcome.restarts + ended.number)
+        recorded = not self.record.logs.failure
         try:
             self.record.finish(outcome)
         except RecordError as error:
+            recorded = False
             self.watcher.warn(f"{error.message}. {error.hint}")
         self.record.close()
+        outcome = final_outcome(outcome, recorded=recorded, fetched=self._fetched)
         self.watcher.report(outcome)
-        return outcome.exit_code or (0 if self._fetched else FetchError.exit_code)
+        return outcome.exit_code
 
 
 def make_ready(
@@ -297,22 +369,26 @@ def make_ready(
 
     serves: they are servers that run no program.
     """
-    starter.end_elsewhere({task.host for task in plan.tasks})
+    spares = starter.moves.spares
+    starter.end_elsewhere({task.host for task in plan.tasks}.union(spares))
     digest = None
     if request.bundle is not None:
         digest = request.bundle.digest
-        starter.ship(request.bundle, {task.host for task in plan.tasks if task.cwd is None}, SHIP_TIMEOUT_S)
-    starter.prepare(plan.images, request.job, PREPARE_TIMEOUT_S)
+        hosts = {task.host for task in plan.tasks if task.cwd is None}
+        hosts.update(spare for spare in spares if starter.moves.ships_to(spare))
+        starter.ship(request.bundle, hosts, SHIP_TIMEOUT_S)
+    images = {**plan.images, **{spare: starter.moves.images_on(spare) for spare in spares}}
+    starter.prepare(images, request.job, PREPARE_TIMEOUT_S)
     dial_key = secrets.token_hex(16) if request.dial_check and dial_check.needed(plan) else ""
     starter.stage(
         plan,
         digest,
         STAGE_TIMEOUT_S,
-        about=about_run(request, plan),
+        about=about_run(request, plan, spares),
         attempt=attempt,
         detached=request.detach,
         dial_key=dial_key,
-        program=request.bundle.to_read if request.bundle is not None else None,
+        programs=_programs_to_read(request),
         stacks=request.watch.get("stacks", True),
     )
     names = starter.dial_all(plan, dial_key) if dial_key else {}
@@ -325,6 +401,15 @@ def make_ready(
         "serves": serves,
     }
     return Watchdog(places, names, request.limits_s, settings)
+
+
+def _programs_to_read(request: Request) -> dict[str, dict[str, str] | None]:
+    """What `stage` says of the programs that the hosts' Python must be able to read: "" -> that of most jobs."""
+    if request.bundle is None:
+        return {}
+    of_roles = {job: request.bundle.reading(file) for job, file in request.role_programs.items()}
+    found = {"": request.bundle.to_read, **of_roles}
+    return found if any(found.values()) else {}
 
 
 def first_state(request: Request, plan: ClusterPlan, attempt: int = 0) -> State:

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
 
-from tflaunch.hosts import Host
+from tflaunch.hosts import Host, fold
 from tflaunch.launch.acquisition import Acquisition, Planner
 from tflaunch.launch.cluster import Cluster
 from tflaunch.launch.consent import Consent
@@ -14,9 +14,11 @@ from tflaunch.launch.request import Connections, Request
 from tflaunch.launch.roll_call import RollCall, as_counted
 from tflaunch.launch.watcher import RunWatcher
 from tflaunch.planning.cluster_plan import ClusterPlan
-from tflaunch.planning.plan import ports_wanted
+from tflaunch.planning.moves import Moves, moves
+from tflaunch.planning.plan import ports_wanted, usable_gpus
 from tflaunch.planning.required_gpus import check_required
 from tflaunch.planning.usable_hosts import moved, usable_hosts
+from tflaunch.protocol.errors import PlanError
 from tflaunch.protocol.job import CHIEF, MASTER, WORKER
 
 
@@ -52,7 +54,7 @@ def plan_on(
         watcher.note("no chief in this run: worker/0's end is the run's (--done chief)")
     addresses = {host.name: connections.dial_address(host) for host in (*hosts, *spares)}
 
-    planner = Planner(job, hostfile, gpus, addresses, request.run_id)
+    planner = Planner(job, hostfile, gpus, addresses, request.run_id, request.gpu_limit)
     consent = consent_for(request, connections)
     waits, agreed = request.wait_s is not None, request.yes
     if before is not None:
@@ -86,6 +88,53 @@ def plan_on(
         left_out={**(lost or {}), **absent},
         moved=told,
     )
+
+
+def hold_spares(
+    request: Request, plan: ClusterPlan, cluster: Cluster, connections: Connections, watcher: RunWatcher
+) -> Moves:
+    """Connect to the spares of a detached run, and plan what each of them could take over.
+
+    Their free GPUs are leased.  Raises TflaunchError, Stopped.
+    """
+    job, hostfile = request.job, request.hostfile
+    used = {task.host for task in plan.tasks}
+    spares = [host for host in spares_of(request, hosts_at_first(request)) if host.name not in used]
+    new = [host for host in spares if host.name not in cluster.connected]
+    if new:
+        ports = ports_wanted(job, hostfile, hosts_at_first(request)) + 1
+        _, absent = cluster.open(new, ports, request.connect_s, unanswered=connections.unanswered)
+        for name, error in absent.items():
+            watcher.warn(f"{name} of --spares cannot be reached: {error.message}")
+    there = [host for host in spares if host.name in cluster.connected and host.name in cluster.inventory]
+    ssh = {
+        host.name: connections.dial_address(host) for host in hostfile.hosts if host.name in cluster.inventory
+    }
+    planner = Planner(job, hostfile, request.gpus, ssh, request.run_id)
+    seen = planner.seen({host.name: cluster.inventory[host.name] for host in there})
+    try:
+        usable = usable_gpus(job, hostfile, seen) if there else {}
+    except PlanError:  # none of them is for the tasks that take GPUs
+        usable = {}
+    free = {
+        name: [gpu for gpu in seen[name].gpus_or_instances if gpu.uuid in uuids]
+        for name, uuids in usable.items()
+    }
+    found = moves(job, plan, hostfile, there, inventory=cluster.inventory, ssh=ssh, free=free)
+    if not found.spares:
+        raise PlanError(
+            f"--spares {request.spares}: none of these hosts can take the place of a host of the run",
+            "they must be up and have as many free GPUs of the same model; or leave --spares out",
+        )
+    for seat, others in found.reserve.items():
+        if not others:
+            watcher.warn(f"no spare can take the place of {seat}: if that is lost, the run ends")
+    leased = sum(len(found.gpus_on(spare)) for spare in found.spares)
+    gpus = f", with {leased} GPU{'' if leased == 1 else 's'} leased for it" if leased else ""
+    watcher.note(
+        f"{fold(found.spares)} {'waits' if len(found.spares) == 1 else 'wait'} for a lost host{gpus}"
+    )
+    return found
 
 
 def consent_for(request: Request, connections: Connections) -> Consent:

@@ -7,7 +7,7 @@ import getpass
 import os
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -22,6 +22,7 @@ from tflaunch.sessions.wires import Opener
 if TYPE_CHECKING:
     from tflaunch.code.bundle import Bundle
     from tflaunch.inputs.patterns import Wish
+    from tflaunch.planning.gpu_limits import GpuLimit
 
 
 class Connections(Opener, Protocol):
@@ -43,8 +44,12 @@ class Request:
     gpus: GpuChoice
     bundle: Bundle | None  # None: the code is on the hosts
     command: tuple[str, ...]  # the launcher's command line, for the record
+    role_programs: Mapping[str, str] = field(
+        default_factory=dict
+    )  # job with a program of its own -> its file in `bundle`, "" if no Python reads it
     ssh_config: str | None = None  # for the record: `tflaunch stop` reaches the hosts by it
     lease_s: float = 60.0
+    handed_lease_s: float = 600.0  # once the run is handed over to its agents
     connect_s: float = 30.0
     grace_s: float = 10.0
     drain_s: float = 3.0
@@ -63,10 +68,11 @@ class Request:
     fetch: Wish | None = None  # the outputs that are fetched at the end
     require_all: bool = False  # fail when a host is absent, even if the job fits without it
     yes: bool = False  # the user agrees to every question in advance
+    gpu_limit: GpuLimit | None = None  # of one user, on all hosts of the run together
     wait_s: float | None = None  # how long to wait for GPUs that are in use; None: not at all
 
 
-def about_run(request: Request, plan: ClusterPlan) -> Mapping[str, object]:
+def about_run(request: Request, plan: ClusterPlan, spares: Iterable[str] = ()) -> Mapping[str, object]:
     """What each host keeps about the whole run, so that any host can describe it (tflaunch.runs.listing)."""
     user = str(os.getuid())
     with contextlib.suppress(KeyError, OSError):  # an account without a name
@@ -76,7 +82,7 @@ def about_run(request: Request, plan: ClusterPlan) -> Mapping[str, object]:
         "launcher": f"{user}@{socket.gethostname()}",
         "command": list(request.command),
         "detached": request.detach,
-        "hosts": sorted({task.host for task in plan.tasks}),
+        "hosts": sorted({task.host for task in plan.tasks}.union(spares)),
         "tasks": {str(task.id): task.host for task in plan.tasks},
         **({"left_out": dict(plan.left_out)} if plan.left_out else {}),
         **({"moved": plan.moved} if plan.moved else {}),

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from tflaunch.hosts import Host, Hostfile, fold
 from tflaunch.planning.cluster_plan import ClusterPlan
-from tflaunch.planning.gpu_supply import plural
+from tflaunch.planning.gpu_words import plural
 from tflaunch.planning.inventory import HostFacts, Inventory
 from tflaunch.planning.usable_hosts import fewer_workers
 from tflaunch.protocol.errors import ConnectError, ConnectErrors, PlanError, TflaunchError

@@ -16,6 +16,7 @@ from tflaunch.lifecycle.watchdog import Watchdog
 from tflaunch.planning import dial_check, ways
 from tflaunch.planning.cluster_plan import ClusterPlan, TaskPlan
 from tflaunch.planning.environments import to_prepare
+from tflaunch.planning.moves import Moves
 from tflaunch.protocol.dialling import DIAL_S
 from tflaunch.protocol.errors import Breach, ConnectError, DialError
 from tflaunch.protocol.job import JobSpec, TaskId, deciding
@@ -39,7 +40,9 @@ class Starter:
     A step that fails raises LaunchError, after the run has ended on every host; Ctrl-C raises Stopped.
     """
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, moves: Moves | None = None) -> None:
+        """`moves`: where the tasks of a detached run may move."""
+        self.moves = moves or Moves()
         self._cluster = cluster
         self._sessions = cluster.sessions
         self._watcher = cluster.watcher
@@ -81,15 +84,15 @@ class Starter:
         attempt: int = 0,
         detached: bool = False,
         dial_key: str = "",
-        program: Mapping[str, str] | None = None,
+        programs: Mapping[str, Mapping[str, str] | None] | None = None,
         stacks: bool = True,
     ) -> None:
         """Make every task ready, so that all can start in the same moment; `entrust` may follow only if `detached`.
 
         `about` is what every host keeps of the whole run (tflaunch.runs.listing).  With `dial_key`, the ports of the
-        tasks answer `dial_all` from now until the release.  Every interpreter of the tasks must be able to read
-        `program`, a file of the code (Bundle.to_read).  Without `stacks`, nothing is prepared by which the tasks tell
-        their stacks while they run.  Raises LaunchError, Stopped.
+        tasks answer `dial_all` from now until the release.  Every interpreter of the tasks must be able to read its
+        program: `programs` maps a job to a file of the code (Bundle.reading), "" all other jobs.  Without `stacks`,
+        nothing is prepared by which the tasks tell their stacks while they run.  Raises LaunchError, Stopped.
         """
         tasks_of: dict[str, list[dict[str, object]]] = {}
         ports_of: dict[str, list[int]] = {}
@@ -99,7 +102,7 @@ class Starter:
             tasks_of.setdefault(task.host, []).append(request)
             ports_of.setdefault(task.host, []).extend([] if task.port is None else [task.port])
             gpus_of.setdefault(task.host, []).extend(task.gpus)
-        wanted = {
+        wanted: dict[str, dict[str, Any]] = {
             name: {
                 "tasks": tasks,
                 "attempt": attempt,
@@ -109,10 +112,23 @@ class Starter:
                 "door": detached,
                 "about": about,
                 "dial_key": dial_key,
-                **({"program": program} if program else {}),
+                **({"programs": programs} if programs else {}),
             }
             for name, tasks in tasks_of.items()
         }
+        for spare in self.moves.spares:
+            wanted[spare] = {
+                "tasks": [],
+                "attempt": attempt,
+                "code": digest if self.moves.ships_to(spare) else None,
+                "ports": sorted(self.moves.ports_on(spare)),
+                "gpus": sorted(self.moves.gpus_on(spare)),
+                "door": True,
+                "about": about,
+                "dial_key": "",
+            }
+        for name in wanted.keys() & self.moves.requests.keys():
+            wanted[name]["moves"] = self.moves.to_wire(name, stacks=stacks)
         self._stage(wanted, timeout_s)
 
     def stage_none(
@@ -234,6 +250,7 @@ class Starter:
         The coordinator runs on the host of the chief, or else of worker/0.  Raises LaunchError, Stopped.
         """
         addresses = {task.host: task.address for task in plan.tasks}
+        addresses |= {spare: self.moves.address_of(spare) for spare in self.moves.spares}
         # A key for each host: an attacker who reads one host's key cannot pose as the coordinator to the others.
         keys = {name: secrets.token_hex(32) for name in addresses}
         for name, address in addresses.items():
@@ -245,6 +262,7 @@ class Starter:
                 f"{fold(wide)}: the address of the cluster is none of the host's own (NAT?), so its agent listens for "
                 "the coordinator on all addresses"
             )
+        moves: dict[str, Any] = {"moves": self.moves.seats} if self.moves.seats else {}
         first = min(plan.tasks, key=lambda task: deciding(task.id))
         self._sessions.send(
             [first.host],
@@ -254,6 +272,7 @@ class Starter:
             lease_s=self._cluster.lease_s,
             started=time.time(),
             watchdog=watchdog.data(),
+            **moves,
         )
         answers, failures = self._sessions.gather("coordinating", [first.host], ENTRUST_S, "entrusting")
         self._refuse(failures)
@@ -283,11 +302,10 @@ class Starter:
         self._sessions.send(self._sessions.by_host, "release")
         return Steering(self._cluster, feed)
 
-    def send_off(self) -> None:
-        """Start all tasks now, and leave once all hosts have confirmed it.  Raises LaunchError, Stopped."""
-        names = list(self._sessions.by_host)
-        self._sessions.send(names, "release")
-        _, failures = self._sessions.gather("started", names, ENTRUST_S)
+    def send_off(self, hosts: Collection[str]) -> None:
+        """Start all tasks now, and leave once their `hosts` have confirmed it.  Raises LaunchError, Stopped."""
+        self._sessions.send(self._sessions.by_host, "release")
+        _, failures = self._sessions.gather("started", hosts, ENTRUST_S)
         self._refuse(failures)
         self._cluster.close()
 

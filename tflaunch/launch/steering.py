@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tflaunch.launch.cluster import Cluster
 from tflaunch.lifecycle.driver import Driver, Monitor, S
-from tflaunch.protocol.errors import ConnectError
+from tflaunch.protocol.errors import ConnectError, TflaunchError
 from tflaunch.protocol.events import Event, Interrupted, TaskStarted
 from tflaunch.protocol.job import TaskId
 from tflaunch.protocol.outcome import HostLost, Outcome, TaskExit, outcome_data
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 REST_S = 20.0  # for a host whose connection is lost while the last lines come
 DRAIN_AFTER_CTRL_C_S = 3.0
+NOT_NOW = TflaunchError(
+    "its launcher cannot hand it over: it is still starting, or it is a sweep", "try again when it trains"
+)
 
 
 class Steering(Linked):
@@ -38,11 +41,16 @@ class Steering(Linked):
         self._feed = feed
         self._driver: Driver[Any] | None = None
         self._tensorboard: TensorBoard | None = None
+        self._asked: set[str] = set()  # hosts whose agents pass on that a user wants the run handed over
+        # Hands the run over to its agents; returns why not, or None once it has.
+        self.hand_over: Callable[[], TflaunchError | None] | None = None
+        self.handed_over = False  # the run goes on without this launcher
 
     def drive(self, state: S, monitor: Monitor, until: Callable[[], bool] = lambda: False) -> S:
         """Feed all events to the state machine and carry out its actions, until the run is over.
 
         It also returns while the run goes on, once `until()` is true and every host is connected; call it again then.
+        And it returns when the run was handed over (`handed_over`): then this launcher decides nothing any more.
         """
         if self._driver is None:
             self._driver = Driver(state, self, self._lease_s, time.monotonic(), monitor=monitor)
@@ -53,7 +61,22 @@ class Steering(Linked):
             if until() and driver.state.phase == "running" and not driver.links.down:
                 break
             self.turn()
+            if self._asked and self._answer_detach():
+                break
         return driver.state
+
+    def _answer_detach(self) -> bool:
+        """Do what `tflaunch detach` asks for; returns whether the run has been handed over."""
+        asked, self._asked = self._asked, set()
+        why: TflaunchError | None = NOT_NOW
+        if self.hand_over is not None:
+            why = self.hand_over()
+        if why is None:
+            self.handed_over = True
+            return True
+        for host in asked:
+            self.send(host, "stay", reason=why.message, hint=why.hint)
+        return False
 
     def drain(self, timeout_s: float = 1e9) -> dict[TaskId, int]:
         """Bring in the rest of the logs; returns how many bytes are missing, for each task that has any.
@@ -116,6 +139,8 @@ class Steering(Linked):
             return
         if message.type == "log":
             self._feed.take(host, message)
+        elif message.type == "detach":
+            self._asked.add(host)
         elif message.type == "swept":
             self._feed.swept(host, message["logs"])
         elif (tensorboard := self._tensorboard_of(host)) is not None:

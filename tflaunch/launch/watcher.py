@@ -25,6 +25,7 @@ class RunWatcher(Watcher, Protocol):
     def report(self, outcome: Outcome) -> None: ...
     def fetched(self, fetched: Fetched) -> None: ...
     def detached(self, run_id: str, tasks: int, host: str) -> None: ...
+    def handed_over(self, run_id: str, tasks: int, host: str) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -38,11 +39,16 @@ class Turn:
     held: tuple[tuple[str, str], ...]  # GPUs in use, and by what: (`gpu01:0,2`, `alice's run ...`)
     lost: tuple[str, ...] = ()  # hosts to which there is no connection
 
-    def __str__(self) -> str:
+    @property
+    def parts(self) -> list[str]:
+        """Its place in the queue; then what each GPU that it could take is in use by."""
         ending = {1: "st", 2: "nd", 3: "rd"}.get(self.place % 10 if self.place % 100 // 10 != 1 else 0, "th")
         parts = [
             f"{self.place}{ending} in line" + (f", behind {', '.join(self.behind)}" if self.behind else "")
         ]
         parts += [f"{gpus} {why}" for gpus, why in self.held]
         parts += [f"{fold(self.lost)} cannot be asked"] if self.lost else []
-        return "; ".join(parts)
+        return parts
+
+    def __str__(self) -> str:
+        return "; ".join(self.parts)

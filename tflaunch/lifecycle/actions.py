@@ -28,6 +28,14 @@ class Restart(NamedTuple):
     tasks: Mapping[TaskId, int]
 
 
+class Move(NamedTuple):
+    """The seats are on these hosts now: start these tasks there, as the attempt of that number."""
+
+    places: Mapping[str, str]
+    tasks: tuple[TaskId, ...]
+    attempt: int
+
+
 class Order(NamedTuple):
     """A message to one agent, sent now or when its host is back; it replaces an earlier order of the same name."""
 
@@ -51,4 +59,4 @@ class Say(NamedTuple):
     urgent: bool = True
 
 
-Action = Union[End, StopTasks, Restart, Order, StartTimer, Say]
+Action = Union[End, StopTasks, Restart, Move, Order, StartTimer, Say]

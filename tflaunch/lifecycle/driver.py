@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-from tflaunch.lifecycle.actions import End, Order, Restart, Say, StartTimer, StopTasks
+from tflaunch.lifecycle.actions import End, Move, Order, Restart, Say, StartTimer, StopTasks
 from tflaunch.lifecycle.links import LOOK_S, Links, Transport
 from tflaunch.protocol.events import AgentGaveUp, HostSwept, TaskStarted, TimerFired
 from tflaunch.protocol.job import TaskId
@@ -37,8 +37,16 @@ class Driven(Protocol):
         """A mapping whose values are the hosts."""
 
     @property
+    def all_hosts(self) -> frozenset[str]:
+        """The hosts that have an agent."""
+
+    @property
     def phase(self) -> str:
         """`running` while the monitor is asked for events, `over` at the end."""
+
+    @property
+    def status(self) -> str:
+        """How it ends, as far as is known now: `succeeded`, `failed`, `interrupted`."""
 
     @property
     def lost(self) -> Mapping[str, str]:
@@ -122,8 +130,8 @@ class Driver(Generic[S]):
         self.state = state
         self._monitor = monitor
         self._owner = owner
-        self._lease_s = lease_s
-        self.links = Links(dict.fromkeys(state.hosts.values()), owner, now, up)
+        self.lease_s = lease_s
+        self.links = Links(sorted(state.all_hosts), owner, now, up)
         # What each host was told last of what holds.  A driver that takes over does not know: it tells all.
         self._held_at: dict[str, float] = {}
         self._held: dict[str, Any] = dict.fromkeys(self.links.up, ([], []))
@@ -217,7 +225,7 @@ class Driver(Generic[S]):
             self._owner.happened(event)
         if self._monitor is not None:
             for text in self._monitor.happened(event, now):
-                if self.state.phase == "running":
+                if self.state.phase == "running" or self._stopped_after_work(event):
                     self._owner.warn(text)
         self.state, actions = self.state.step(event, now)
         for action in actions:
@@ -227,6 +235,8 @@ class Driver(Generic[S]):
                 self._stop(action)
             elif isinstance(action, Restart):
                 self._restart(action.tasks)
+            elif isinstance(action, Move):
+                self._move(action)
             elif isinstance(action, Order):
                 self.order(action.host, action.name, action.type, **action.fields)
             elif isinstance(action, StartTimer):
@@ -234,6 +244,11 @@ class Driver(Generic[S]):
                 self._timers[action.name] = min(at, self._timers.get(action.name, at))
             elif isinstance(action, Say):
                 self._owner.say(action.text, action.urgent)
+
+    def _stopped_after_work(self, event: Event) -> bool:
+        """Whether that is the end of a task that was stopped because all work was done."""
+        done = self.state.phase in ("draining", "ending") and self.state.status == "succeeded"
+        return done and isinstance(event, TaskExit) and event.stopped
 
     def tick(self, now: float) -> None:
         """Do what is due: timers, links, the monitor's questions and sentences, hosts whose lease has run out."""
@@ -248,8 +263,8 @@ class Driver(Generic[S]):
         if self._monitor is not None and self.state.phase == "running":
             self._consult(self._monitor, now)
         for host, why in self.links.down.items():
-            if self.links.away_s(host, now) > self._lease_s:
-                reason = f"not heard of for {self._lease_s:g} s: by then its agent ends the run there ({why})"
+            if self.links.away_s(host, now) > self.lease_s:
+                reason = f"not heard of for {self.lease_s:g} s: by then its agent ends the run there ({why})"
                 self.feed(HostLost(host, reason), now)
 
     def _consult(self, monitor: Monitor, now: float) -> None:
@@ -280,7 +295,7 @@ class Driver(Generic[S]):
         return min(wakes)
 
     def _all(self, name: str, type: str, **fields: Any) -> None:
-        for host in set(self.state.hosts.values()) - self.state.swept.keys() - self.state.lost.keys():
+        for host in self.state.all_hosts - self.state.swept.keys() - self.state.lost.keys():
             self.order(host, name, type, **fields)
 
     def _stop(self, action: StopTasks) -> None:
@@ -297,6 +312,18 @@ class Driver(Generic[S]):
             if "stop" in orders and str(task) in orders["stop"][1]["tasks"]:
                 del orders["stop"]
             self.order(host, f"restart {task}", "restart", tasks={str(task): attempt})
+
+    def _move(self, action: Move) -> None:
+        tasks = [str(task) for task in action.tasks]
+        for host in self.state.all_hosts - self.state.swept.keys() - self.state.lost.keys():
+            orders = self._orders.get(host, {})
+            for name in ["stop", *(f"restart {task}" for task in tasks)]:
+                orders.pop(name, None)
+            self.order(host, "move", "move", places=dict(action.places), tasks=tasks, attempt=action.attempt)
+
+    def replace_monitor(self, monitor: Monitor) -> None:
+        """From now on another monitor watches: the tasks are elsewhere."""
+        self._monitor = monitor
 
 
 def understand(host: str, type: str, fields: Mapping[str, Any], body: bytes = b"") -> Event | None:

@@ -56,6 +56,11 @@ class Ending:
     what = "run"  # what the user calls it
 
     @property
+    def all_hosts(self) -> frozenset[str]:
+        """The hosts that have an agent, with tasks or without."""
+        return frozenset(self.hosts.values())
+
+    @property
     def alive(self) -> str:
         """The tasks that have not ended, for the user: `3 tasks`."""
         raise NotImplementedError
@@ -78,7 +83,7 @@ class Ending:
     @property
     def unreported(self) -> list[str]:
         """The hosts that are neither swept nor lost, sorted."""
-        return sorted(set(self.hosts.values()) - self.swept.keys() - self.lost.keys())
+        return sorted(self.all_hosts - self.swept.keys() - self.lost.keys())
 
     def exit_code(self, clean: bool) -> int:
         """The launcher's exit code, as protocol/errors.py lists it; `clean`: nothing of the run is alive anywhere."""

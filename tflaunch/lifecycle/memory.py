@@ -46,6 +46,8 @@ def memory_of(state: State) -> dict[str, Any]:
     """All that has happened to a state since the run began, as JSON can hold it; for `remembered`."""
     return {
         "phase": state.phase,
+        "places": dict(state.places),
+        "moving": [str(task) for task in state.moving],
         "attempts": {str(task): number for task, number in state.attempts.items()},
         "waiting": [str(task) for task in state.waiting],
         "restarted": [[at, str(task) if task else None] for at, task in state.restarted],
@@ -65,12 +67,14 @@ def remembered(state: State, data: Any) -> State:
 
     Raises ValueError unless `data` fits the run.
     """
+    state = _moved(state, data)
     check(_record_of(state), data)
     tasks = {str(task): task for task in state.hosts}
     exits = [_exit_from(exit, tasks) for exit in data["exits"]]
     return replace(
         state,
         phase=data["phase"],
+        moving=frozenset(map(tasks.__getitem__, data["moving"])),
         attempts={tasks[task]: number for task, number in data["attempts"].items()},
         waiting=frozenset(map(tasks.__getitem__, data["waiting"])),
         restarted=tuple((at, tasks[task] if task else None) for at, task in data["restarted"]),
@@ -85,10 +89,22 @@ def remembered(state: State, data: Any) -> State:
     )
 
 
+def _moved(state: State, data: Any) -> State:
+    """`state`, in which the run began, with the seats where `data` says that they are now."""
+    places = data.get("places", {}) if isinstance(data, dict) else {}
+    fit = isinstance(places, dict) and all(
+        spare in state.reserve.get(seat, ()) for seat, spare in places.items()
+    )
+    if not fit:
+        raise ValueError("it has moved to a host that is no spare")
+    hosts = {task: places.get(host, host) for task, host in state.hosts.items()}
+    return replace(state, hosts=hosts, places=places)
+
+
 def _record_of(state: State) -> dict[str, Any]:
     """The fields of what `memory_of` returns for this run (see protocol/fields.py)."""
     tasks = {str(task): task for task in state.hosts}
-    a_task, a_host = of_the_run("a task", tasks), of_the_run("a host", state.hosts.values())
+    a_task, a_host = of_the_run("a task", tasks), of_the_run("a host", state.all_hosts)
     an_exit = Record(
         {
             "task": a_task,
@@ -112,6 +128,8 @@ def _record_of(state: State) -> dict[str, Any]:
     timed_out = {"reason": a_text, "tasks": [a_task], "states": [a_text]}
     return {
         "phase": one_of(*PHASES),
+        "places": anything,  # see `_moved`
+        "moving": [a_task],
         "attempts": Each(a_task, an_attempt),
         "waiting": [a_task],
         "restarted": [(a_number, or_null(a_task))],
@@ -167,13 +185,14 @@ def _failure_from(
 def check_driver(state: State, data: Any) -> None:
     """Raise ValueError unless `data` can come from Driver.memory of this run, which began in `state`."""
     tasks = set(map(str, state.hosts))
-    a_task, a_host = of_the_run("a task", tasks), of_the_run("a host", state.hosts.values())
+    a_task, a_host = of_the_run("a task", tasks), of_the_run("a host", state.all_hosts)
     orders = OneOf(
+        (one_of("move"), {"places": Each(a_host, a_host), "tasks": [a_task], "attempt": an_attempt}),
         (one_of("end"), {"grace_s": a_number, "stacks": a_flag}),
         (one_of("stop"), {"tasks": [a_task], "grace_s": a_number}),
         (one_of("restart"), {"tasks": Each(a_task, an_attempt)}),
     )
-    order_names = of_the_run("an order", ["end", "stop", *(f"{RESTART} {task}" for task in tasks)])
+    order_names = of_the_run("an order", ["end", "stop", "move", *(f"{RESTART} {task}" for task in tasks)])
 
     def a_timer(name: str) -> bool:
         kind, _, of = name.partition(" ")

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tflaunch.lifecycle import ending
-from tflaunch.lifecycle.actions import Action, Restart, Say, StartTimer, StopTasks
+from tflaunch.lifecycle.actions import Action, Move, Restart, Say, StartTimer, StopTasks
 from tflaunch.lifecycle.ending import Ending
 from tflaunch.protocol.events import AgentGaveUp, Event, TaskStarted, TimerFired
 from tflaunch.protocol.job import CHIEF, EVALUATOR, MASTER, WORKER, TaskId, ends_as
@@ -68,8 +68,18 @@ class State(Ending):
     waiting: frozenset[TaskId] = frozenset()  # tasks that have ended, each to start again alone
     restarted: tuple[tuple[float, TaskId | None], ...] = ()  # when, and which task; None: the cluster
     exits: Mapping[TaskId, TaskExit] = field(default_factory=dict)  # of the tasks that do not run now
+    # seat (the host that has these tasks at first) -> the spares that it may move to
+    reserve: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    places: Mapping[str, str] = field(default_factory=dict)  # seat -> the spare that it has moved to
+    moving: frozenset[TaskId] = frozenset()  # tasks of a lost host, to start on a spare
     work_done: bool = False  # every task whose success decides has succeeded
     longest_grace_expired_s: float = -1.0  # of the graces (drain_s, drains_s) of the drain; -1: none
+
+    @property
+    def all_hosts(self) -> frozenset[str]:
+        """As Ending promises."""
+        spares = {spare for spares in self.reserve.values() for spare in spares}
+        return frozenset(self.hosts.values()) | self.reserve.keys() | spares
 
     @property
     def alive(self) -> str:
@@ -277,7 +287,7 @@ def _not_restarted(state: State, exited: TaskExit) -> tuple[State, list[Action]]
 
 def _cluster_stopped(state: State, now: float) -> tuple[State, list[Action]]:
     """Once all tasks of the cluster have ended, start the timer for their restart."""
-    if not state.exits.keys() >= set(_together(state)):
+    if not (state.exits.keys() | state.moving) >= set(_together(state)):
         return state, []
     count = sum(1 for at, task in state.restarted if task is None and now - at < state.restarts.window_s)
     return state, [StartTimer(RESTART, min(BACKOFF_S[1], BACKOFF_S[0] * 2 ** max(0, count - 1)))]
@@ -289,9 +299,12 @@ def _timer(state: State, name: str) -> tuple[State, list[Action]]:
         return _end_if_drained(dataclasses.replace(state, longest_grace_expired_s=expired_s))
     if name == RESTART and state.phase == "restarting":
         # One attempt number for all tasks: one that had more attempts than the others must not start twice.
-        together = _together(state)
+        together = [*dict.fromkeys([*_together(state), *state.moving])]
         number = 1 + max((state.attempts.get(task, 0) for task in together), default=0)
-        return _restart(dataclasses.replace(state, phase="running"), dict.fromkeys(together, number))
+        moves = bool(state.moving)
+        restarted = dataclasses.replace(state, phase="running", moving=frozenset())
+        state, actions = _restart(restarted, dict.fromkeys(together, number))
+        return state, [Move(state.places, tuple(together), number)] if moves else actions
     if name.startswith(RESTART + " ") and state.phase in ("running", "restarting"):
         task = TaskId.parse(name.partition(" ")[2])
         if task in state.waiting:
@@ -319,13 +332,49 @@ def _lost(state: State, event: HostLost, now: float) -> tuple[State, list[Action
     if state.phase == "draining":  # the work is done; only the proof that nothing is left there is lost
         return ending.end(state, state.grace_s)
     if not _can_be_missed(state, event.host):
-        return _fail(state, event)
+        moved = _move(state, event, now)
+        return moved if moved is not None else _fail(state, event)
     on_it = [task for task, host in state.hosts.items() if host == event.host]
     missed = [task for task in on_it if task in state.waiting or task not in state.exits]
     state = dataclasses.replace(state, waiting=state.waiting.difference(on_it))
     state, actions = _cluster_stopped(state, now) if state.phase == "restarting" else _drain_if_done(state)
     without = f"{event.host} and {', '.join(map(str, missed))}" if missed else event.host
     return state, [Say(f"the run goes on without {without}"), *actions]
+
+
+def _move(state: State, event: HostLost, now: float) -> tuple[State, list[Action]] | None:
+    """The tasks of a lost host start on a spare, and all others again; None where no spare or no restart is left."""
+    lost = event.host
+    used = {seat: state.places.get(seat, seat) for seat in state.reserve}
+    seat = next((seat for seat, host in used.items() if host == lost), "")
+    gone = {*state.lost, *state.swept, *used.values()}
+    spare = next((host for host in state.reserve.get(seat, ()) if host not in gone), "")
+    if (
+        not spare
+        or len(state.restarted) >= state.restarts.most
+        or state.phase not in ("running", "restarting")
+    ):
+        return None
+    moving = [task for task, host in state.hosts.items() if host == lost]
+    state = dataclasses.replace(
+        state,
+        phase="restarting",
+        hosts={task: spare if host == lost else host for task, host in state.hosts.items()},
+        places={**state.places, seat: spare},
+        moving=state.moving | frozenset(moving),
+        exits={task: exit for task, exit in state.exits.items() if task not in moving},
+        restarted=(*state.restarted, (now, None)),
+    )
+    together = _together(state)
+    state = dataclasses.replace(state, waiting=state.waiting.difference(together, moving))
+    text = (
+        f"{lost} is lost ({event.reason}): {', '.join(map(str, moving))} {'moves' if len(moving) == 1 else 'move'} to "
+        f"{spare}, and all tasks start again (restart {len(state.restarted)} of {state.restarts.most}). Files that lie "
+        f"on {lost} alone are not there"
+    )
+    state, actions = _cluster_stopped(state, now)
+    there = tuple(task for task in together if task not in state.moving)
+    return state, [Say(text), StopTasks(there, state.grace_s), *actions]
 
 
 def _fail(state: State, failure: TaskExit | HostLost | TimedOut | EndedByRule) -> tuple[State, list[Action]]:
@@ -358,6 +407,7 @@ def state_data(state: State) -> dict[str, Any]:
         "drains_s": dict(state.drains_s),
         "ends": dict(state.ends),
         "share_gpus": state.share_gpus,
+        "reserve": {seat: list(spares) for seat, spares in state.reserve.items()},
         "restarts": {**vars(state.restarts), "policy": dict(state.restarts.policy)},
     }
 
@@ -365,4 +415,5 @@ def state_data(state: State) -> dict[str, Any]:
 def state_from(data: Mapping[str, Any]) -> State:
     """The state of a run that begins, from `state_data`."""
     hosts = {TaskId.parse(task): host for task, host in data["hosts"].items()}
-    return State(**{**data, "hosts": hosts, "restarts": Restarts(**data["restarts"])})
+    reserve = {seat: tuple(spares) for seat, spares in data["reserve"].items()}
+    return State(**{**data, "hosts": hosts, "reserve": reserve, "restarts": Restarts(**data["restarts"])})

@@ -121,11 +121,14 @@ class Watchdog:
     def happened(self, event: Event, now: float) -> list[str]:
         """Take note of a task that has started or ended, or is gone with its host; ignore other events.
 
-        Returns why a task that has failed may have done so, as far as the rules know.
+        Returns why a task that has failed may have done so, and what is odd of one that was stopped, as far as the
+        rules know.
         """
         whys: list[str] = []
         if isinstance(event, TaskExit):
-            if event.exit_code and not event.stopped:
+            if event.stopped:
+                whys += filter(None, [rule.why_stopped(event, now) for rule in self.rules.values()])
+            elif event.exit_code:
                 whys += filter(None, [rule.why_ended(event, now) for rule in self.rules.values()])
             self._limits.exited(str(event.task))
             for rule in self.rules.values():

@@ -5,7 +5,10 @@ gpu_choice      which GPUs the options allow, and which lie near each other
 taking          how much a run would take where the user gave no number of workers
 usable_hosts    which hosts a job can use at all; what changes when some are absent
 gpu_supply      the GPUs that hosts have for the roles of a job, and the errors where they are too few
+gpu_words       words for the GPUs that are there, in those errors
+gpu_limits      how many GPUs a user may hold, on a host and on all of them
 plan            where every task runs: `plan_cluster`
+moves           where the tasks of a detached run may move when a host is lost, with the requests for that
 cluster_plan    the plan as data: TaskPlan, ClusterPlan
 addresses       what tasks dial each other by: addresses, ports, network interfaces
 command         argv and environment of a task; `frameworks`: those of TensorFlow, PyTorch and JAX

@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 
 from tflaunch.hosts import Host, fold
+from tflaunch.planning.cluster_plan import Standing
 from tflaunch.planning.inventory import HostFacts, Inventory
 from tflaunch.protocol.errors import PlanError
 
@@ -67,8 +68,10 @@ def peer_addresses(
     if replaced:
         first = next(iter(replaced))
         notes.append(
-            f"{fold(replaced)}: peers dial an address of an interface ({first}: {replaced[first]}), because"
-            " loopback leads them nowhere; `address:` decides otherwise"
+            Standing(
+                f"{fold(replaced)}: peers dial an address of an interface ({first}: {replaced[first]}), because"
+                " loopback leads them nowhere; `address:` decides otherwise"
+            )
         )
     dialled.update(replaced)
     return dialled

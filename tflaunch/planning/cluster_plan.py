@@ -75,6 +75,12 @@ class TaskPlan:
         return {**request, "shares_port": True} if self.shares_port else request
 
 
+class Standing(str):
+    """A note that is as true of the next run on these hosts, and asks for nothing."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True)
 class ClusterPlan:
     """All tasks of a run; `notes` are things the user should know (a mixed plan, ignored proxies)."""

@@ -173,12 +173,21 @@ class Command:
         return tuple(name for name, has_any in found.items() if has_any)
 
     def is_given_its_port(self, task: TaskId, host: Host) -> bool:
-        """Whether that task learns its port by a placeholder: its server may be any, not only TensorFlow's."""
+        """Whether that task gets its port by a placeholder: its server may be any, not only TensorFlow's."""
+        return task.job in self._cluster and bool({"port", "address"} & self._placeholders(task, host))
+
+    def learns_its_port(self, task: TaskId, host: Host) -> bool:
+        """Whether that task can know its port from a placeholder."""
+        names = self._placeholders(task, host)
+        return bool({"port", "address", "cluster_json", f"{task.job}_hosts"} & names)
+
+    def _placeholders(self, task: TaskId, host: Host) -> set[str]:
+        """The placeholders in the arguments and variables of that task."""
         job, role = self._job, self._job.role(task.job)
         texts = [*role.args, *(() if role.program else job.file_args)]
         for env, literal in ((host.env, frozenset[str]()), (job.env, job.literal), (role.env, role.literal)):
             texts += [text for name, text in env.items() if name not in literal]
-        return task.job in self._cluster and any({"port", "address"} & {*names_in(text)} for text in texts)
+        return {name for text in texts for name in names_in(text)}
 
     def _spell_hosts_flags(self, cluster: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
         jobs = [PS, WORKER, *([CHIEF] if cluster.get(CHIEF) else []), *own_jobs(self._job)]

@@ -12,19 +12,27 @@ from dataclasses import dataclass, replace
 
 from tflaunch.hosts import Hostfile, match
 from tflaunch.planning.inventory import NO_INSTANCE, Gpu, GpuOrInstance, HostFacts, Inventory, MigInstance
-from tflaunch.protocol.errors import UsageError
+from tflaunch.protocol.errors import PlanError, UsageError
 
 # How near two GPUs are, best first; NVLinks (`NV4` is four of them) are nearer than any of these.
 _NEAR = {"PIX": 5, "PXB": 4, "PHB": 3, "NODE": 2, "SYS": 1}
 _NVLINK = 10
+_HOSTS_SHOWN = 4
 _SOLD_AS = 0.98  # a GPU sold with 80 GiB shows up to 2 % less: the driver keeps some
 _LABEL = r"(0|[1-9]\d*)(\.\d)?"
 
 
 class LeftOut(str):
-    """Why an option leaves a GPU or MIG instance out; it may be free."""
+    """Why an option leaves a GPU or MIG instance out."""
 
-    __slots__ = ()
+    option: str  # as the user gave it: `--gpu-model V100`
+    in_use: str  # what keeps it busy besides; "": without the option it would be free
+
+    def __new__(cls, reason: str, option: str = "", in_use: str = "") -> LeftOut:
+        """`reason` is what `busy` of the GPU then says."""
+        made = super().__new__(cls, reason)
+        made.option, made.in_use = option, in_use
+        return made
 
 
 NEEDS_MIG = LeftOut("in MIG mode (--mig)")  # a MIG instance, which only --mig or the hostfile takes
@@ -61,36 +69,42 @@ def not_included(choice: GpuChoice, hostfile: Hostfile) -> set[str]:
 
 
 def choose(inventory: Inventory, choice: GpuChoice, hostfile: Hostfile) -> dict[str, HostFacts]:
-    """The inventory in which GPUs that the options leave out are busy; raises UsageError for a pattern without a host.
+    """The inventory in which GPUs that the options leave out are busy.
 
-    Without `mig`, instances are taken only where `gpus:` of the hostfile names them.
+    Without `mig`, instances are taken only where `gpus:` of the hostfile names them.  Raises UsageError for a pattern
+    without a host, PlanError for one of `include` whose GPU is on none of its hosts.
     """
     included = _selected("--include", choice.include, hostfile)
+    for pattern in choice.include:
+        _check_there(pattern, inventory, hostfile)
     excluded = _selected("--exclude", choice.exclude, hostfile)
     named = {host.name: host.gpus if isinstance(host.gpus, tuple) else () for host in hostfile.hosts}
 
-    def unwanted(host: str, gpu: Gpu, device: GpuOrInstance) -> str:
-        if isinstance(device, MigInstance):
-            if choice.mig is None and not {device.label, device.uuid} & set(named[host]):
-                return NEEDS_MIG
-            if (choice.mig or "").lower() not in device.name.lower():
-                return f"no {choice.mig} (--mig)"
-        elif choice.mig is not None and not gpu.mig_mode:
-            return "not in MIG mode (--mig)"
+    def unwanted(host: str, gpu: Gpu, device: GpuOrInstance) -> tuple[str, str]:
+        """Why the options leave it out, and the option; what --mig alone would mend comes last."""
+        instance = isinstance(device, MigInstance)
+        if instance and (choice.mig or "").lower() not in device.name.lower():
+            return f"no {choice.mig} (--mig)", f"--mig {choice.mig}"
+        if not instance and choice.mig is not None and not gpu.mig_mode:
+            return "not in MIG mode (--mig)", "--mig"
         if choice.model and choice.model.lower() not in f"{device.name} {gpu.name}".lower():
-            return f"no {choice.model} (--gpu-model)"
+            return f"no {choice.model} (--gpu-model)", f"--gpu-model {choice.model}"
         if device.memory_total_bytes < choice.min_memory_bytes * _SOLD_AS:
-            return f"less than {choice.min_memory_bytes / 2**30:g} GiB (--min-gpu-memory)"
+            return f"less than {choice.min_memory_bytes / 2**30:g} GiB (--min-gpu-memory)", "--min-gpu-memory"
         if choice.include and not _names(included, host, gpu, device):
-            return "not in --include"
-        return "in --exclude" if _names(excluded, host, gpu, device) else ""
+            return "not in --include", "--include"
+        if _names(excluded, host, gpu, device):
+            return "in --exclude", "--exclude"
+        if instance and choice.mig is None and not {device.label, device.uuid} & set(named[host]):
+            return NEEDS_MIG, "--mig"
+        return "", ""
 
     def why_busy(host: str, gpu: Gpu, device: GpuOrInstance) -> str:
-        if reason := unwanted(host, gpu, device):
-            return LeftOut(reason)
         closed = gpu.error or not device.uuid or gpu.compute_mode != "default" or device.busy == NO_INSTANCE
         claimed = device.lease or device.lease_error or device.promised
-        return "" if choice.share and not (closed or claimed) else device.busy
+        in_use = "" if choice.share and not (closed or claimed) else device.busy
+        reason, option = unwanted(host, gpu, device)
+        return LeftOut(reason, option, in_use) if reason else in_use
 
     def seen(host: str, gpu: Gpu) -> Gpu:
         instances = tuple(replace(each, busy=why_busy(host, gpu, each)) for each in gpu.mig)
@@ -118,6 +132,34 @@ def _selected(
             these = frozenset(labels.split(",")) if colon else None
             found[host.name] = None if before is None or these is None else before | these
     return found
+
+
+def _check_there(pattern: str, inventory: Inventory, hostfile: Hostfile) -> None:
+    """Raise PlanError if a GPU that the pattern names is on none of its hosts that have answered."""
+    hosts, _, labels = pattern.partition(":")
+    there = [inventory[host.name] for host in match(hosts, hostfile) if host.name in inventory]
+    have = {label for facts in there for gpu in facts.gpus for label in _labels(gpu)}
+    if missing := [label for label in labels.split(",") if label and label not in have] if there else []:
+        shown = ", ".join(f"{facts.host} has {_listed(facts)}" for facts in there[:_HOSTS_SHOWN])
+        more = f", and {len(there) - _HOSTS_SHOWN} more hosts" if len(there) > _HOSTS_SHOWN else ""
+        raise PlanError(
+            f"--include {pattern}: there is no GPU {', '.join(missing)}: {shown}{more}",
+            "Name GPUs that are there; tflaunch gpus lists them.",
+        )
+
+
+def _labels(gpu: Gpu) -> list[str]:
+    return [gpu.label, *(instance.label for instance in gpu.mig)]
+
+
+def _listed(facts: HostFacts) -> str:
+    """`0-3`, `0, 2, 3.0, 3.1`, or why there are none."""
+    labels = [device.label for device in facts.gpus_or_instances]
+    if not labels:
+        return f"none ({facts.gpu_note})" if facts.gpu_note else "none"
+    if len(labels) > 2 and labels == [str(index) for index in range(len(labels))]:
+        return f"0-{len(labels) - 1}"
+    return ", ".join(labels)
 
 
 def _names(selected: Mapping[str, frozenset[str] | None], host: str, gpu: Gpu, device: GpuOrInstance) -> bool:

@@ -8,17 +8,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from tflaunch.hosts import Host, fold
+from tflaunch.planning.cluster_plan import Standing
 from tflaunch.planning.gpu_choice import NEEDS_MIG, LeftOut
+from tflaunch.planning.gpu_words import not_one_of_it, one_of, plural, short_name, what_keeps_them
 from tflaunch.planning.inventory import GpuOrInstance, HostFacts, MigInstance
 from tflaunch.protocol.errors import PlanError
 from tflaunch.protocol.job import GpuCount
-
-_BUSY_REASONS_SHOWN = 2
-
-
-def plural(count: int, noun: str) -> str:
-    """`1 GPU`, `2 GPUs`, `2 ps`."""
-    return f"{count} {noun}" if count == 1 or noun == "ps" else f"{count} {noun}s"
 
 
 @dataclass
@@ -47,9 +42,10 @@ class HostCapacity:
 
     @property
     def needs_mig(self) -> bool:
-        """Whether it has MIG instances that tasks get with --mig only."""
+        """Whether it has free MIG instances that tasks get with --mig only."""
         return self.host.gpus not in (0, ()) and any(
-            device.busy == NEEDS_MIG for device in self.facts.gpus_or_instances
+            isinstance(device.busy, LeftOut) and device.busy == NEEDS_MIG and not device.busy.in_use
+            for device in self.facts.gpus_or_instances
         )
 
 
@@ -130,14 +126,14 @@ def make_room(
         )
     bare = [capacity.host.name for capacity in capacities if capacity.bare]
     if bare and len(bare) < len(capacities):
-        notes.append(
-            f"workers go to GPUs only; {fold(bare)} can give none"
-            " (--gpus-per-worker 0 places workers without GPUs)"
-        )
+        why = "(--gpus-per-worker 0 places workers without GPUs)"
+        notes.append(Standing(f"workers go to GPUs only; {fold(bare)} can give none {why}"))
     if idle := [
         capacity.host.name for capacity in capacities if capacity.needs_mig and not capacity.free_gpus
     ]:
-        notes.append(f"{fold(idle)}: no whole GPU is free; --mig gives workers MIG instances instead")
+        notes.append(
+            f"{fold(idle)}: no whole GPU is left for workers; --mig gives them MIG instances instead"
+        )
 
 
 def keep_to_one_model(capacities: Sequence[HostCapacity], workers: int, per_worker: GpuCount) -> None:
@@ -228,12 +224,14 @@ def _count_there(facts: HostFacts) -> str:
 
 def too_few_for(job: str, count: int, gpus: GpuCount, capacities: Sequence[HostCapacity]) -> PlanError:
     """The error for `count` tasks of a job whose GPUs are not all on these hosts."""
+    if error := _not_one_of_it(capacities):
+        return error
     free = sum(len(capacity.free_gpus) for capacity in capacities)
     there = _by_host((capacity.host.name, _describe_gpus(capacity)) for capacity in capacities)
     if gpus == "all":
         return PlanError(
             f"need {plural(count, 'host')} with a free GPU ({count} {job}, each with all GPUs of its host): {there}",
-            _one_of(f"say how many GPUs one gets: --job-gpus {job}=1", "let them go elsewhere: --job-hosts"),
+            one_of(f"say how many GPUs one gets: --job-gpus {job}=1", "let them go elsewhere: --job-hosts"),
         )
     message = (
         f"need {plural(count * gpus, 'GPU')} ({count} {job} x {gpus}), {free} {'is' if free == 1 else 'are'}"
@@ -243,7 +241,7 @@ def too_few_for(job: str, count: int, gpus: GpuCount, capacities: Sequence[HostC
         message += "; the GPUs of one task are on one host"
     ways = [f"ask for fewer: --job {job}=N"] if count > 1 else []
     ways += [f"lower --job-gpus {job}"] if gpus > 1 else [f"do without GPUs: --job-gpus {job}=0"]
-    return PlanError(message, _one_of(*ways, "let them go elsewhere: --job-hosts"))
+    return PlanError(message, one_of(*ways, "let them go elsewhere: --job-hosts"))
 
 
 def too_few(
@@ -263,15 +261,19 @@ def too_few(
         message = (
             f"need {plural(tasks, 'slot')} ({who}), {places} {'is' if places == 1 else 'are'} given: {slots}"
         )
-        return PlanError(message + _by_the_job(capacities), _one_of(*ways, _more_slots(capacities)))
+        return PlanError(message + _by_the_job(capacities), one_of(*ways, _more_slots(capacities)))
+    if error := _not_one_of_it(capacities):
+        return error
     if per_worker == "all":
         gpus = _by_host((capacity.host.name, _describe_gpus(capacity)) for capacity in capacities)
         message = f"need {plural(tasks, 'host')} with a free GPU ({who}, each with all GPUs of its host), "
         message += f"{places} {'has' if places == 1 else 'have'} one: {gpus}"
-        return PlanError(message, _one_of(*ways, "say how many GPUs one gets: --gpus-per-worker 1"))
+        return PlanError(message, one_of(*ways, "say how many GPUs one gets: --gpus-per-worker 1"))
     need, free = tasks * per_worker, sum(len(capacity.free_gpus) for capacity in capacities)
     gpus = _by_host((capacity.host.name, _describe_gpus(capacity)) for capacity in capacities)
     each = f"{who} x {per_worker}"
+    if not places and (error := _no_host_has(per_worker, capacities, f"{each}: {gpus}")):
+        return error
     message = f"need {plural(need, 'GPU')} ({each}), {free} {'is' if free == 1 else 'are'} free: {gpus}"
     if free >= need:
         message += f"; they hold {plural(places, 'worker')}, since the GPUs of one are on one host"
@@ -288,7 +290,28 @@ def too_few(
         ways.append(f"take the MIG instances of {fold(instances)} with --mig")
     lower = "lower" if per_worker > 1 else "place workers without GPUs:"
     lower += " --gpus-per-worker" if per_worker > 1 else " --gpus-per-worker 0"
-    return PlanError(message, _one_of(*ways, lower))
+    return PlanError(message, one_of(*ways, lower))
+
+
+def _not_one_of_it(capacities: Sequence[HostCapacity]) -> PlanError | None:
+    return not_one_of_it(
+        [(each.host.name, each.facts) for each in capacities if each.host.gpus not in (0, ())]
+    )
+
+
+def _no_host_has(
+    per_worker: int, capacities: Sequence[HostCapacity], asked_and_there: str
+) -> PlanError | None:
+    """The error for workers of which each needs more GPUs than any host has free; None where that is not the reason."""
+    most = max(len(capacity.free_gpus) for capacity in capacities)
+    if not 0 < most < per_worker:
+        return None
+    first = [capacity.host.name for capacity in capacities if len(capacity.free_gpus) == most]
+    have = "has the most" if len(first) == 1 else "have the most"
+    return PlanError(
+        f"no host has {per_worker} free GPUs for a worker; {fold(first)} {have}: {most} ({asked_and_there})",
+        f"Give each worker fewer: --gpus-per-worker {most}.",
+    )
 
 
 def _by_the_job(capacities: Sequence[HostCapacity]) -> str:
@@ -303,26 +326,12 @@ def _more_slots(capacities: Sequence[HostCapacity]) -> str:
     return "have the job ask for more processes: mpiprocs, ppn" if by else "raise `slots:`"
 
 
-def _one_of(*ways: str) -> str:
-    """`Ask for less, or take more.`"""
-    *most, last = ways
-    sentence = ", or ".join(filter(None, [", ".join(most), last]))
-    return f"{sentence[0].upper()}{sentence[1:]}."
-
-
 def _describe_gpus(capacity: HostCapacity) -> str:
     """`4`, or `1 of 4 (3 busy: processes)`."""
     there = capacity.facts.gpus_or_instances
     if not there:
         return "none"
-    busy = Counter(gpu.busy for gpu in there if gpu.busy)
-    why = []
-    if busy:
-        reasons = [reason for reason, _ in busy.most_common()]
-        reasons.sort(key=lambda reason: isinstance(reason, LeftOut))  # first who uses a GPU
-        reasons = reasons[:_BUSY_REASONS_SHOWN]
-        more = ["..."] if len(busy) > len(reasons) else []
-        why.append(f"{busy.total()} busy: {', '.join(reasons + more)}")
+    why = what_keeps_them(there)
     why += [f"{count} for {job}" for job, count in capacity.given.items()]
     if capacity.host.gpus != "auto":
         listed = capacity.host.gpus if isinstance(capacity.host.gpus, int) else list(capacity.host.gpus)
@@ -359,15 +368,8 @@ def mixed(gpus: Sequence[tuple[str, GpuOrInstance]], workers: int, counted: bool
     if counted:
         message += f". No one model is enough for {who}"
     first = counts.most_common(1)[0][0]
-    ways = [f"take one model: --gpu-model {shlex.quote(_short(first, counts))}"]
+    ways = [f"take one model: --gpu-model {shlex.quote(short_name(first, counts))}"]
     if any(isinstance(gpu, MigInstance) for _, gpu in gpus):
-        ways = [f"take instances of one profile: --mig {_short(first, counts)}"]
+        ways = [f"take instances of one profile: --mig {short_name(first, counts)}"]
     ways.append("ask for fewer workers: --workers N" if counted else "say how many workers: --workers N")
-    return PlanError(message, _one_of(*ways, "mix them: --mix-models"))
-
-
-def _short(name: str, others: Iterable[str]) -> str:
-    """A word of the name that no other model has, if possible with a number in it; else the whole name."""
-    rest = " ".join(other for other in others if other != name).lower()
-    words = [word for word in name.split() if word.lower() not in rest]
-    return next((word for word in words if any(map(str.isdigit, word))), (words or [name])[0])
+    return PlanError(message, one_of(*ways, "mix them: --mix-models"))

@@ -195,7 +195,10 @@ def when_free(inventory: Inventory) -> dict[str, HostFacts]:
     def freed(gpu: Gpu) -> Gpu:
         return _judged(replace(gpu, **_UNUSED, mig=tuple(replace(each, **_UNUSED) for each in gpu.mig)))
 
-    return {host: replace(facts, gpus=tuple(map(freed, facts.gpus))) for host, facts in inventory.items()}
+    return {
+        host: replace(facts, gpus=tuple(map(freed, facts.gpus)), gpus_held=0)
+        for host, facts in inventory.items()
+    }
 
 
 def _judged(gpu: Gpu) -> Gpu:
@@ -235,6 +238,8 @@ class HostFacts:
     clock: float = 0.0  # the host's own time when it sent this (epoch seconds)
     queue: tuple[Ticket, ...] = ()  # the runs that wait for its GPUs, first one first
     queue_error: str = ""  # why no run can wait for its GPUs in turn
+    gpus_held: int = 0  # by other runs of this user, those that only plan aside
+    gpu_limit: int | None = None  # how many a user may hold there
 
     @property
     def gpus_or_instances(self) -> tuple[GpuOrInstance, ...]:
@@ -267,6 +272,8 @@ class HostFacts:
             clock=facts["clock"],
             queue=tuple(Ticket(**{**each, "uuids": tuple(each["uuids"])}) for each in facts["queue"]),
             queue_error=facts["queue_error"],
+            gpus_held=facts.get("gpus_held", 0),
+            gpu_limit=facts.get("gpu_limit"),
         )
 
 

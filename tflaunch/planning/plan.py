@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from tflaunch.hosts import Host, Hostfile, fold, match
 from tflaunch.lifecycle.states import decisive
 from tflaunch.planning.addresses import interfaces, peer_addresses, take_ports
-from tflaunch.planning.cluster_plan import ClusterPlan, TaskPlan
+from tflaunch.planning.cluster_plan import ClusterPlan, Standing, TaskPlan
 from tflaunch.planning.command import Command, endpoint, flag_names, image
 from tflaunch.planning.environments import setup
 from tflaunch.planning.filling import check as check_placeholders
@@ -149,7 +149,8 @@ def _task_plans(
                 mounts=(*host.mounts, *job.mounts),
                 filled=command.filled(task.id, host),
                 masked=tuple(sorted(job.masked)),
-                listens=job.framework not in OF_THEIR_OWN or task.id == command.first,
+                listens=(job.framework not in OF_THEIR_OWN or task.id == command.first)
+                and (job.role(task.id.job).opens_port or command.learns_its_port(task.id, host)),
                 shares_port=(job.framework == "torch" and task.id == command.first)
                 or command.is_given_its_port(task.id, host),
             )
@@ -451,4 +452,6 @@ def _note_proxies(job: JobSpec, used: Sequence[Host], inventory: Inventory, note
                 hosts[variable].append(host.name)
     if hosts:
         found = ", ".join(f"{variable} ({fold(names)})" for variable, names in sorted(hosts.items()))
-        notes.append(f"proxies are set: {found}; gRPC between tasks goes around them (no_grpc_proxy)")
+        notes.append(
+            Standing(f"proxies are set: {found}; gRPC between tasks goes around them (no_grpc_proxy)")
+        )

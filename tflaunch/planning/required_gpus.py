@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from tflaunch.planning.gpu_supply import plural
+from tflaunch.planning.gpu_words import plural
 from tflaunch.protocol.errors import PlanError
 from tflaunch.protocol.job import CHIEF, MASTER, WORKER
 

@@ -7,6 +7,7 @@ events.py         what happens to a run, for its state machine
 outcome.py        how tasks and runs end
 job.py            what the user asked to run: tasks, roles, program
 errors.py         every error that a user can see, with its exit code
+moves.py          requests in which addresses are left open, for runs that may move to spares
 dialling.py       the dial check: connects to the agents of other hosts, and proves who answered
 tcp_info.py       what the kernel knows of a TCP connection
 tcp_streams.py    TCP connections (TensorBoard's) carried in the frames of a wire

@@ -21,7 +21,9 @@
 
 A run that started ends with 0, with the code of the task that failed first (128 + n for signal n), with 76
 when a host was lost, with 124 when it reached a time limit (as timeout(1) has it), or with 130 after Ctrl-C
-(143 after SIGTERM, or `tflaunch stop` elsewhere).  The launcher's own codes lie above 64, where training
+(143 after SIGTERM, or `tflaunch stop` elsewhere).  One that succeeded ends with 73 or 74 all the same if this machine
+could not keep its record, or did not get all outputs.  `exit_code_of` in the last event of `--json` says whose the code
+is: argparse ends a task with 2, too.  The launcher's own codes lie above 64, where training
 programs seldom are, so that a script can tell them apart.
 """
 
@@ -90,6 +92,10 @@ class HostfileError(DocumentError):
 
 class JobFileError(DocumentError):
     """A job file that cannot be used."""
+
+
+class ConfigError(DocumentError):
+    """A configuration file that cannot be used."""
 
 
 class EnvFileError(DocumentError):

@@ -118,6 +118,7 @@ class Role:
     # and the cluster flags only if `takes_flags`.
     program: tuple[str, ...] = ()
     takes_flags: bool = False
+    opens_port: bool = True  # its tasks may learn which port is theirs, otherwise than by a placeholder
 
 
 @dataclass(frozen=True)
@@ -131,8 +132,15 @@ class Requirements:
 
     @property
     def digest(self) -> str:
-        """The SHA-256 of the kind and the files."""
-        return hashlib.sha256(json.dumps([self.kind, *sorted(self.files.items())]).encode()).hexdigest()
+        """The SHA-256 of the kind and of what the files say; how they are called does not count."""
+        short = {name: str(number) for number, name in enumerate(self.files)}
+
+        def named(line: str) -> str:  # `-r 1-base.txt`: a line that names another of these files
+            option, space, name = line.partition(" ")
+            return f"{option} {short[name]}" if space and option.startswith("-") and name in short else line
+
+        texts = ["\n".join(map(named, text.split("\n"))) for text in self.files.values()]
+        return hashlib.sha256(json.dumps([self.kind, *texts]).encode()).hexdigest()
 
 
 def by_python(program: Sequence[str]) -> bool:

@@ -111,6 +111,8 @@ _facts = {
     "queue_error": a_text,
     "clock": a_number,
     "proxies": [a_word],
+    "?gpus_held": a_whole_number,
+    "?gpu_limit": or_null(a_whole_number),
 }
 _interface = {
     "name": a_word,
@@ -271,6 +273,7 @@ _share = {
     "tasks": [_task],
     "strays": [a_text],
     "?holds": or_null({"age_s": a_time, "sentences": [a_text], "blind": [a_text]}),
+    "?stopped_by": a_text,
 }
 _kept = {
     "run": a_directory_name,
@@ -311,6 +314,7 @@ FROM_AGENT = dict(
         "logout": {"kills": a_flag, "session": a_word, "user": a_word, "linger": a_flag},
     },
     code={"have": a_flag, "lacks": or_null([a_whole_number])},
+    preparing={"line": a_word},
     prepared={"made": a_flag, "seconds": a_time},
     staged={},
     dialled={
@@ -353,6 +357,8 @@ FROM_AGENT = dict(
     log={"task": a_task, "attempt": an_attempt, "offset": a_whole_number, "?cut": a_time},
     through={},
     entrusted={"port": a_port, "wide": a_flag},
+    detach={},
+    handed={"reason": a_text, "hint": a_text},
     coordinating={"missing": Each(a_word, a_text)},
     beat={},
     started=_event(task=a_task, attempt=an_attempt, pid=a_whole_number),
@@ -373,14 +379,14 @@ FROM_AGENT = dict(
         _ended_once,
         "an exit with either a code or a signal",
     ),
-    expired=_event(reason=a_text, asked=a_flag),
+    expired=_event(**{"reason": a_text, "asked": a_flag, "?by": a_text}),
     swept=_event(
         killed=[a_text],
         survivors=[a_text],
         gpus=_gpus_left,
         logs=Each(a_task, (an_attempt, a_whole_number)),
     ),
-    said=_event(**{"text": a_text, "?replanned": a_flag}),
+    said=_event(**{"text": a_text, "?replanned": a_flag, "?moved": [a_task]}),
     outcome=_event(outcome=_outcome),
     gone=_event(reason=a_text),
     runs={
@@ -432,6 +438,9 @@ _request = {
     "?container": OneOf(nothing, an_empty_text, {"image": a_word, "mounts": [a_path]}),
 }
 
+# tflaunch.planning.moves: where the tasks of one host would be on one spare
+_spot = {"address": a_word, "ports": Each(a_task, or_null(a_port)), "gpus": Each(a_task, [a_word])}
+
 # From a launcher, a viewer or the coordinator to an agent.
 TO_AGENT = dict(
     _streams,
@@ -467,10 +476,16 @@ TO_AGENT = dict(
         "gpus": [a_word],
         "door": a_flag,
         "?about": Each(a_word, anything),
-        "?program": {"file": a_path, "read_by": a_word},
+        "?programs": Each(a_word, or_null({"file": a_path, "read_by": a_word})),
         "?dial_key": a_word,
         "?passing": a_flag,
+        "?moves": {
+            "marks": Each(a_word, a_word),
+            "seats": Each(a_word, Each(a_word, _spot)),
+            "requests": Each(a_word, [_request]),
+        },
     },
+    move={"places": Each(a_word, a_word), "tasks": [a_task], "attempt": an_attempt},
     dial={
         "key": a_word,
         "targets": [(a_word, a_port, a_word)],
@@ -496,7 +511,7 @@ TO_AGENT = dict(
     restart={"tasks": Each(a_task, an_attempt)},
     add={"tasks": [_request], "attempt": an_attempt},
     look={"?gpus_s": a_time},
-    end={"grace_s": a_time, "?stacks": a_flag},
+    end={"grace_s": a_time, "?stacks": a_flag, "?by": a_word},
     find={"patterns": [(a_text, a_flag)], "roots": [a_path]},
     read={"path": a_path, "offset": a_whole_number, "size": a_whole_number, "digest": a_flag},
     tensorboard={"logdir": a_path},
@@ -505,14 +520,19 @@ TO_AGENT = dict(
     outcome={"outcome": _outcome},
     memory={"offset": a_whole_number, "last": a_flag},
     bye={},
-    entrust={"secret": a_digest, "address": a_word},
+    entrust={"secret": a_digest, "address": a_word, "?later": a_flag},
     coordinate={
         "members": Each(a_word, (a_word, a_port, a_digest)),
         "state": Each(a_word, anything),
         "lease_s": a_time,
         "started": a_number,
         "watchdog": Each(a_word, anything),
+        "?moves": Each(a_word, Each(a_word, _spot)),
+        "?clock": a_number,
+        "?trial": a_flag,
     },
+    detach={},
+    stay={"reason": a_text, "hint": a_text},
     coordinating={"missing": Each(a_word, a_text)},
 )  # type: Table
 
@@ -522,6 +542,7 @@ _PEERS = (
     "renew",
     "stop",
     "restart",
+    "move",
     "look",
     "dial",
     "inspect",
@@ -541,7 +562,7 @@ TO_VISIT = {
     "list": {"?all": a_flag, "?run": a_word, "?tail_bytes": a_whole_number},
     "measure": {},
     "clean": {"runs": [a_directory_name], "code_older_s": or_null(a_time), "dry_run": a_flag},
-    "finish": {"run": a_word, "grace_s": a_time},
+    "finish": {"run": a_word, "grace_s": a_time, "?by": a_word},
     "probe": {"topology": a_flag},
     "module": {"name": the_only_module},
     "renew": {"lease_s": a_time},

@@ -90,6 +90,13 @@ class Outcome:
     gpus: Mapping[str, tuple[GpuLeft, ...]] = field(default_factory=dict)  # host -> GPUs that are not free
 
 
+def exit_code_of(outcome: Outcome) -> str:
+    """Whose exit code the run's is: the task that failed first, `worker/1`, else `tflaunch`."""
+    first = outcome.first_failure
+    own = outcome.status == "failed" and isinstance(first, TaskExit) and first.exit_code == outcome.exit_code
+    return str(first.task) if own and isinstance(first, TaskExit) else "tflaunch"
+
+
 def signal_name(exit: TaskExit) -> str:
     """The signal that ended a task, as its host calls it: SIGKILL; "" where it ended by itself."""
     if exit.signal is None or exit.signal_name:

@@ -26,8 +26,11 @@ sends MAGIC, so that what a login shell prints can be told from the frames.
                                                            `staged` or `failed`.  door: keep one more port, for
                                                            `entrust`; dial_key: of the dial check to come, "" for none;
                                                            passing: end with the launcher, keep nothing;
-                                                           program: the file of the code that the tasks' Python must be
-                                                           able to read, `read_by` the launcher's (3.11, or "");
+                                                           programs: job ("": all others) -> the file of the code that
+                                                           its tasks' Python must be able to read, `read_by` the
+                                                           launcher's (3.11, or ""); null: Python does not read it;
+                                                           moves: requests for the case that hosts are lost
+                                                           (tflaunch.protocol.moves);
                                                            (`failed` with again: send `code` and what is lacking now,
                                                            then stage once more)
     dial     {key, targets: [[address, port, host]], patience_s, load}   connect to each target; load: whether all
@@ -46,6 +49,10 @@ sends MAGIC, so that what a login shell prints can be told from the frames.
     renew    {lease_s}                                     the launcher lives; without this the agent ends the run
     stop     {tasks: [...] | null, grace_s}                TERM, and KILL after the grace; null: every task
     restart  {tasks: {task: attempt}}                      start them again as those attempts; a repetition does nothing
+    move     {places: {seat: host}, tasks, attempt}        the tasks that were on one host at first (its seat) are on
+                                                           another one: start these tasks as that attempt, each where
+                                                           its seat is, by the `moves` of `stage`.  A repetition does
+                                                           nothing
     add      {tasks, attempt}                              start more tasks as that attempt, each as soon as it is
                                                            ready; before its `exit` is sent, all that a task has left
                                                            is killed.  A repetition does nothing
@@ -63,12 +70,20 @@ sends MAGIC, so that what a login shell prints can be told from the frames.
                                                            see, for those who ask later
     outcome  {outcome}                                     how the run has ended, for those who ask later
     memory   {offset, last} + bytes                        from the coordinator to its own agent, in pieces: what the
-                                                           next coordinator must know (lifecycle/memory)
+                                                           next coordinator must know (lifecycle/memory); before
+                                                           `coordinate`, from a launcher that hands its run over
     bye      {}                                            the launcher wants nothing more
-    entrust  {secret, address}                             the run goes on without a launcher: listen there for its
-                                                           coordinator; answer: `entrusted`
-    coordinate {members, state, lease_s, started, watchdog}   run the coordinator of the run from now on; answer:
-                                                           `coordinating`
+    entrust  {secret, address, later}                      the run goes on without a launcher: listen there for its
+                                                           coordinator; answer: `entrusted`.  later: it does so once
+                                                           there is a coordinator
+    coordinate {members, state, lease_s, started, watchdog, clock, trial}   run the coordinator of the run from now on;
+                                                           answer: `coordinating`.  trial: only find out whether it
+                                                           reaches all hosts.  clock: of the launcher, which hands over
+                                                           a run that goes on: `handed` at once, and from then on the
+                                                           launcher decides nothing
+    detach   {}                                            a user wants the launcher to hand the run over; answer:
+                                                           `handed`
+    stay     {reason, hint}                                the launcher does not hand the run over
 
     agent -> launcher
     lacks    {}                                            from the loader: this host does not keep the agent's program;
@@ -79,6 +94,7 @@ sends MAGIC, so that what a login shell prints can be told from the frames.
     checked  {...}                                         see tflaunch.agent.host_check
     code     {have, lacks}                                 lacks: the contents to send, by their places in the
                                                            manifest; null: send the manifest itself
+    preparing {line}                                       the last line of what installs there, until `prepared`
     prepared {made, seconds}                               made: it was not there before
     staged   {}
     dialled  {results: [ms | [verdict, detail]], addresses: {name: [address]}, ways}   see tflaunch.protocol.dialling
@@ -97,6 +113,8 @@ sends MAGIC, so that what a login shell prints can be told from the frames.
     through  {}
     entrusted {port, wide}                                 wide: on all addresses, since the host lacks that one
     coordinating {missing: {host: why}}                    the coordinator is connected to all hosts but these
+    detach   {}                                            to the launcher: a user wants it to hand the run over
+    handed   {reason, hint}                                the run has a coordinator now, or (reason) why it has not
     beat     {}                                            nothing to report; the agent lives
 
     events, each with `n` (1, 2, ...) and `time` (epoch seconds); the agent keeps them, and sends them again
@@ -107,8 +125,9 @@ sends MAGIC, so that what a login shell prints can be told from the frames.
                                                            another command has asked for it
     swept    {killed, survivors: [...], gpus: [{text, own}], logs: {task: [attempt, bytes]}}   the agent has checked:
                                                            only `survivors` are alive, only these GPUs are not free
-    said     {text, replanned}                             see above; replanned: the run goes on by another plan, with
-                                                           other agents
+    said     {text, replanned, moved}                      see above; replanned: the run goes on by another plan, with
+                                                           other agents; moved: the tasks of a lost host that this
+                                                           agent, of a spare, has taken over
     outcome  {outcome}                                     tflaunch.protocol.outcome.outcome_data
     gone     {reason}                                      read from what a dead agent has left: it did not end the run
 

@@ -6,6 +6,7 @@ record.py             the launcher's record of one run
 record_files.py       where records lie, and how their files are read, written and locked
 record_logs.py        the launcher's copies of logs, in a record
 record_list.py        all runs on record, each with how it stands
+told.py               which sentences the user was told before
 hidden_values.py      command lines and plans without the values of the user's variables
 
 visits.py             short-lived agents on hosts, which list runs, end them and remove what they left
@@ -13,6 +14,7 @@ states.py             the state of a run, of its tasks and of its part on each h
 listing.py            puts together what several hosts say of their runs
 
 stacks.py             where the tasks of a run are just now
+detaching.py          asks the launcher of a run to hand it over to its hosts
 follow.py             follows a run: its events and logs come from its hosts
 tensorboard.py        TensorBoard of a run, on one of its hosts
 tunnel.py             the port of this machine that leads there

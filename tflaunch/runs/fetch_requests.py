@@ -14,6 +14,7 @@ from tflaunch.runs.fetch_pipeline import Dishonest, Request
 
 # The most files that one host may name: an agent sends no more.
 MOST_NAMES, MOST_NAME_BYTES = 200_000, 32 * 2**20
+MOST_IDLE = 1000
 _NUMBERS = range(2**63)  # valid sizes in bytes, and times in ns since 1970
 _DIGEST_BYTES = 32
 
@@ -50,6 +51,12 @@ def check_names(count: int, bytes: int) -> None:
     """Raise Dishonest if these are more names than an agent sends."""
     if count > MOST_NAMES or bytes > MOST_NAME_BYTES:
         raise Dishonest(f"it named {count:,} files, in {amount(bytes)}")
+
+
+def check_progress(idle: int) -> None:
+    """Raise Dishonest after so many answers that named nothing new: an agent's answer comes to an end."""
+    if idle > MOST_IDLE:
+        raise Dishonest(f"it goes on to answer, and has named nothing new {idle:,} times")
 
 
 def read_request(

@@ -15,7 +15,14 @@ from tflaunch.inputs.sizes import amount
 from tflaunch.protocol.wire import Message
 from tflaunch.runs.fetch_destination import why_not
 from tflaunch.runs.fetch_pipeline import Steps
-from tflaunch.runs.fetch_requests import FoundFile, check_names, find_request, found_file, read_request
+from tflaunch.runs.fetch_requests import (
+    FoundFile,
+    check_names,
+    check_progress,
+    find_request,
+    found_file,
+    read_request,
+)
 from tflaunch.runs.fetch_result import Fetched
 
 BLOCK_BYTES = 4 * 1024 * 1024  # that one digest covers
@@ -28,6 +35,7 @@ class _Answers:
 
     left: set[str] = field(default_factory=set)  # paths that do not come
     name_bytes: int = 0
+    idle: int = 0  # answers that named nothing new
 
 
 class Search:
@@ -47,11 +55,16 @@ class Search:
         answers = _Answers()
 
         def take(message: Message) -> bool:
+            before = len(self.found[host]) + len(answers.left)
             self._take_files(host, message, answers, disk_bytes)
             self._take_left(host, message, answers)
-            check_names(len(self.found[host]) + len(answers.left), answers.name_bytes)
-            there = self._result.there
-            there += [name for name in message["there"][:_THERE] if name not in there]
+            count = len(self.found[host]) + len(answers.left)
+            check_names(count, answers.name_bytes)
+            answers.idle += count == before
+            check_progress(answers.idle)
+            if message["last"]:
+                there = self._result.there
+                there += [name for name in message["there"][:_THERE] if name not in there]
             return bool(message["last"])
 
         yield find_request(self._wish, self._wanted, take)

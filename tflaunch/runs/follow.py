@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tflaunch.hosts import Host, Hostfile
@@ -31,16 +31,31 @@ ANSWER_S = 30.0  # for an agent to accept the follower
 GONE_S = 60.0  # to wait for a host out of reach once all other hosts have ended their part
 REST_S = 15.0  # to wait for a host out of reach while logs are printed
 NOTES = 200  # at most so many notes of one host are shown
+LINES_OF_ENDED = 30  # of all tasks together, where a run that is over is shown in brief
 OUTCOME_S = 10.0  # for the deciding agent to say how the run ended, once every host has ended its part
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """Which part of the logs to show: from `since` (epoch seconds), or the last `tail` lines of each task, or all."""
+    """Which part of the logs to show: from `since` (epoch seconds), or the last `tail` lines of each task, or all.
+
+    brief: of a run that is over, only LINES_OF_ENDED lines, where neither `since` nor `tail` says how much.
+    """
 
     tasks: tuple[TaskId, ...] = ()  # empty: all
     since: float | None = None
     tail: int | None = None
+    brief: bool = False
+
+    def shortens(self, run: RunState) -> bool:
+        """Whether only the end of that run's logs is shown."""
+        return self.brief and not run.alive and self.since is None and self.tail is None
+
+    def of(self, run: RunState) -> Wanted:
+        """The same wishes, where this run is shown: in brief, each of its tasks has an equal share of the lines."""
+        if not self.shortens(run):
+            return self
+        return replace(self, tail=-(-LINES_OF_ENDED // max(1, len(self.tasks or run.tasks))))
 
     def fields(self) -> dict[str, Any]:
         """These wishes, as fields of the message `watch`."""
@@ -96,7 +111,9 @@ class Follower(Linked):
             self._feed.continue_from(before._feed, {TaskId.parse(task.task): task.host for task in run.tasks})
         self._seen = _Seen()
         self._places = {TaskId.parse(task.task): task.host for task in run.tasks}
+        self._at_first = frozenset(self._places.values())  # the hosts that have tasks
         self._events = False
+        self._handed = False  # by its launcher, as the user of this command wanted it
         self.troubles: list[str] = []  # what the caller found on the hosts that are lost
         self.unreached: dict[str, ConnectError] = {}  # hosts whose logs were not printed to their end
 
@@ -205,6 +222,28 @@ class Follower(Linked):
                 return False
         return True
 
+    def typed(self, key: str) -> None:
+        """`d`: have the launcher of the run hand it over."""
+        if key != "d":
+            return
+        if self.run.detached or self._handed:
+            self._watcher.note("it goes on without a launcher already; Ctrl-C stops watching")
+            return
+        asked = next((name for name, there in self._there.items() if there == self._decider), "")
+        if asked not in self.links.up:
+            self._watcher.warn(f"{self._decider} is out of reach: the run is not handed over now")
+            return
+        self._sessions.send([asked], "detach")
+        self._watcher.note("its launcher is asked to hand the run over")
+
+    def _answered(self, reason: str, hint: str) -> None:
+        """The run was handed over, or (`reason`) not."""
+        if reason:
+            self._watcher.warn(f"the run was not handed over: {reason}" + (f" ({hint})" if hint else ""))
+        elif not self._handed:
+            self._handed = True
+            self._watcher.say("the run goes on without its launcher; Ctrl-C stops watching")
+
     def print_logs(self) -> None:
         """Show what the tasks have printed until now.  Raises Stopped."""
         links = self._begin()
@@ -257,6 +296,8 @@ class Follower(Linked):
             return
         if message.type == "log":
             self._feed.take(host, message)
+        elif message.type == "handed":
+            self._answered(message["reason"], message["hint"])
         elif message.type == "through":
             self._seen.logs_through.add(host)
         elif "n" in message.fields and self.links.takes(host, message["n"]):
@@ -275,6 +316,7 @@ class Follower(Linked):
             self._seen.gone.add(host)
         elif type == "said":
             self._seen.replanned |= fields.get("replanned", False)
+            self._move(host, fields.get("moved", ()))
         elif type == "expired" and not fields["asked"]:
             self._seen.expired = True
         if not self._events:
@@ -291,6 +333,19 @@ class Follower(Linked):
             self._watcher.note(f"{host}: {event.reason}")
         elif isinstance(event, HostLost):
             self._end(host, event.reason)
+
+    def _move(self, host: str, tasks: Iterable[str]) -> None:
+        """A host has taken over these tasks; only one that has no tasks of its own can."""
+        there = self._there[host]
+        if not tasks or there in self._at_first:
+            return
+        left = {self._places.get(task, there) for task in map(TaskId.parse, tasks)} - {there}
+        self._places.update(dict.fromkeys(map(TaskId.parse, tasks), there))
+        for asked, name in self._there.items():
+            if name in left and name not in self._places.values():  # it is lost, and not waited for
+                self._seen.over[asked] = "its tasks have moved"
+                self._seen.logs_through.add(asked)
+                self.links.forget(asked)
 
     def _note(self, host: str, text: str) -> None:
         """Show a note, at most NOTES of each host; before a note of a host other than `_decider`, name it."""

@@ -138,6 +138,7 @@ def _run(
         left_out=about.get("left_out") or {},
         holds=_holds(entries),
         moved=str(about.get("moved") or ""),
+        stopped_by=next((str(each["stopped_by"]) for each in entries if each.get("stopped_by")), ""),
     )
 
 

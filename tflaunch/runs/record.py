@@ -244,6 +244,12 @@ class Record:
         with writing(self.path):
             write_object(self.path / "run.json", self.about)
 
+    def note_detached(self) -> None:
+        """Note that the run goes on without its launcher; raises RecordError."""
+        self.about = {**self.about, "detached": True}
+        with writing(self.path):
+            write_object(self.path / "run.json", self.about)
+
     def finish(self, outcome: Outcome) -> None:
         """Write how the run ended; raises RecordError.  The record stays locked until `close`."""
         with writing(self.path):

@@ -60,7 +60,8 @@ class RecordLogs:
             self.failure = sentence(error)
             raise RecordError(
                 f"cannot write {self.path(task, attempt)}: {self.failure}",
-                "The run goes on; its logs stay on the hosts, this machine's copies are no longer complete.",
+                "The run goes on; its logs stay on the hosts, this machine's copies are no longer complete, "
+                "and for that its exit code is 73 if nothing else fails.",
             ) from error
 
     def _opened(self, task: TaskId, attempt: int) -> _Log:

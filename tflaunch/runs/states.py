@@ -118,6 +118,7 @@ class RunState:
         default_factory=dict
     )  # host -> why the plan goes without it
     holds: Mapping[str, Any] | None = None  # what the watchdog says of it now: age_s, sentences, blind
+    stopped_by: str = ""  # who has asked for its end, if that is not its user
     moved: str = ""  # a sentence, if the task that writes checkpoints is on another host than before
 
     @property
@@ -168,6 +169,18 @@ class RunState:
     def running(self) -> int:
         """How many of its tasks are running."""
         return sum(task.state == "running" for task in self.tasks)
+
+    @property
+    def over(self) -> int:
+        """How many of its tasks have ended."""
+        return sum(task.state == "exited" for task in self.tasks)
+
+    @property
+    def seconds(self) -> float | None:
+        """How long it took, if it is over and that is known."""
+        if self.started is None or self.ended is None or self.alive:
+            return None
+        return max(0.0, self.ended - self.started)
 
     @property
     def gpus(self) -> int:

@@ -44,8 +44,10 @@ class Finished:
 class Visits:
     """One visit to each of several hosts.  It needs no record of a run, and no living agent of it."""
 
-    def __init__(self, opener: Opener, watcher: ProgressWatcher) -> None:
+    def __init__(self, opener: Opener, watcher: ProgressWatcher, as_user: str = "") -> None:
+        """`as_user`: visit the runs of that user, for which the log-in must be root's."""
         self._sessions = self.sessions = Sessions(opener, watcher.phase)
+        self._sessions.as_user = as_user
         self._unreachable: dict[str, ConnectError] = {}
         self.interrupts = self._sessions.interrupts
 
@@ -99,14 +101,15 @@ class Visits:
                 raise Stopped(item)
 
     def finish(
-        self, run_id: str, grace_s: float, phase: str = "stopping"
+        self, run_id: str, grace_s: float, phase: str = "stopping", by: str = ""
     ) -> tuple[dict[str, Finished], dict[str, ConnectError]]:
         """End all that is left of that run on every connected host, and check that nothing lives.
 
-        Returns what was found on each host, and the hosts that did not answer.  Raises Stopped.
+        `by` is who asks for it, if that is not the run's user.  Returns what was found on each host, and the hosts that
+        did not answer.  Raises Stopped.
         """
         names = list(self._sessions.by_host)
-        self._sessions.send(names, "finish", run=run_id, grace_s=grace_s)
+        self._sessions.send(names, "finish", run=run_id, grace_s=grace_s, by=by)
         replies, failures = self._sessions.gather("finished", names, grace_s + FINISH_MARGIN_S, phase)
         return {
             name: Finished(

@@ -9,5 +9,6 @@ linked      the loop of a command that stays with its hosts and dials lost ones 
 log_feed    the logs of the tasks on their way to the launcher
 log_lines   what may be shown of a log, or of any text from elsewhere
 asking      a question to the user while connections and leases live on
+keys        single keys that the user types while a command watches
 watcher     what a command shows to the person or program that watches it
 """

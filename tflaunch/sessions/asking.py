@@ -75,7 +75,7 @@ def _forget_what_was_typed() -> None:
     terminal = sys.stdin.fileno()
     # In the background tcflush would stop this process; in the foreground again, the question is shown anew.
     with contextlib.suppress(OSError, termios.error):
-        if _in_foreground(terminal):
+        if in_foreground(terminal):
             termios.tcflush(terminal, termios.TCIFLUSH)
 
 
@@ -101,7 +101,7 @@ def _read_line(terminal: int, wake: int, take: Callable[[str | None, bool], None
     while True:
         try:
             # A process that reads in the background is stopped by SIGTTIN, and then renews no lease.
-            mine = _in_foreground(terminal)
+            mine = in_foreground(terminal)
             ready, _, _ = select.select([wake, *([terminal] if mine else [])], [], [], _BACKGROUND_S)
             if wake in ready:
                 signals = os.read(wake, _LINE)
@@ -109,7 +109,7 @@ def _read_line(terminal: int, wake: int, take: Callable[[str | None, bool], None
                     return
                 if signal.SIGCONT in signals:
                     take(None, True)
-            elif terminal in ready and _in_foreground(terminal):
+            elif terminal in ready and in_foreground(terminal):
                 line = os.read(terminal, _LINE)
                 take(line.decode("utf-8", "replace") if line else None, False)
                 return
@@ -118,7 +118,8 @@ def _read_line(terminal: int, wake: int, take: Callable[[str | None, bool], None
             return
 
 
-def _in_foreground(terminal: int) -> bool:
+def in_foreground(terminal: int) -> bool:
+    """Whether this process may read that terminal; in the background a read would stop it."""
     try:
         return os.tcgetpgrp(terminal) == os.getpgrp()
     except OSError:  # not the controlling terminal: it has no background

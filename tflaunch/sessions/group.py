@@ -17,6 +17,7 @@ from tflaunch.protocol import machine, wire
 from tflaunch.protocol.errors import Breach, ConnectError
 from tflaunch.protocol.events import Interrupted
 from tflaunch.sessions import payload
+from tflaunch.sessions.interrupts import interrupts
 from tflaunch.sessions.probe import probed
 from tflaunch.sessions.session import Damaged, Ended, Said, Session, unexpected
 from tflaunch.sessions.wires import Opener, Wire
@@ -62,7 +63,13 @@ class Answered(NamedTuple):
     again: bool = False  # nothing was typed: this process was stopped, and the question may be off the screen
 
 
-Item = Said | Ended | Connected | Written | Interrupted | Answered
+class Typed(NamedTuple):
+    """The user has typed that key."""
+
+    key: str
+
+
+Item = Said | Ended | Connected | Written | Interrupted | Answered | Typed
 
 
 class Stopped(Exception):
@@ -124,6 +131,7 @@ class Sessions:
     def __init__(self, opener: Opener, phase: Callable[..., None], lease_s: float | None = None) -> None:
         """`phase` shows how far a step has come, as Watcher.phase does; with `lease_s`, leases last so long."""
         self.by_host: dict[str, Session] = {}
+        self.as_user = ""  # act for this user, on hosts where the log-in is root's
         self.heard: dict[str, float] = {}  # host -> when it last said anything (monotonic)
         self.ended: dict[str, ConnectError] = {}  # host -> why its wire has ended
         self._opener = opener
@@ -144,14 +152,8 @@ class Sessions:
     @contextlib.contextmanager
     def interrupts(self) -> Iterator[None]:
         """Inside, Ctrl-C and SIGTERM come through the queue; outside, they do what they did before."""
-        before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-        for number in before:
-            signal.signal(number, lambda number, _: self._queue.put(Interrupted(number)))
-        try:
+        with interrupts(self._queue.put):
             yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
 
     def connect(self, hosts: Iterable[Host], verb: str, run: str, first: Callable[[Host], bytes]) -> None:
         """Begin to connect to `hosts`; `first(host)` is sent right behind the loader.
@@ -179,7 +181,9 @@ class Sessions:
                     host = pending.get_nowait()
                 except queue.Empty:
                     return
-                line = payload.boot_line(verb, run, host.name, host.run_dir or "", host.python or "")
+                line = payload.boot_line(
+                    verb, run, host.name, host.run_dir or "", host.python or "", as_user=self.as_user
+                )
                 try:
                     channel = self._opener.open(host, line, loader + first(host))
                     self._queue.put(Connected(host, channel))
@@ -222,6 +226,7 @@ class Sessions:
         hosts.  Raises Stopped.
         """
         absent = AbsentHosts(unanswered)
+        line = ""
         replies: dict[str, wire.Message] = {}
         failures = {name: self.ended[name] for name in hosts if name in self.ended}
         missing = set(hosts) - failures.keys()
@@ -229,9 +234,8 @@ class Sessions:
         while missing:
             if phase:
                 awaited = fold(missing) if len(missing) <= AWAITED_SHOWN else ""
-                self._phase(
-                    phase, len(replies), len(hosts), awaited, moved=moved() if moved is not None else None
-                )
+                now_moved = moved() if moved is not None else None
+                self._phase(phase, len(replies), len(hosts), awaited, moved=now_moved, line=line)
             if (gone := absent.given_up(missing)) and self.by_host:
                 failures |= gone
                 self.stop_waiting(gone)
@@ -246,6 +250,8 @@ class Sessions:
                 case Said(name, message) if name in missing and message.type == wanted:
                     replies[name] = message
                     missing.remove(name)
+                case Said(name, message) if name in missing and message.type == "preparing":
+                    line = f"{name}: {message['line']}"
                 case Said(_, message) if message.type == "expired" and wanted in LAST_WORDS:
                     continue  # the wanted message follows
                 case item if interrupted := interruption(item):

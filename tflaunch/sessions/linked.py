@@ -14,7 +14,7 @@ from tflaunch.lifecycle.links import Links
 from tflaunch.protocol.errors import Breach, ConnectError
 from tflaunch.protocol.events import Interrupted
 from tflaunch.protocol.wire import Message
-from tflaunch.sessions.group import Item, Sessions, Stopped, Written
+from tflaunch.sessions.group import Item, Sessions, Stopped, Typed, Written
 from tflaunch.sessions.session import Ended, Said
 from tflaunch.sessions.watcher import Watcher
 
@@ -63,6 +63,8 @@ class Linked:
                 self.interrupted(item)
             case Written(host, size):
                 self.written(host, size)
+            case Typed(key):
+                self.typed(key)
             case Ended(host, Breach() as error):
                 self.give_up(host, error)
             case Ended(host, error):
@@ -99,6 +101,9 @@ class Linked:
 
     def written(self, host: str, size: int) -> None:
         """That many log bytes of that host have been shown."""
+
+    def typed(self, key: str) -> None:
+        """The user has typed that key."""
 
     def interrupted(self, signal: Interrupted) -> None:
         """End the command, as the user wants: raise Stopped."""

@@ -6,6 +6,7 @@ import functools
 import hashlib
 import importlib.util
 import marshal
+import re
 import shlex
 import threading
 import warnings
@@ -73,8 +74,28 @@ while len(got)<size:
   sys.exit("tflaunch: a start-up file of the login shell has read what was sent to the agent")
 _signal.alarm(0);exec(zlib.decompressobj().decompress(got))
 """
-_CODE = (line for line in _READ.splitlines() if not line.lstrip().startswith("#"))
+_CODE = [line for line in _READ.splitlines() if not line.lstrip().startswith("#")]
 READER = 'exec("""' + "\\n".join(_CODE) + '""")'
+
+# Before the reader, where root acts for another user: root's process becomes that user's before it looks at any file,
+# and begins anew, without root's memory and variables; root's own Python may lie where that user cannot read it.
+_AS_USER = """\
+import os,pwd,sys
+u="%s"
+try:p=pwd.getpwnam(u)
+except KeyError:sys.exit("tflaunch: this host knows no user "+u)
+if not os.getuid()==p.pw_uid:
+ if os.getuid():sys.exit("tflaunch: only root may act for "+u+" on this host: log in there as root")
+ for k in list(os.environ):
+  if k not in ("PATH","LANG","TFLAUNCH_BOOT","TFLAUNCH_NAMED"):del os.environ[k]
+ os.initgroups(u,p.pw_gid);os.setgid(p.pw_gid);os.setuid(p.pw_uid)
+ os.chdir("/")
+ os.environ.update(HOME=p.pw_dir,USER=u,LOGNAME=u,XDG_RUNTIME_DIR="/run/user/%%d"%%p.pw_uid)
+ for e in ("/usr/bin/python3","/usr/local/bin/python3",sys.executable):
+  if os.access(e,os.X_OK):os.execv(e,[e,"-I","-S","-X","utf8","-c",os.environ["TFLAUNCH_BOOT"]]+sys.argv[1:])
+ sys.exit("tflaunch: no python3 that "+u+" may run on this host")
+"""
+USER_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@+-]{0,63}\$?")
 
 # Only the loader is sent at every boot; a host that has not stored this agent yet asks for the rest.
 _LOADER = "tflaunch.agent.loader"
@@ -168,9 +189,32 @@ def loader() -> bytes:
     return zlib.compress(script.encode("utf-8"), 9)
 
 
-def boot_line(verb: str, run: str = "", host: str = "", run_dir: str = "", python: str = "") -> str:
-    """The command for the login shell of a host; its stdin then gets `loader()`, and frames after it."""
-    words = [READER, python, "tflaunch-agent", str(len(loader())), verb, run, host, run_dir]
+def reader_as(user: str) -> str:
+    """The reader for root's log-in that acts for that user; raises ValueError for what is no name of an account."""
+    if not USER_NAME.fullmatch(user):
+        raise ValueError(user)
+    return 'exec("""' + "\\n".join([*(_AS_USER % user).splitlines(), *_CODE]) + '""")'
+
+
+def boot_line(
+    verb: str, run: str = "", host: str = "", run_dir: str = "", python: str = "", *, as_user: str = ""
+) -> str:
+    """The command for the login shell of a host; its stdin then gets `loader()`, and frames after it.
+
+    `as_user`: root's process acts for that user, and has that user's rights; no `python` of a hostfile runs as root.
+    """
+    if as_user:
+        python = ""
+    words = [
+        reader_as(as_user) if as_user else READER,
+        python,
+        "tflaunch-agent",
+        str(len(loader())),
+        verb,
+        run,
+        host,
+        run_dir,
+    ]
     return f"exec /bin/sh -c '{FIND_PYTHON}' " + " ".join(shlex.quote(word) for word in words)
 
 

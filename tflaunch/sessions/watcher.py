@@ -14,7 +14,14 @@ class ProgressWatcher(Protocol):
     """Shows how far a step has come."""
 
     def phase(
-        self, name: str, done: int, total: int, note: str = "", *, moved: tuple[int, int] | None = None
+        self,
+        name: str,
+        done: int,
+        total: int,
+        note: str = "",
+        *,
+        moved: tuple[int, int] | None = None,
+        line: str = "",
     ) -> None: ...
 
 

@@ -4,7 +4,8 @@
     key_files, keys, known_hosts, host_key         the user's keys and the servers'
     client, connection, login, transport, channel  tflaunch's own SSH client, by fabric and paramiko
     openssh, openssh_log, openssh_failures         the system's `ssh`, what its log says, and why it did not log in
-    deadline, dropped, failures, sockets, child    what both need
+    deadline, dropped, failures, refused_keys,     what both need
+    sockets, child
 
 Only connection, login, transport, channel and private_keys import fabric and paramiko, which take a quarter of a second
 to load: `client` imports them while the first servers answer the dial.

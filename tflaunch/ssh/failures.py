@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from tflaunch.protocol.errors import ConnectError, NoThreads
 from tflaunch.ssh.deadline import Deadline, NameTimeout
+from tflaunch.ssh.refused_keys import RefusedKey
 from tflaunch.ssh.target import Target
 
 SLOW = "check the network between, or give --connect-timeout"
@@ -101,17 +102,29 @@ def key_revoked(kind: str, place: str) -> ConnectError:
     )
 
 
-def key_unknown_remedy(fingerprint: str, target: Target) -> str:
-    """What to do about a host key that no known_hosts file has."""
-    return f"compare {fingerprint} with what its administrator says, then `{target.ssh}` once, or use --accept-new"
+def key_unknown(kind: str, fingerprint: str, target: Target, *, certificates: bool = False) -> ConnectError:
+    """Why tflaunch refuses a host whose key no known_hosts file has; `certificates`: but one of its authority."""
+    message = f"the server's {kind} host key is unknown"
+    otherwise = ""
+    if certificates:
+        message += " (a @cert-authority line speaks of it, but certificates are not checked)"
+        otherwise = or_openssh("", "checks certificates")
+    remedy = f"compare {fingerprint} with what its administrator says, then `{target.ssh}` once, or use --accept-new"
+    return RefusedKey(message, remedy + otherwise, kind=kind, fingerprint=fingerprint, otherwise=otherwise)
 
 
-def key_changed(kind: str, place: str, fingerprint: str, forget: str, target: Target) -> ConnectError:
-    """Why tflaunch refuses a host whose key is not the one at `place`; `forget` removes that key."""
-    return ConnectError(
+def key_changed(
+    kind: str, place: str, fingerprint: str, forget: str, target: Target, *, known_as: str
+) -> ConnectError:
+    """Why tflaunch refuses a host whose key is not the one at `place`, which `known_as` begins; `forget` removes it."""
+    return RefusedKey(
         f"the server's {kind} host key is not the one in {place}",
         f"either the host was installed anew or someone intercepts the connection: compare {fingerprint} with what its "
         f"administrator says, then `{forget}` and `{target.ssh}` once",
+        kind=kind,
+        fingerprint=fingerprint,
+        place=place,
+        known_as=known_as,
     )
 
 

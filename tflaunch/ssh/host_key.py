@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tflaunch.protocol.errors import ConnectError
-from tflaunch.ssh.failures import key_changed, key_revoked, key_unknown_remedy, or_openssh
+from tflaunch.ssh.failures import key_changed, key_revoked, key_unknown
 from tflaunch.ssh.known_hosts import KnownHosts, KnownKey, fingerprint
 from tflaunch.ssh.target import SSH_PORT, Target, known_hosts_name
 
@@ -37,13 +37,15 @@ class HostKeyCheck:
         if own:
             line = next((line for line in own if line.kind == kind), own[0])
             forget = f"ssh-keygen -R '{self._target.host_key_name}' -f {line.path}"
-            raise key_changed(kind, str(line), fingerprint(key), forget, self._target)
+            name = self._target.host_key_name
+            raise key_changed(kind, str(line), fingerprint(key), forget, self._target, known_as=name)
         if not self._accept_new:
-            remedy, certificates = key_unknown_remedy(fingerprint(key), self._target), ""
-            if any(line.marker == "@cert-authority" for line in lines):
-                certificates = " (a @cert-authority line speaks of it, but certificates are not checked)"
-                remedy = or_openssh(remedy, "checks certificates")
-            raise ConnectError(f"the server's {kind} host key is unknown{certificates}", remedy)
+            raise key_unknown(
+                kind,
+                fingerprint(key),
+                self._target,
+                certificates=any(line.marker == "@cert-authority" for line in lines),
+            )
         try:
             self._known.add(self._target.host_key_name, kind, key, hashed=self._target.hash_known_hosts)
         except OSError as error:

@@ -35,7 +35,8 @@ class KeyFile:
     public: bytes = b""  # the public half as SSH sends it; b"" where it is not known
     encrypted: bool = False
     problem: str = ""  # why the key cannot be used
-    remedy: str = ""
+    remedy: str = ""  # what ssh would warn of, too
+    unlocking: str = ""  # what makes an encrypted key usable that no passphrase has opened
     key: PKey | None = None
 
 

@@ -5,6 +5,7 @@ What needs paramiko, the private keys themselves, is in `tflaunch.ssh.private_ke
 
 from __future__ import annotations
 
+import shlex
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -34,7 +35,7 @@ class Offers:
 
     keys: tuple[Offer, ...]
     skipped: tuple[str, ...]
-    remedy: str = ""  # for the first key that is skipped because others may read it
+    remedy: str = ""  # for the first skipped key that the user can make usable
     token: bool = False  # a skipped key is on a FIDO token
 
 
@@ -78,7 +79,7 @@ class Keys:
                 keys.append(Offer(held[file.public], f"{path} (ssh-agent)"))
             elif file.problem and (target.identities_named or path.exists()):
                 skipped.append(f"{path}: {file.problem}")
-                remedies += [file.remedy] if file.remedy else []
+                remedies += [each for each in (file.remedy, file.unlocking) if each]
         if not target.identities_only:
             offered = {offer.key.asbytes() for offer in keys}
             keys += [
@@ -121,6 +122,9 @@ def _unlock(file: KeyFile, ask: Callable[[str], str] | None) -> None:
     """Ask for the passphrase, and read the private key with it; else say in `problem` why it cannot be used."""
     from tflaunch.ssh import private_keys
 
+    file.unlocking = (
+        f"`ssh-add {shlex.quote(str(file.path))}` asks for its passphrase once, for all that follows"
+    )
     if ask is None:
         file.problem = "encrypted, and there is no terminal to ask for its passphrase (ssh-add it before)"
         return

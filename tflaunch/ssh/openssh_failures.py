@@ -17,7 +17,7 @@ from tflaunch.ssh.failures import (
     key_changed,
     key_list,
     key_revoked,
-    key_unknown_remedy,
+    key_unknown,
     not_ssh,
     session_refused,
     too_many_keys,
@@ -97,9 +97,7 @@ def _of_host_key(log: SshLog, text: str, target: Target) -> ConnectError | None:
     if found := re.search(r"revoked by file (.*)|is marked as revoked|WARNING: REVOKED HOST KEY", text):
         return key_revoked(kind, found[1] or "known_hosts")
     if "Host key verification failed" in text or "host key is known for" in text:
-        return ConnectError(
-            f"the server's {kind} host key is unknown", key_unknown_remedy(log.host_key, target)
-        )
+        return key_unknown(kind, log.host_key, target)
     if found := _ALGORITHM.search(text):
         return ConnectError(
             f"the server has no {found[1]} in common with `ssh` here: it offers {found[2][:300]}",
@@ -192,7 +190,7 @@ def _changed_key(log: SshLog, text: str, target: Target) -> ConnectError:
     place = f"{path}:{found[2]}" if found else "known_hosts"
     name = known_hosts_name(target.hostname, target.port)
     forget = f"ssh-keygen -R '{name}' -f {shlex.quote(path)}"
-    return key_changed(log.host_key_kind, place, log.host_key, forget, target)
+    return key_changed(log.host_key_kind, place, log.host_key, forget, target, known_as=name)
 
 
 def _refused(log: SshLog, methods: list[str], target: Target) -> ConnectError:

@@ -8,7 +8,7 @@ that does not answer, or is not reached, is left out of all turns that follow: t
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +25,12 @@ SLOW_STEP = (
     "`ethtool DEVICE` on both hosts shows what speed their links have agreed on; look at the cable, the port of the"
     " switch, and at what else sends there"
 )
+LONG_STEP = (
+    "no cable is to blame: over a long way one connection waits for its acknowledgements; let hosts that are near each "
+    "other train together (--exclude, --worker-hosts), or raise the limits of net.ipv4.tcp_rmem and tcp_wmem on both"
+)
+_LONG_MS = 2.0  # within a building it is less ...
+_LONGER = 5  # ... and a long way takes so many times the median
 
 
 @dataclass(frozen=True)
@@ -125,4 +131,16 @@ def odd_ways(found: Mapping[str, Mapping[str, Throughput]]) -> Iterator[Odd]:
         own = [speeds[pair] for pair in pairs]
         span = speed(min(own)) if len(own) == 1 else f"{speed(min(own))} to {speed(max(own))}"
         usual = f"the median of the {len(speeds)} ways is {speed(statistics.median_high(speeds.values()))}"
-        yield Odd(hosts, f"{name}: {span}, {usual}", SLOW_STEP)
+        if there_and_back := _long([ways[pair] for pair in pairs], ways.values()):
+            yield Odd(hosts, f"{name}: {span}, {usual}; {there_and_back}", LONG_STEP)
+        else:
+            yield Odd(hosts, f"{name}: {span}, {usual}", SLOW_STEP)
+
+
+def _long(late: Sequence[Throughput], every: Iterable[Throughput]) -> str:
+    """How long these slow ways are, if that explains that they are slow: they are long, and lose nothing."""
+    usual = statistics.median([each.rtt_ms for each in every if each.bits_per_s is not None])
+    least = min(each.rtt_ms for each in late)
+    if least < max(_LONG_MS, _LONGER * usual) or any(each.lost for each in late):
+        return ""
+    return f"packets take {least:.3g} ms there and back, and {usual:.2g} ms on half of the ways"

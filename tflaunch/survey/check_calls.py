@@ -100,7 +100,7 @@ class Calling:
         replies: Replies,
         answers: Mapping[str, HostAnswer],
         key: str,
-        phase: Callable[[str, int, int, str], None],
+        phase: Callable[..., None],
     ) -> None:
         """With `key` a called agent proves that it belongs to this check; `phase` shows how far the turns have come."""
         self._sessions, self._replies, self._answers = sessions, replies, answers

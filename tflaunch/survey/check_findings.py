@@ -23,6 +23,7 @@ from tflaunch.planning.inventory import HostFacts
 from tflaunch.protocol import dialling
 from tflaunch.protocol.errors import EXIT_CONNECT, EXIT_LAUNCH
 from tflaunch.protocol.job import JobSpec
+from tflaunch.ssh.refused_keys import together
 from tflaunch.survey import check_bandwidth
 from tflaunch.survey.check_answers import CheckAnswers, HostAnswer, Row, TaskAnswer, is_open
 
@@ -56,7 +57,9 @@ class Finding:
     hosts: tuple[str, ...]
     what: str
     fix: str = ""
-    lines: tuple[str, ...] = ()  # what the task printed on the first of these hosts
+    lines: tuple[
+        str, ...
+    ] = ()  # what the task printed on the first of these hosts, or how hosts without a wire differ
 
 
 @dataclass(frozen=True)
@@ -93,9 +96,9 @@ class Findings:
         return {host: each.level for each in reversed(self.all) for host in each.hosts}
 
     def _findings(self) -> Iterator[Finding]:
+        for failed in together({each.host.name: each.error for each in self.answers.hosts if each.error}):
+            yield Finding("error", "connection", failed.hosts, failed.cause, failed.whole_hint, failed.lines)
         for each in self.answers.hosts:
-            if each.error is not None:
-                yield Finding("error", "connection", (each.host.name,), each.error.message, each.error.hint)
             if each.facts is not None:
                 for level, topic, what, fix, *lines in self._of_host(each, each.facts):
                     yield Finding(level, topic, (each.host.name,), what, fix, *lines)

@@ -26,7 +26,7 @@ class Replies:
         self,
         sessions: Sessions,
         answers: Mapping[str, HostAnswer],
-        phase: Callable[[str, int, int, str], None],
+        phase: Callable[..., None],
         connect_s: float,
     ) -> None:
         """`answers` says which hosts have sent their facts; `phase` shows the user what the launcher waits for."""
@@ -79,11 +79,12 @@ class Replies:
         `phase` is what the user is shown meanwhile; `hear` gets each such message as it comes; `absent` gives up hosts
         that do not answer on TCP.  Raises Stopped.
         """
+        line = ""
         deadline = self._sessions.awake_s + timeout_s
         while missing := set(hosts) - self._settled(type):
             if phase:
                 named = fold(sorted(missing)) if len(missing) <= AWAITED_SHOWN else ""
-                self._phase(phase, len(hosts) - len(missing), len(hosts), named)
+                self._phase(phase, len(hosts) - len(missing), len(hosts), named, line=line)
             now, until = time.monotonic(), deadline + self._sessions.slept_s
             if now >= until:
                 break
@@ -99,6 +100,8 @@ class Replies:
                     pass  # another `tflaunch stop` ends the check too
                 case item if interrupted := interruption(item):
                     raise Stopped(interrupted)
+                case Said(name, message) if message.type == "preparing":
+                    line = f"{name}: {message['line']}"
                 case Said(name, message):
                     self._said[name, message.type] = message
                     if hear is not None and message.type == type:

@@ -61,7 +61,7 @@ class CheckRun:
         self,
         hostfile: Hostfile,
         connections: Connections,
-        phase: Callable[[str, int, int, str], None],
+        phase: Callable[..., None],
         *,
         timeout_s: float,
         connect_s: float,

@@ -310,7 +310,7 @@ def table(overview: Overview) -> str:
 
 
 def one_line(overview: Overview) -> str:
-    """All devices in a form that a script can split: `gpu01:0,2 gpu02:1`; "" when there is none."""
+    """The devices of `overview` in a form that a script can split: `gpu01:0,2 gpu02:1`; "" when there is none."""
     found = (
         (machine.names[0], ",".join(device.label for device in machine.gpus_or_instances))
         for machine in overview.machines

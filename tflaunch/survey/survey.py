@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import signal
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ class _Contact:
 
     host: Host
     facts: HostFacts | None = None
-    facts_at: float = 0.0  # when they came (monotonic)
+    facts_at: float = 0.0  # when they came (monotonic); all other times are Sessions.awake_s
     error: ConnectError | None = None
     until: float | None = None  # the launcher waits for an answer until then; None: it does not wait
     asked: bool = False  # a question is not answered yet, though the launcher may no longer wait
@@ -61,7 +62,7 @@ class Survey:
         """Ask every host; yields whenever there is news, and ends when all have answered or failed.  Raises Stopped."""
         self._dial(list(self._contacts.values()))
         while self._awaits():
-            if self._hear(time.monotonic() + self._timeout_s):
+            if self._hear(self._sessions.awake_s + self._timeout_s):
                 yield
 
     def watch(self, every_s: float) -> Iterator[bool]:
@@ -72,9 +73,9 @@ class Survey:
         """
         self._dial(list(self._contacts.values()))
         while True:
-            due = time.monotonic() + every_s
+            due = self._sessions.awake_s + every_s
             round_over = False
-            while (now := time.monotonic()) < due:
+            while (now := self._sessions.awake_s) < due:
                 if not round_over and not self._awaits():
                     round_over = True
                     yield True
@@ -83,6 +84,10 @@ class Survey:
             if not round_over:
                 yield True
             self._ask_again()
+
+    def stop(self) -> None:
+        """Have `once` or `watch`, in another thread, raise Stopped as for Ctrl-C."""
+        self._sessions.put(Interrupted(signal.SIGINT))
 
     def close(self) -> None:
         """End all visits."""
@@ -93,7 +98,7 @@ class Survey:
 
     def _dial(self, contacts: list[_Contact]) -> None:
         waves = -(-len(contacts) // CONNECT_THREADS)  # CONNECT_THREADS hosts connect at a time
-        until = time.monotonic() + self._timeout_s * waves
+        until = self._sessions.awake_s + self._timeout_s * waves
         for each in contacts:
             each.asked, each.until, each.retry_at = True, until, None
             each.greeted = each.given_up = False
@@ -101,7 +106,7 @@ class Survey:
         self._sessions.connect([each.host for each in contacts], "visit", "", lambda _: question)
 
     def _ask_again(self) -> None:
-        now = time.monotonic()
+        now = self._sessions.awake_s
         lost = [
             each for each in self._contacts.values() if each.retry_at is not None and each.retry_at <= now
         ]
@@ -115,11 +120,11 @@ class Survey:
     def _hear(self, deadline: float) -> bool:
         """Take messages until the deadline or, once one is news, for TICK_S; returns whether there is news."""
         news = False
-        while (now := time.monotonic()) < deadline:
+        while (now := self._sessions.awake_s) < deadline:
             wake = min(
                 [deadline, *(each.until for each in self._contacts.values() if each.until is not None)]
             )
-            came = self._take(self._sessions.next(wake))
+            came = self._take(self._sessions.next(wake + self._sessions.slept_s))
             came = self._give_up_late() or came
             if not self._awaits() and came:
                 return True
@@ -157,7 +162,7 @@ class Survey:
 
     def _give_up_late(self) -> bool:
         """Stop waiting for hosts whose time is up, though a slow one may still answer; returns whether any was."""
-        now = time.monotonic()
+        now = self._sessions.awake_s
         late = [each for each in self._contacts.values() if each.until is not None and each.until <= now]
         for each in late:
             each.until = None
@@ -186,7 +191,7 @@ class Survey:
             session.close()
         contact.until, contact.asked = None, False
         first, most = RETRY_S
-        contact.retry_at = time.monotonic() + min(most, first * 2**contact.tries)
+        contact.retry_at = self._sessions.awake_s + min(most, first * 2**contact.tries)
         contact.tries += 1
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -83,6 +83,7 @@ class Reporter(RunWatcher, Protocol):
     def begins(
         self, run_id: str, total: int, left: int, seats: Sequence[Seat], metric: Metric | None
     ) -> None: ...
+    def leaves(self, run_id: str, left: int, leave: Callable[[], None]) -> None: ...
     def planned(self, planned: Planned) -> None: ...
     def progress(self, progress: Progress) -> None: ...
     def trial(self, trial: Trial, started: TaskStarted, seat: Seat) -> None: ...
@@ -170,9 +171,19 @@ class SweepController(Monitor):
         return self.state.hosts
 
     @property
+    def all_hosts(self) -> frozenset[str]:
+        """See Ending."""
+        return self.state.all_hosts
+
+    @property
     def phase(self) -> str:
         """See State."""
         return self.state.phase
+
+    @property
+    def status(self) -> str:
+        """How it ends, as far as is known now."""
+        return self.state.status
 
     @property
     def lost(self) -> Mapping[str, str]:

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import itertools
 import shlex
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tflaunch.hosts import Hostfile
-from tflaunch.launch.afterwards import fetch_outputs, nothing_left, verify
+from tflaunch.launch.afterwards import fetch_outputs, final_outcome, nothing_left, verify
 from tflaunch.launch.cluster import Cluster
 from tflaunch.launch.launch import tunnel_of
 from tflaunch.launch.placing import consent_for
@@ -28,7 +30,7 @@ from tflaunch.planning.cluster_plan import ClusterPlan
 from tflaunch.planning.environments import PREPARE_TIMEOUT_S
 from tflaunch.planning.inventory import Inventory
 from tflaunch.planning.usable_hosts import usable_hosts
-from tflaunch.protocol.errors import EXIT_NO_METRIC, ConnectErrors, FetchError, RecordError, StopError
+from tflaunch.protocol.errors import EXIT_NO_METRIC, ConnectErrors, RecordError, StopError
 from tflaunch.protocol.outcome import Outcome
 from tflaunch.runs.hidden_values import VALUE_LEFT_OUT
 from tflaunch.runs.record import hostfile_from
@@ -63,6 +65,7 @@ from tflaunch.sweeps.trials import Params, Trial, arguments, numbered
 if TYPE_CHECKING:
     from tflaunch.runs.tunnel import Tunnel
 
+LAUNCHER_LOG = "launcher.log"  # in the record of a sweep that has left its terminal: what it has said since
 ALL_DONE = "all trials have succeeded before; nothing is left to run"
 
 
@@ -109,16 +112,28 @@ def dry(request: SweepRequest, connections: Connections, reporter: Reporter) -> 
     return 0
 
 
-def sweep(request: SweepRequest, connections: Connections, reporter: Reporter) -> int:
+def sweep(
+    request: SweepRequest,
+    connections: Connections,
+    reporter: Reporter,
+    leave: Callable[[Path], None] | None = None,
+) -> int:
     """Run the trials that have not succeeded yet, and report; returns the exit code.
 
+    leave: leaves the terminal, for a file; it is called when the hosts are ready.
     Raises TflaunchError or Stopped when the sweep could not start; then nothing of it is left on the hosts.
     """
     with tunnel_of(request.run) as tunnel:
-        return _sweep(request, connections, reporter, tunnel)
+        return _sweep(request, connections, reporter, tunnel, leave)
 
 
-def _sweep(request: SweepRequest, connections: Connections, reporter: Reporter, tunnel: Tunnel | None) -> int:
+def _sweep(
+    request: SweepRequest,
+    connections: Connections,
+    reporter: Reporter,
+    tunnel: Tunnel | None,
+    leave: Callable[[Path], None] | None,
+) -> int:
     begun = time.monotonic()
     record = record_of(request)
     is_new = record.read(TRIALS) is None
@@ -142,17 +157,19 @@ def _sweep(request: SweepRequest, connections: Connections, reporter: Reporter, 
                 return _nothing_left(request, results, (everything, wanted), seed, reporter)
         results.keep_trials(everything, seed, {**results.about, **about_sweep(request)})
         work = Work(request, results, wanted, left, begun, curves_before(request, results))
-        controller, outcome, fetched = _run(work, connections, reporter, tunnel)
-        controller.end()
+        outcome, fetched = _run(work, connections, reporter, tunnel, leave)
         outcome = with_metric_failure(outcome, request, results, wanted)
+        recorded = not (record.logs.failure or results.failure)
         try:
             record.finish(outcome)
             results.write_table(request.metric.name if request.metric else "")
         except RecordError as error:
+            recorded = False
             reporter.warn(f"{error.message}. {error.hint}")
+        outcome = final_outcome(outcome, recorded=recorded, fetched=fetched)
         reporter.report(outcome)
         reporter.summary(_summary(request, results, wanted))
-        return outcome.exit_code or (0 if fetched else FetchError.exit_code)
+        return outcome.exit_code
     except BaseException:
         if is_new and not any((record.path / "logs").iterdir()):  # no trial has started
             record.discard()
@@ -232,9 +249,13 @@ def _recorded(run: Request, results: Results, inventory: Inventory) -> Hostfile:
 
 
 def _run(
-    work: Work, connections: Connections, reporter: Reporter, tunnel: Tunnel | None
-) -> tuple[SweepController, Outcome, bool]:
-    """Run the trials; returns (the controller, the outcome, whether all outputs were fetched)."""
+    work: Work,
+    connections: Connections,
+    reporter: Reporter,
+    tunnel: Tunnel | None,
+    leave: Callable[[Path], None] | None,
+) -> tuple[Outcome, bool]:
+    """Run the trials; returns (the outcome, whether all outputs were fetched)."""
     run, finder = work.request.run, SeatFinder(work.request)
     cluster = Cluster(run.run_id, connections, reporter, run.lease_s)
     with cluster.interrupts(), nothing_left(cluster, reporter):
@@ -246,14 +267,20 @@ def _run(
         starter = Starter(cluster)
         _stage(work, roll, starter, seating)
         reporter.begins(run.run_id, len(work.wanted), len(work.left), seating.seats, work.request.metric)
+        if leave is not None:
+            log = work.results.record.path / LAUNCHER_LOG
+            reporter.leaves(run.run_id, len(work.left), functools.partial(leave, log))
         steering = starter.release({}, 0, controller.read, work.results.record.logs)
         if tunnel is not None:
             _show_tensorboard(steering, controller, run, tunnel, reporter)
         steering.drive(controller, controller)
         state = controller.state
         seconds = time.monotonic() - work.begun
-        steering.tell_outcome(outcome_of(state, run.run_id, seconds, unverified=dict(state.lost)))
         missing = steering.drain(DRAIN_AFTER_CTRL_C_S) if state.interrupts else steering.drain()
+        controller.end()
+        ended = outcome_of(state, run.run_id, seconds, unverified=dict(state.lost))
+        # Only now is every log here: a sweep none of whose trials printed the metric has failed.
+        steering.tell_outcome(with_metric_failure(ended, work.request, work.results, work.wanted))
         host_logs = steering.log_paths()
         fetched = fetch_outputs(run, steering, state, reporter)
         cluster.close()
@@ -270,7 +297,7 @@ def _run(
         host_logs=host_logs,
         record=str(work.results.record.path),
     )
-    return controller, outcome, fetched
+    return outcome, fetched
 
 
 def _stage(work: Work, roll: RollCall, starter: Starter, seating: Seating) -> None:

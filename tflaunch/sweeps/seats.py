@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +16,8 @@ from tflaunch.planning.cluster_plan import TaskPlan
 from tflaunch.planning.command import Command, image
 from tflaunch.planning.environments import setup
 from tflaunch.planning.gpu_choice import choose
-from tflaunch.planning.inventory import Inventory, when_free
+from tflaunch.planning.gpu_limits import left_of, too_many, within_hosts
+from tflaunch.planning.inventory import GpuOrInstance, Inventory, when_free
 from tflaunch.planning.plan import places, usable_gpus
 from tflaunch.planning.taking import Share
 from tflaunch.protocol.errors import PlanError
@@ -24,6 +27,7 @@ from tflaunch.sweeps.lifecycle import Seat
 from tflaunch.sweeps.results import Metric
 from tflaunch.sweeps.trials import Params, Trial, arguments, plain
 
+Place = tuple[Host, tuple[GpuOrInstance, ...]]
 # For trials that share a GPU: else TensorFlow takes all of its memory.
 SHARING: Mapping[str, str] = {"TF_FORCE_GPU_ALLOW_GROWTH": "true"}
 
@@ -83,7 +87,11 @@ class SeatFinder:
             slots = None if host.slots is None else max(0, host.slots - len(mine))
             hosts.append(dataclasses.replace(host, gpus=gpus, slots=slots))
         hostfile = dataclasses.replace(self.hostfile, hosts=tuple(hosts))
-        seen = choose(inventory, request.run.gpus, request.run.hostfile)
+        chosen = choose(inventory, request.run.gpus, request.run.hostfile)
+        own = Counter({seat.host: 0 for seat in held})
+        for seat in held:
+            own[seat.host] += 0 if seat.share else len(seat.gpus)
+        seen = within_hosts(chosen, hostfile, own)
         try:
             found = places(request.run.job, hostfile, seen, notes)
         except PlanError as error:
@@ -95,8 +103,23 @@ class SeatFinder:
             )
         return [
             Seat(host.name, tuple(gpu.uuid for gpu in gpus), tuple(gpu.label for gpu in gpus))
-            for host, gpus in found
+            for host, gpus in self._within(found, inventory, own.total())
         ]
+
+    def _within(self, found: Sequence[Place], inventory: Inventory, own: int) -> Sequence[Place]:
+        """The first of these places, as many as the limit of the user's GPUs on all hosts allows.
+
+        The sweep has `own` GPUs already.  Raises PlanError where none is allowed.
+        """
+        limit = self.request.run.gpu_limit
+        if limit is None:
+            return found
+        left = left_of(limit, inventory) - own
+        sums = itertools.accumulate(len(gpus) for _, gpus in found)
+        allowed = [place for place, total in zip(found, sums, strict=True) if total <= left]
+        if found and not allowed:
+            raise too_many(limit, len(found[0][1]), inventory)
+        return allowed
 
     def shared(self, places: Sequence[Seat]) -> tuple[Seat, ...]:
         """The seats that these places make: `per_gpu` on each."""

@@ -31,12 +31,21 @@ def test_one_task_of_each_interpreter_reads_the_program_unless_it_is_known_what_
         request("worker/6", cwd="/code", **venv),
         request("worker/7", argv=[sys.executable, "a.py"]),
     ]
-    known = syntax.who_checks(requests, {"file": "a.py", "read_by": HERE})
+    known = syntax.who_checks(requests, {"": {"file": "a.py", "read_by": HERE}})
     assert sorted(known) == ["worker/1", "worker/3", "worker/4", "worker/5"]
     assert set(known.values()) == {"a.py"}
     for unknown in ("", "2.7"):
-        found = syntax.who_checks(requests, {"file": "a.py", "read_by": unknown})
+        found = syntax.who_checks(requests, {"": {"file": "a.py", "read_by": unknown}})
         assert sorted(found) == ["worker/0", *sorted(known), "worker/7"]
+
+
+def test_the_tasks_of_a_job_with_a_program_of_its_own_read_that_one() -> None:
+    requests = [request("worker/0"), request("data/0"), request("data/1"), request("shell/0")]
+    own = {"file": "server.py", "read_by": ""}
+    programs = {"": {"file": "a.py", "read_by": "2.7"}, "data": own, "shell": None}
+    assert syntax.who_checks(requests, programs) == {"worker/0": "a.py", "data/0": "server.py"}
+    assert syntax.who_checks(requests, {"data": own}) == {"data/0": "server.py"}
+    assert syntax.who_checks(requests, {"": None, "data": own}) == {"data/0": "server.py"}
 
 
 def test_what_is_told_of_a_program_is_what_this_python_makes_of_it(tmp_path: Path) -> None:

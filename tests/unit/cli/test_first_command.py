@@ -408,6 +408,18 @@ def test_what_is_wrong_in_the_hostfile_alone_is_told_of_all_hosts_at_once(tmp_pa
             "tflaunch run hosts.yaml trainer.py",
         ),
         ("help lgos", "tflaunch has no command 'lgos'; did you mean logs?", "tflaunch logs --help"),
+        (
+            "--workers 4 run hosts.yaml trainer.py",
+            "--workers stands before run; options of a command stand behind it",
+            "tflaunch run --workers 4 hosts.yaml trainer.py",
+        ),
+        (
+            "--json gpus",
+            "--json stands before gpus; options of a command stand behind it",
+            "tflaunch gpus --json",
+        ),
+        ("-V", "tflaunch has no option -V", "did you mean --version?"),
+        ("run --hlep", "tflaunch run has no option --hlep", "did you mean --help?"),
         ("--versoin", "tflaunch has no option --versoin", "did you mean --version?"),
         ("lits", "tflaunch has no command 'lits'; did you mean ps?", "tflaunch ps"),
     ],

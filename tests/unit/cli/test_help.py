@@ -108,6 +108,7 @@ def test_a_page_of_help_fits_the_terminal_and_begins_with_what_is_needed_first(
     blocks = page.split("\n\n")
     assert blocks[0].startswith(f"Usage: tflaunch {verb}".rstrip())
     assert blocks[2].startswith("Examples:\n  tflaunch ")
+    assert "Exit code: " not in page  # they are data: tflaunch/cli/exit_codes.py
     assert not re.search(r"<|>(?! hosts\.schema)|\[\[|\{HOSTS|\\\[|None", page)
     titles = re.findall(r"^(\w[\w ,]*):$", page, re.MULTILINE)
     assert titles[-1] == "Exit codes"
@@ -135,6 +136,7 @@ def test_help_is_a_verb_too(
 ) -> None:
     page = shown(monkeypatch, capsys, "help", "logs")
     assert page == shown(monkeypatch, capsys, "logs", "--help")
+    assert page == shown(monkeypatch, capsys, "-h", "logs")
     assert shown(monkeypatch, capsys, "help") == shown(monkeypatch, capsys, "--help")
     monkeypatch.setattr(sys, "argv", ["tflaunch", "help", "lgos"])
     with pytest.raises(errors.UsageError, match="did you mean logs"):

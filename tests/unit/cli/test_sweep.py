@@ -10,7 +10,7 @@ from tflaunch.protocol.errors import UsageError
 
 
 @pytest.mark.parametrize(
-    ("option", "instead"), [("--detach", "tmux"), ("-d", "tmux"), ("--only=worker/0", "logs NAME trial/7")]
+    ("option", "instead"), [("--restarts=3", "--retries N"), ("--only=worker/0", "logs NAME trial/7")]
 )
 def test_options_of_other_verbs_are_told_what_to_do_instead(option: str, instead: str) -> None:
     refused = CliRunner().invoke(application(), ["sweep", "h1,h2", option, "trainer.py"]).exception

@@ -29,9 +29,15 @@ from tests.support import ps
 from tests.support.evil import _BAD, EVIL, assert_json, evil, harmless
 from tflaunch.console.check_page import document, page
 from tflaunch.console.clean_page import cleaned_lines
+from tflaunch.console.gpu_watch.changes import cells
+from tflaunch.console.gpu_watch.history import History
+from tflaunch.console.gpu_watch.pages import Pages
+from tflaunch.console.gpu_watch.state import Look, State
 from tflaunch.console.gpus_page import GpusView
+from tflaunch.console.pen import UNICODE
 from tflaunch.console.reporter import open_reporter
 from tflaunch.console.runs_page import run_lines, status_lines
+from tflaunch.console.safe_text import Console, Text
 from tflaunch.console.screen import Screen
 from tflaunch.console.sweep import open_reporter as open_sweep_reporter
 from tflaunch.console.writer import Screened, to_json
@@ -69,6 +75,7 @@ from tflaunch.sweeps.results import Metric, Result
 from tflaunch.sweeps.trials import Trial
 
 W0, W1 = TaskId("worker", 0), TaskId("worker", 1)
+CONSOLE = Console(file=io.StringIO())
 
 
 # ---- the functions that say what may be shown
@@ -340,6 +347,41 @@ def evil_answers() -> list[gpus.Answer]:
             facts = dataclasses.replace(facts, boot_id=f"{EVIL}{number}", queue=queue, queue_error=EVIL)
         told.append(dataclasses.replace(made, host=f"{EVIL}{number}", facts=facts))
     return told
+
+
+@pytest.mark.parametrize("columns", [40, 60, 80, 130, 200])
+def test_no_gpu_acts_on_the_terminal_of_the_watch(columns: int) -> None:
+    # Each on a machine of its own, with an error and without.
+    told = evil_answers()
+    down = [dataclasses.replace(each, host=f"{each.host}d", error=ConnectError(EVIL, EVIL)) for each in told]
+    state = State(History(2.0), gpus.Wanted())
+    pages = Pages(state, 2.0, UNICODE)
+    for at in range(3):
+        state.take(Look([*told, *down], at * 10.0, 0.0))
+    screens = [pages.screen(columns, 100)]
+    for keys in ("s", "s", "s", "s", "r", "g", "slash"):
+        state.press(keys)
+        screens.append(pages.screen(columns, 100))
+    state.paste(EVIL)
+    screens.append(pages.screen(columns, 100))
+    state.press("escape")
+    for _ in state.rows.hosts:
+        state.press("enter")
+        screens.append(pages.screen(columns, 300))
+        state.press("escape")
+        state.press("down")
+    state.press("question_mark")
+    screens.append(pages.screen(columns, 100))
+    assert any(EVIL[0] in line.plain for line in screens[0])
+    for lines in screens:
+        for line in lines:
+            assert "\n" not in line.plain
+            assert line.cell_len <= columns
+            harmless(line.plain)
+            # Nor is any style, whatever a host has called its GPU.
+            made = cells(Text.assemble(line, "\t"), columns, CONSOLE)
+            assert not _BAD.search("".join(text for text, _ in made)), line
+            assert len(made) == columns
 
 
 @pytest.mark.parametrize("columns", [40, 80, 130, 200])

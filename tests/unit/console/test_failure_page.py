@@ -17,6 +17,7 @@ from tflaunch.protocol.errors import (
     ConnectErrors,
     HostfileError,
     LaunchError,
+    PlanError,
     Problem,
 )
 from tflaunch.protocol.job import TaskId
@@ -104,7 +105,7 @@ def test_the_report_tells_the_first_failure_first() -> None:
         "✗ gpu02: still alive: pid 12 python (D)",
         "! gpu[07-08]: could not check that nothing is left: no connection",
         "  → tflaunch stop trainer-abc234",
-        "✗ trainer-abc234 failed after 1 min 15 s, exit code 137",
+        "✗ trainer-abc234 failed after 1 min 15 s, exit code 137 (of worker/1)",
         "  logs: /state/trainer-abc234/logs",
     ]
 
@@ -117,7 +118,7 @@ def test_gpus_that_are_not_free_again_are_in_the_report() -> None:
         f"✗ gpu01: {stuck.text}",
         f"! gpu02: {foreign.text}",
         "  → look again: tflaunch gpus; on the host: nvidia-smi",
-        "✓ r-1 succeeded: 0 tasks in 3.0 s",
+        "✓ r-1 succeeded: 0 tasks in 3.0 s, exit code 76",
     ]
     told = json.loads(shown(lambda reporter: reporter.report(outcome), json=True)[0])
     assert told["gpus"]["gpu01"] == [{"text": stuck.text, "own": True}]
@@ -289,3 +290,10 @@ def test_long_lines_are_left_for_the_terminal_to_wrap_where_they_are_copied_from
         lambda reporter: reporter.report(Outcome("r-1", "succeeded", 0, 3.0, record=path)), columns=60
     )
     assert f"{path}/logs" in screen
+
+
+def test_a_hint_breaks_between_words_only() -> None:
+    hint = "write more of the id, or name the hosts by --hosts hosts.yaml, or both: tflaunch ps --hosts hosts.yaml"
+    lines = plain(on_terminal(lambda reporter: reporter.error(PlanError("no", hint)), columns=60))
+    assert " ".join(" ".join(lines).split()) == f"✗ no → {hint}"
+    assert max(map(len, lines)) <= 60

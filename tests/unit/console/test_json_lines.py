@@ -6,18 +6,20 @@ import json
 import re
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from tests.support.endings import FAILED, FAILURES, FIRST, PLAN, TURN
-from tests.support.screen import W0, shown
+from tests.support.screen import W0, W1, shown
 from tflaunch.console import json_lines, sweep
 from tflaunch.console.json_events import EVENTS, SWEEP_EVENTS, disagreement
 from tflaunch.console.reporter import Reporter
 from tflaunch.protocol.errors import (
     HostfileError,
     Problem,
+    UsageError,
 )
 from tflaunch.protocol.events import TaskStarted
-from tflaunch.protocol.outcome import HostLost
+from tflaunch.protocol.outcome import HostLost, Outcome, TaskExit
 
 
 # JSON
@@ -78,6 +80,7 @@ def test_json_is_one_event_a_line_whatever_the_bytes() -> None:
         "folded": "gpu[03-04]",
         "cause": "the host key is unknown",
         "hint": "ssh-keyscan gpu03 >> known_hosts",
+        "lines": [],
     }
     assert named["error"]["problems"] == [{"where": "f", "line": 1, "column": 2, "message": "bad"}]
     assert named["report"]["first_failure"]["tail"][-1] == "line 49"
@@ -116,3 +119,32 @@ def test_an_event_that_differs_from_its_declaration_is_found() -> None:
     assert disagreement({**log, "colour": "red"}) == "log: undeclared fields: colour"
     assert disagreement({"event": "note", "time": 0.0}) == "note: missing fields: text"
     assert disagreement({"event": "party", "time": 0.0}) == "party: no such event is declared"
+
+
+def test_whose_exit_code_it_is() -> None:
+    """argparse ends a trainer with 2, as tflaunch ends for a wrong command line."""
+
+    def last(act: Any) -> dict[str, Any]:
+        event: dict[str, Any] = json.loads(shown(act, json=True)[0].splitlines()[-1])
+        return event
+
+    wrong = TaskExit(W1, "gpu02", 2, None, 1.0, b"usage: trainer.py [-h]\ntrainer.py: error: no such flag\n")
+    failed = Outcome("r-1", "failed", 2, 1.0, {W1: wrong}, wrong)
+    told = last(lambda reporter: reporter.report(failed))
+    assert (told["exit_code"], told["exit_code_of"]) == (2, "worker/1")
+    told = last(lambda reporter: reporter.error(UsageError("--workers x: not a number")))
+    assert (told["exit_code"], told["exit_code_of"]) == (2, "tflaunch")
+    for ended in (
+        Outcome("r-1", "succeeded", 73, 1.0),
+        Outcome("r-1", "failed", 76, 1.0, first_failure=HostLost("gpu01", "gone")),
+        Outcome("r-1", "interrupted", 130, 1.0, {W1: wrong}, wrong),
+        Outcome("r-1", "failed", 70, 1.0, {W1: wrong}, wrong),  # a sweep that no host could prepare
+    ):
+        assert last(lambda reporter, ended=ended: reporter.report(ended))["exit_code_of"] == "tflaunch"
+    assert shown(lambda reporter: reporter.report(failed))[1].splitlines()[-1] == (
+        "✗ r-1 failed after 1.0 s, exit code 2 (of worker/1); nothing is left running"
+    )
+    assert (
+        "succeeded: 0 tasks in 1.0 s, exit code 73"
+        in shown(lambda reporter: reporter.report(Outcome("r-1", "succeeded", 73, 1.0)))[1]
+    )

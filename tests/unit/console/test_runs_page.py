@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.ps import NOW
+from tflaunch.console.pen import Sheet
 from tflaunch.console.runs_page import Column, run_lines, status_lines, table
 from tflaunch.console.safe_text import Text
 from tflaunch.console.screen import Screen
@@ -96,6 +97,43 @@ def test_what_holds_of_a_run_that_lives() -> None:
     ended = dataclasses.replace(example(), holds=held, shares=(Share("gpu01", "ended"),))
     assert "not watched" not in shown(ended, None)
     assert "unchanged" not in shown(example(), None)
+
+
+def test_a_run_that_is_over_shows_what_ended_and_how_long_it_took() -> None:
+    ended = dataclasses.replace(example(), shares=(Share("gpu01", "ended"),), ended=NOW - 200)
+    assert " took 2 h 0 min\n" in shown(ended, None)
+    heading, row = run_lines(Listing((ended,), 0, {}), Sheet(None), NOW)
+    assert heading.plain.split() == ["run", "state", "tasks", "hosts", "GPUs", "started", "took", "command"]
+    assert "2/5  gpu01" in row.plain
+    assert "2h ago   2 h 0 min  run hosts.yaml trainer.py -- 'two words'" in row.plain
+    assert "took" not in run_lines(Listing((example(),), 0, {}), Sheet(None), NOW)[0].plain
+
+
+def test_where_there_is_little_room_the_command_goes_first_and_the_age_stays() -> None:
+    def heading(columns: int) -> list[str]:
+        return run_lines(Listing((example(),), 0, {}), Sheet(columns), NOW)[0].plain.split()
+
+    assert heading(50) == ["run", "state", "tasks", "started"]
+    assert heading(60) == ["run", "state", "tasks", "hosts", "GPUs", "started"]
+    assert heading(90)[-1] == "command"
+
+
+def test_sentences_break_between_words_only() -> None:
+    trouble = (
+        "gpu02: the agent is dead, still alive: pid 9 python (S); end them: tflaunch stop trainer-k3f9x2"
+    )
+    command = "ada@laptop: tflaunch run hosts.yaml trainer.py -- 'two words'"
+    for columns in (40, 60):
+        page = shown(example(), columns)
+        words = {word for line in page.splitlines() for word in line.split()}
+        assert {*trouble.split(), *command.split()} <= words
+
+
+def test_a_newline_in_an_argument_stays_in_its_row() -> None:
+    run = dataclasses.replace(example(), command=("tflaunch", "run", "t.py", "--", "a\nb\x1b[31mc"))
+    lines = run_lines(Listing((run,), 0, {}), Sheet(None), NOW)
+    assert [line.plain.count("\n") for line in lines] == [0] * len(lines)
+    assert lines[1].plain.endswith("  run t.py -- 'a\\nbc'")
 
 
 @pytest.mark.parametrize("columns", [60, 80, 100, 140])

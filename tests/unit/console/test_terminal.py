@@ -36,7 +36,7 @@ def test_an_encoding_without_box_drawing_gets_ascii(tmp_path: Path) -> None:
         reporter.log(W0, "a", 0, "grün\n".encode())
         reporter.phase("connecting", 4, 4)
         reporter.close()
-    assert path.read_bytes() == b"worker/0 | gr\\xfcn\nok connected 4/4\n"
+    assert path.read_bytes() == b"worker/0 | gr\\xfcn\nok connected to 4 hosts\n"
 
 
 def test_streams_without_a_file_work_too() -> None:
@@ -84,10 +84,10 @@ def test_a_phase_is_one_live_line_on_a_terminal_and_one_plain_line_elsewhere() -
 
     out, err = shown(act)
     assert out == "worker/0 │ line\n"
-    assert re.fullmatch(r"✓ connected 4/4 in \d\.\d s  gpu04\ntraining 2 tasks\n", err)
+    assert re.fullmatch(r"✓ connected to 4 hosts in \d\.\d s  gpu04\ntraining 2 tasks\n", err)
     screen = on_terminal(act)
     assert [line for line in plain(screen) if "connect" in line or "training" in line] == plain(err)
-    assert "connected 4/4" in screen
+    assert "connected to 4 hosts" in screen
     assert "\x1b[?25l" not in screen  # the cursor is never hidden: nobody might be left to show it
 
 
@@ -103,8 +103,31 @@ def test_the_live_line_moves_and_fits_the_terminal() -> None:
     reporter.close()
     theirs.close()
     assert "1/4" in seen
-    for line in (seen + reader.text()).split("\r")[1:3]:
-        assert len(re.sub(r"\x1b\[[0-9;]*[mK]", "", line)) < 40
+    drawn = [
+        re.sub(r"\x1b\[[0-9;]*[mJK]", "", line)
+        for line in (seen + reader.text()).split("\r")
+        if "connecting" in line
+    ]
+    assert max(map(len, drawn)) == 39
+
+
+def test_what_a_narrowed_window_makes_of_the_live_line_is_below_the_cursor() -> None:
+    """Terminals break a line anew, and keep the cursor at its character: at the first, so that it is all removed."""
+    ours, theirs = terminal(columns=100)
+    reporter = open_reporter(stdout=theirs, stderr=theirs)
+    reporter.phase("connecting", 1, 4, "gpu4")
+    seen = b""
+    while seen.count(b"connecting") < 3:
+        seen += os.read(ours, 65536)
+    reader = Reader(ours)
+    reporter.note("a line of its own")
+    reporter.close()
+    theirs.close()
+    every = seen.decode() + reader.text()
+    live, note, _ = every.partition("a line of its own")
+    assert note
+    assert live.count("gpu4\x1b[0m\x1b[J\r") == live.count("connecting") >= 3
+    assert live.endswith("gpu4\x1b[0m\x1b[J\r\r \x1b[J\r\x1b[2m  ")
 
 
 def test_a_step_that_moves_bytes_tells_how_many_how_fast_and_how_long_still() -> None:
@@ -113,8 +136,7 @@ def test_a_step_that_moves_bytes_tells_how_many_how_fast_and_how_long_still() ->
     began = time.monotonic() - 10.0
     phases.take("shipping", 0, 2, "gpu1, gpu2", began, moved=(0, 90 << 20))
     phases.take("shipping", 0, 2, "gpu1, gpu2", began, moved=(30 << 20, 90 << 20))
-    line = phases.live_line()
-    assert line is not None
+    [line] = phases.live_lines()
     assert re.search(
         r" shipping .* 0/2 \d+ s  30 MiB of 90 MiB  [\d.]+ \w+/s  .* left  gpu1, gpu2$", line.plain
     ), line.plain
@@ -134,9 +156,32 @@ def test_a_wait_is_one_live_line_on_a_terminal_and_one_line_for_each_change_else
     )
     first = "waiting: 2 of 2 GPUs are free; 1st in line; gpu01:0 ada's run a-1 since 10:32"
     assert [line.strip() for line in err[:-1]] == [second, first, second]
-    assert err[-1].startswith("✓ waited for GPUs 2/2")
+    assert err[-1].startswith("✓ waited for 2 GPUs")
     (line,) = plain(on_terminal(act, columns=100))
-    assert line.startswith("✓ waited for GPUs 2/2")
+    assert line.startswith("✓ waited for 2 GPUs")
+
+
+def test_at_60_columns_a_wait_shows_its_place_and_who_has_each_gpu() -> None:
+    ours, theirs = terminal(columns=60)
+    phases = Phases(Pen(Stream(theirs)), lambda _: None)
+    phases.wait(1, 2, TURN.parts, time.monotonic())
+    first, second = phases.live_lines()
+    assert re.fullmatch(r". waiting for GPUs 0\.\d s  1 of 2 GPUs free  2nd in line, b…", first.plain), (
+        first.plain
+    )
+    assert second.plain == "  gpu01:0 ada's run a-1 since 10:32"
+    phases.wait(1, 2, [TURN.parts[0], *map(str, range(9))], time.monotonic())
+    assert [line.plain for line in phases.live_lines()][-2:] == ["  4", "  and 4 more"]
+    os.close(ours)
+    theirs.close()
+
+
+def test_programs_get_the_events_of_a_wait() -> None:
+    def act(reporter: Reporter) -> None:
+        for turn in (TURN, TURN, dataclasses.replace(TURN, place=1, behind=(), free=2), TURN):
+            reporter.waiting(turn)
+        reporter.phase("waiting", 2, 2)
+
     events = [json.loads(line) for line in shown(act, json=True)[0].splitlines()]
     assert [event["event"] for event in events] == ["waiting", "waiting", "waiting", "phase"]
     del events[0]["time"]
@@ -165,13 +210,15 @@ def test_a_phase_cut_short_says_how_far_it_came() -> None:
         reporter.error(PlanError("no room", "make some"))
 
     err = shown(act)[1]
-    assert re.fullmatch(r"! connected 3/4 after \d\.\d s, not gpu04\n✗ no room\n  → make some\n", err)
+    assert re.fullmatch(
+        r"! connected to 3 of 4 hosts after \d\.\d s, not gpu04\n✗ no room\n  → make some\n", err
+    )
 
     def fetch(reporter: Reporter) -> None:
         reporter.phase("fetching", 0, 1, "1.0 of 5.0 MiB")
         reporter.error(PlanError("no room", "make some"))
 
-    assert re.match(r"! fetched 0/1 after \d\.\d s, 1\.0 of 5\.0 MiB\n", shown(fetch)[1])
+    assert re.match(r"! fetched 0 of 1 file after \d\.\d s, 1\.0 of 5\.0 MiB\n", shown(fetch)[1])
 
 
 def test_notices_overtake_logs_that_nobody_reads() -> None:

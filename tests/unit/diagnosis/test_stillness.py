@@ -27,6 +27,8 @@ from tests.support.standstill import (
     at,
 )
 from tflaunch.lifecycle.watchdog import Watchdog
+from tflaunch.protocol.job import TaskId
+from tflaunch.protocol.outcome import TaskExit
 
 TRAIN = at(40, "train", *IN_FUNCTION)
 WORKERS = ("worker/0", "worker/1", "worker/2")
@@ -277,6 +279,28 @@ def test_an_evaluator_whose_chief_writes_all_the_time() -> None:
     assert "though chief/0 on a has written files since" in one(scene.on(200))
 
 
+@pytest.mark.parametrize("sees", [False, True])
+def test_an_evaluator_that_saw_nothing_until_the_run_was_over(sees: bool) -> None:
+    """The run is too short for the rule: the evaluator is stopped a minute after the chief's last checkpoint."""
+    scene = Scene("chief/0", "worker/0", "evaluator/0")
+    scene.stands("evaluator/0", at(6, "evaluate", *FOR_CHECKPOINT), channels=("hrtimer_nanosleep",))
+    assert scene.on(40) == []
+    scene.looks["chief/0"]["io"] += 9000
+    assert scene.on(10) == []
+    for task in ("chief/0", "worker/0"):
+        assert scene.watchdog.happened(TaskExit(TaskId.parse(task), "a", 0, None, 50.0), scene.now) == []
+    said = scene.looks["evaluator/0"]["log_bytes"] + (80 if sees else 0)
+    stopped = TaskExit(TaskId.parse("evaluator/0"), "c", None, 15, 110.0, stopped=True, log_bytes=said)
+    told = scene.watchdog.happened(stopped, scene.now + 60)
+    if sees:
+        assert told == []
+    else:
+        assert one(told).startswith(
+            "evaluator/0 on c was stopped when the work was done, and had done nothing for "
+        )
+        assert "though chief/0 on a has written files since: does the directory" in one(told)
+
+
 def test_workers_of_which_none_is_the_chief_for_the_program() -> None:
     scene = Scene("ps/0", "worker/0", "worker/1")
     for task in ("worker/0", "worker/1"):
@@ -290,6 +314,25 @@ def test_workers_of_which_none_is_the_chief_for_the_program() -> None:
         in text
     )
     assert "is_chief=(task_index == 0)" in text
+
+
+@pytest.mark.parametrize("sleeps", [False, True])
+def test_a_second_hang_soon_after_the_stacks_were_asked_for_is_told_too(sleeps: bool) -> None:
+    scene = mirrored()
+    hangs = at(39, "train", *IN_ITERATOR), [["trainer.py", 26, "batches"], *BY_PY_FUNCTION]
+    channels = ("futex_do_wait", "hrtimer_nanosleep" if sleeps else "futex_do_wait", "futex_do_wait")
+    scene.stands("worker/1", *hangs, channels=channels)
+    assert "worker/1 on b has done nothing for " in one(scene.on(100))
+    asked = len(scene.inspections)
+    for task in WORKERS:
+        scene.cores[task], scene.bytes_s[task], scene.turns_s[task] = 0.9, 50_000.0, 50.0
+    assert any("go on" in text or "goes on" in text for text in scene.on(60))
+    scene.stands("worker/0", TRAIN)
+    scene.stands("worker/2", TRAIN)
+    scene.stands("worker/1", *hangs, channels=channels)
+    text = one(scene.on(120))
+    assert "done nothing" in text
+    assert not any(stacks for _, stacks in scene.inspections[asked:]), "no stacks are written again so soon"
 
 
 # ---- without stacks

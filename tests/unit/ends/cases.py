@@ -4,6 +4,11 @@ from __future__ import annotations
 
 # name of the log -> (exit code or signal, a part of the advice, whether it names a cause)
 CASES: dict[str, tuple[int | str, str, bool]] = {
+    'podman_cdi': (126, 'podman on gpu02 knows no GPU GPU-1234: there is no CDI file that names it', True),
+    'write_nowhere': (1, "worker/1 writes out/model.txt, and its directory is not there on gpu02", True),
+    'numpy_save_nowhere': (1, "worker/1 writes out/a.npy, and its directory is not there on gpu02", True),
+    'mkdir_nowhere': (1, "worker/1 writes out/a, and its directory is not there on gpu02", True),
+    'read_then_write': (1, "data/train.csv is not on gpu02: tflaunch ships the program's", True),
     'numpy_short_write': (1, 'full', True),
     'pdb_left_in': (1, 'a breakpoint() or pdb.set_trace() is left in the program, before trainer', True),
     'absl_duplicate': (1, 'two modules of the program define the flag --epochs: rename one, or', True),
@@ -16,7 +21,7 @@ CASES: dict[str, tuple[int | str, str, bool]] = {
     'absl_task_index': (1, 'the program has no task_index: --flag task_index=NAME says what it', True),
     'absl_type': (1, "the value of the program's flag --epochs does not fit: correct it", True),
     'absl_unparsed': (1, 'the program reads its flag epochs before absl has parsed the flags:', True),
-    'addr_in_use': (1, 'a port that the program chose itself is taken on gpu02 (`ss -ltnp`', True),
+    'addr_in_use': (1, 'a port is taken on gpu02: one that the program chose itself (`ss -ltnp`', True),
     'argparse_ambiguous': (2, '--task begins several arguments of the program: write the one you', True),
     'argparse_choice': (2, "the program's argument --model takes only certain values, which its", True),
     'argparse_expected': (2, "the program's argument --data stands there without a value: write it", True),
@@ -241,7 +246,7 @@ CASES: dict[str, tuple[int | str, str, bool]] = {
     'subprocess_failed': (1, 'a command that worker/1 runs (trainer/trainer.py:2) failed with exit', True),
     'subprocess_missing': (1, 'gpu02 has no program ffmpeg: have it installed there, name its', True),
     'survived': (3, '', False),
-    'survived_import': (1, "/proc/x is not on gpu02: tflaunch ships the program's directory only,", True),
+    'survived_import': (1, 'worker/1 writes /proc/x, and its directory is not there on gpu02', True),
     'symbol_lookup': (127, 'a shared library on gpu02 is of another version than the one that its', True),
     'syntax_fstring': (1, 'Python of gpu02 cannot read trainer.py:1: it is written for a newer', True),
     'syntax_late': (1, 'Python of gpu02 cannot read ./n.py:1: it is written for a newer one', True),
@@ -357,7 +362,7 @@ CASES: dict[str, tuple[int | str, str, bool]] = {
     'unreachable': (1, 'gpu02 has no way to the address that the program calls: `tflaunch', True),
     'urllib_dns': (1, 'gpu02 cannot look up a name that the program uses: write it right, or', True),
     'v1_eager': (1, "the program is written for TensorFlow 1's graphs, and TensorFlow 2 on", True),
-    'venv_missing': (1, 'the script uses /venv/bin/activate, which is not on gpu02: only the', True),
+    'venv_missing': (1, 'the script uses ./venv/bin/activate, which is not on gpu02: only the', True),
     'xcpu': ('SIGXCPU', 'worker/1 reached the limit of processor time on gpu02 (`ulimit -t`):', True),
     'xfsz': ('SIGXFSZ', "worker/1 reached the limit of a file's size on gpu02 (`ulimit -f`):", True),
     'xfsz_python': (1, "worker/1 reached the limit of a file's size on gpu02 (`ulimit -f`, or", True),

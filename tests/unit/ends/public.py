@@ -15,6 +15,10 @@ WHERE = {
 
 # name -> (where, exit code or signal, the deciding lines, a part of the advice)
 CASES: dict[str, tuple[str, int | str, str, str]] = {
+    "docker_gpus": ("system", 125, 'docker: Error response from daemon: could not select device driver "" with capabilities: [[gpu]].\n\nRun \'docker run --help\' for more information', "nvidia-ctk runtime configure --runtime=docker"),
+    "to_csv": ("python", 1, "OSError: Cannot save file into a non-existent directory: 'out/runs'", "worker/1 writes out/runs, and its directory is not there"),
+    "torch_save": ("torch", 1, "RuntimeError: Parent directory out/runs does not exist.", "worker/1 writes out/runs, and its directory is not there"),
+    "oci": ("system", 126, "Error: OCI runtime error: crun: cannot set up namespaces: Operation not permitted\nit ended", "the container did not start on gpu02"),
     "torch_cuda_oom": ("torch", 1, "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total capacity of 79.15 GiB of which 10.38 MiB is free.", "has no memory left"),
     "tf_cuda_oom": ("tensorflow", 1, "ResourceExhaustedError (see above for traceback): OOM when allocating tensor with shape[128,3,8,128,8,128] and type float on /job:localhost/replica:0/task:0/device:GPU:0 by allocator GPU_0_bfc", "TF_FORCE_GPU_ALLOW_GROWTH=true"),
     "tf_cuda_oom_above": ("tensorflow", 1, "2021-03-04 10:30:24.114464: E tensorflow/stream_executor/cuda/cuda_driver.cc:806] failed to allocate 2.53G (2715310336 bytes) from device: CUDA_ERROR_OUT_OF_MEMORY: out of memory\nit ended", "has no memory left"),

@@ -107,6 +107,7 @@ WITH_FACTS: list[tuple[dict[str, Any], str, int | str]] = [
         "E0000 00:00:1.1 9 a.cc:1] the peer uses a different version\nit ended",
         1,
     ),
+    ({"port": 2173}, "OSError: [Errno 98] error while attempting to bind on address ('::', 2173)", 1),
     ({}, REFUSED, 1),
     ({"done": ("worker/0",)}, "UnavailableError: x\nCollective ops is aborted by: Socket closed", 1),
     ({}, "failed to connect to all addresses", 1),
@@ -338,3 +339,34 @@ def test_a_peer_that_ended_well_before_is_named_for_a_collective_that_broke(done
     said = meaning(log, ending(1, done=done))
     assert said.cause == bool(done)
     assert said.text.startswith("worker/0 had ended with 0, and worker/1 still") == bool(done)
+
+
+def test_the_tasks_own_port_is_told_from_others() -> None:
+    words = "OSError: [Errno 98] error while attempting to bind on address ('0.0.0.0', {}): address already in use"
+    own = said(words.format(21873), port=21873).text
+    assert own.startswith("21873 on gpu02 is the port of worker/1 itself, which its agent holds for it")
+    for port in (2187, 121873):
+        assert said(words.format(21873), port=port).text.startswith(
+            "a port is taken on gpu02: one that the program"
+        )
+
+
+def test_how_much_of_a_log_is_searched_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A host chooses what is in it: 64 KiB of long lines must not keep the launcher busy for seconds."""
+    searched: dict[str, int] = {}
+
+    class Searched:
+        def __init__(self, where: str) -> None:
+            self.where = where
+
+        def search(self, line: str) -> None:
+            searched[self.where] = searched.get(self.where, 0) + len(line)
+
+    places = {where: ((Searched(where), Rule("", "", where)),) for where in interpret.BY_PLACE}
+    monkeypatch.setattr(interpret, "BY_PLACE", places)
+    said("x" * 999 + "\n" + ("y" * 999 + "\n") * 65)
+    assert set(searched) == {"final", "anywhere", "aftermath"}
+    assert max(searched.values()) <= interpret._SEARCHED
+    searched.clear()
+    said("short\nlines\n" * 40)
+    assert searched["final"] > 100

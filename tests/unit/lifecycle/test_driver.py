@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from typing import Any
 
 import pytest
@@ -12,9 +13,9 @@ from tflaunch.lifecycle.links import LOOK_S, REDIAL_S, SILENCE_S, Links
 from tflaunch.lifecycle.states import Restarts, State
 from tflaunch.protocol.events import Event, Interrupted, TaskStarted
 from tflaunch.protocol.job import TaskId
-from tflaunch.protocol.outcome import HostLost
+from tflaunch.protocol.outcome import HostLost, TaskExit
 
-W0, W1 = TaskId("worker", 0), TaskId("worker", 1)
+W0, W1, PS0 = TaskId("worker", 0), TaskId("worker", 1), TaskId("ps", 0)
 LEASE_S = 60.0
 
 
@@ -347,3 +348,29 @@ def test_what_all_have_said_is_looked_at_together_and_soon(transport: Transport)
     drive.tick(at)
     assert transport.events == [TaskStarted(W0, "a", 0, 1), TaskStarted(W1, "b", 0, 1)]
     assert drive.wake_at(at) > at + LOOK_S  # and nobody spins
+
+
+class Odd(Monitor):
+    """Finds something odd in each event."""
+
+    def happened(self, event: Event, now: float) -> list[str]:  # noqa: ARG002
+        return [f"odd: {type(event).__name__}"]
+
+
+@pytest.mark.parametrize(
+    ("first", "told"),
+    [
+        (TaskExit(W0, "a", 0, None, 9.0), ["odd: TaskExit", "odd: TaskExit"]),
+        (TaskExit(W0, "a", 1, None, 9.0), ["odd: TaskExit"]),  # what follows a failure is no news
+        (Interrupted(signal.SIGINT), ["odd: Interrupted"]),
+    ],
+)
+def test_what_is_odd_of_a_task_that_is_stopped_is_told_after_the_work_alone(
+    transport: Transport, first: Event, told: list[str]
+) -> None:
+    warned: list[str] = []
+    transport.warn = warned.append  # type: ignore[attr-defined]
+    drive = Driver(State({W0: "a", PS0: "b"}), transport, LEASE_S, 0.0, monitor=Odd())
+    drive.feed(first, 10.0)
+    drive.feed(TaskExit(PS0, "b", None, signal.SIGTERM, 13.0, stopped=True), 13.0)
+    assert warned == told

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -128,3 +129,17 @@ def test_setup_of_a_host_is_its_own_first() -> None:
     assert conda.endswith("tflaunch_conda tf")
     assert venv.endswith(". \"$HOME\"'/my venv'/bin/activate")
     assert environment.activation("/a b").startswith("export VIRTUAL_ENV='/a b';")
+
+
+def test_the_names_of_the_files_do_not_count(tmp_path: Path) -> None:
+    def digest(top: str, included: str, text: str = "tensorflow==2.21.0") -> str:
+        there = Path(tempfile.mkdtemp(dir=tmp_path))
+        (there / included).write_text(f"{text}\n")
+        (there / top).write_text(f"numpy\n-r {included}\n")
+        return read(there / top).digest
+
+    one = digest("requirements.txt", "base.txt")
+    assert digest("gpu.txt", "other.txt") == one
+    assert digest("requirements.txt", "base.txt", "tensorflow==2.20.0") != one
+    (tmp_path / "flat.txt").write_text("numpy\ntensorflow==2.21.0\n")
+    assert read(tmp_path / "flat.txt").digest != one

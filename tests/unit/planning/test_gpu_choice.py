@@ -10,7 +10,7 @@ import pytest
 from tflaunch.hosts import Host, Hostfile
 from tflaunch.planning.gpu_choice import GpuChoice, choose, take_nearest
 from tflaunch.planning.inventory import Gpu, GpuProcess, HostFacts, Lease, MigInstance, why_busy
-from tflaunch.protocol.errors import UsageError
+from tflaunch.protocol.errors import PlanError, UsageError
 
 HOSTFILE = Hostfile("test", (Host("a"), Host("b")))
 USED = GpuProcess(1, "ada", "train", "compute", None, None)
@@ -74,6 +74,28 @@ def test_include_and_exclude() -> None:
 def test_a_pattern_that_fits_nothing(pattern: str) -> None:
     with pytest.raises(UsageError):
         free(gpu(0), exclude=(pattern,))
+
+
+@pytest.mark.parametrize(
+    ("include", "message"),
+    [
+        ("a:9", "--include a:9: there is no GPU 9: a has 0, 1, 2.0, 2.1"),
+        ("a:0,2.7,8", "--include a:0,2.7,8: there is no GPU 2.7, 8: a has 0, 1, 2.0, 2.1"),
+        ("*:4", "--include *:4: there is no GPU 4: a has 0, 1, 2.0, 2.1"),
+    ],
+)
+def test_a_gpu_that_no_host_has_is_no_choice(include: str, message: str) -> None:
+    with pytest.raises(PlanError) as error:
+        free(gpu(0), gpu(1), split(2, "1g.10gb", "1g.10gb"), include=(include,))
+    assert error.value.message == message
+
+
+def test_what_a_host_has_to_choose_from() -> None:
+    with pytest.raises(PlanError, match=r": a has 0-3$"):
+        free(*map(gpu, range(4)), include=("a:4",))
+    with pytest.raises(PlanError, match=r": a has none$"):
+        free(include=("a:0",))
+    assert free(gpu(0), include=("b:7",)) == [], "b has not answered: nobody knows what it has"
 
 
 def test_shared_gpus_are_those_that_others_compute_on() -> None:

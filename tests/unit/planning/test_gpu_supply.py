@@ -22,6 +22,7 @@ from tflaunch.planning.inventory import (
 )
 from tflaunch.planning.plan import PORTS_HELD, usable_gpus
 from tflaunch.protocol.errors import EXIT_PLAN
+from tflaunch.protocol.job import Role
 
 # --- GPUs -----------------------------------------------------------------------------------------------
 
@@ -105,7 +106,7 @@ def test_what_options_leave_out_of_named_gpus_is_not_busy() -> None:
     assert [task.gpu_labels for task in planned.tasks] == [("0",)]
     busy = facts("g1", some_gpus("g1", 3, {0: "in use by ada"}))
     error = refused(asked(PROGRAM), busy, exclude=("g1:1,2",))
-    assert error.message.endswith("g1 0 of 3 (3 busy: in use by ada, in --exclude)")
+    assert error.message.endswith("g1 0 of 3 (1 busy: in use by ada; 2 left out: in --exclude)")
 
 
 def test_a_host_that_gives_no_gpus_is_a_host_without() -> None:
@@ -293,7 +294,9 @@ def test_instances_of_one_profile_are_preferred() -> None:
 def test_where_mig_is_on_the_next_step_is_told() -> None:
     whole, parts = facts("g1", some_gpus("g1", 1)), facts("g2", (split("g2", 0, 7),))
     error = refused(asked(PROGRAM), parts)
-    assert error.message == "need 1 GPU (1 worker x 1), 0 are free: g2 0 of 7 (7 busy: in MIG mode (--mig))"
+    assert (
+        error.message == "need 1 GPU (1 worker x 1), 0 are free: g2 0 of 7 (7 left out: in MIG mode (--mig))"
+    )
     assert error.hint == (
         "Take the MIG instances of g2 with --mig, or place workers without GPUs: --gpus-per-worker 0."
     )
@@ -303,20 +306,79 @@ def test_where_mig_is_on_the_next_step_is_told() -> None:
         " --gpus-per-worker 0."
     )
     assert plan(asked(PROGRAM), whole, parts).notes == (
-        "g2: no whole GPU is free; --mig gives workers MIG instances instead",
+        "g2: no whole GPU is left for workers; --mig gives them MIG instances instead",
     )
     assert plan(asked(PROGRAM), whole, parts, hosts={"g2": {"gpus": 0}}).notes == (
         "workers go to GPUs only; g2 can give none (--gpus-per-worker 0 places workers without GPUs)",
     )
     error = refused(asked(PROGRAM), whole, mig="1g.5gb")
     assert error.message == (
-        "need 1 GPU (1 worker x 1), 0 are free: g1 0 of 1 (1 busy: not in MIG mode (--mig))"
+        "need 1 GPU (1 worker x 1), 0 are free: g1 0 of 1 (1 left out: not in MIG mode (--mig))"
     )
     empty = facts("g1", (dataclasses.replace(some_gpus("g1", 1)[0], mig_mode=True, busy=NO_INSTANCE),))
     for mig in (None, ""):
         error = refused(asked(PROGRAM), empty, mig=mig)
         assert "g1 0 of 1 (1 busy: in MIG mode without an instance)" in error.message
         assert "--mig" not in error.hint
+
+
+def test_mig_is_no_advice_where_it_would_not_help() -> None:
+    parts = facts("g2", (split("g2", 0, 7), some_gpus("g2", 2)[1]))
+    assert "--mig" not in refused(asked(PROGRAM), parts, model="V100").hint
+    assert "--mig" not in refused(asked(PROGRAM), parts, exclude=("g2:0,1",)).hint
+    assert "--mig" not in refused(asked(PROGRAM), parts, min_memory_bytes=90 << 30).hint
+    instances = tuple(replace(each, busy="in use by ada") for each in parts.gpus[0].mig)
+    used = facts("g2", (replace(parts.gpus[0], mig=instances),))
+    assert "--mig" not in refused(asked(PROGRAM), used).hint
+    left = refused(asked(PROGRAM), parts, include=("g2:0",))
+    assert "take the MIG instances of g2 with --mig" in left.hint.lower().replace("mig i", "MIG i")
+
+
+def test_a_host_whose_free_gpu_an_option_leaves_out_is_not_said_to_have_none() -> None:
+    """Its GPU 1 is free: only --include keeps workers from it."""
+    parts = facts("g3", (split("g3", 0, 2), some_gpus("g3", 2)[1]))
+    made = plan(asked(PROGRAM), facts("g1", some_gpus("g1", 1)), parts, include=("g1", "g3:0"))
+    assert made.notes == ("g3: no whole GPU is left for workers; --mig gives them MIG instances instead",)
+
+
+@pytest.mark.parametrize(
+    ("first", "busy", "there", "take"),
+    [
+        ("A100", {}, "4 x A100 (g1), 4 free", "A100"),
+        ("NVIDIA H100 80GB HBM3", {0: "x"}, "4 x NVIDIA H100 80GB HBM3 (g1), 3 free", "H100"),
+    ],
+)
+def test_a_model_that_no_host_has(first: str, busy: dict[int, str], there: str, take: str) -> None:
+    members = [
+        facts("g1", some_gpus("g1", 4, busy, name=first)),
+        facts("g2", some_gpus("g2", 2, name="Tesla T4")),
+    ]
+    for job in ({}, {"roles": {"data": Role(1, gpus=1)}}):
+        error = refused(asked(PROGRAM, **job), *members, model="V100")
+        assert error.message == (
+            f"--gpu-model V100: none of the 6 GPUs is one; there are {there}; 2 x Tesla T4 (g2), 2 free"
+        )
+        assert error.hint == f"Name a model that is there: --gpu-model {take}, or leave --gpu-model out."
+    assert plan(asked(PROGRAM), *members, model=take).tasks
+
+
+def test_a_model_that_is_there_and_busy_is_busy() -> None:
+    members = (facts("g1", (*some_gpus("g1", 2, {0: "in use by ada"}, "V100"), *some_gpus("g1", 4)[2:])),)
+    error = refused(asked(PROGRAM, workers=2), *members, model="V100")
+    assert error.message == (
+        "need 2 GPUs (2 workers x 1), 1 is free: g1 1 of 4 (1 busy: in use by ada; 2 left out: no V100 (--gpu-model))"
+    )
+
+
+def test_a_worker_that_is_larger_than_any_host() -> None:
+    members = [facts("g1", some_gpus("g1", 8)), facts("g2", some_gpus("g2", 9, {0: "x"})), facts("g3")]
+    error = refused(asked(PROGRAM, workers=2, gpus_per_worker=9), *members)
+    assert error.message == (
+        "no host has 9 free GPUs for a worker; g[1-2] have the most: 8"
+        " (2 workers x 9: g1 8, g2 8 of 9 (1 busy: x), g3 none)"
+    )
+    assert error.hint == "Give each worker fewer: --gpus-per-worker 8."
+    assert plan(asked(PROGRAM, workers=2, gpus_per_worker=8), *members).tasks
 
 
 @pytest.mark.parametrize(
@@ -358,7 +420,7 @@ def test_instances_that_a_host_gives(gpus: Any, mig: str | None, expected: list[
             (1,),
             "",
             None,
-            "need 1 GPU (1 worker x 1), 0 are free: g1 0 of 3 (1 busy: not in MIG mode (--mig); `gpus: [1]`)",
+            "need 1 GPU (1 worker x 1), 0 are free: g1 0 of 3 (1 left out: not in MIG mode (--mig); `gpus: [1]`)",
             "Place workers without GPUs: --gpus-per-worker 0.",
         ),
         (

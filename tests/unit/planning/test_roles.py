@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.support.planned import PROGRAM, asked, facts, places, plan, refused, some_gpus
+from tflaunch.code.job_fitting import with_program
+from tflaunch.code.program import find_program
 from tflaunch.hosts import Host, Hostfile
 from tflaunch.planning.plan import ports_wanted, usable_gpus
 from tflaunch.protocol.errors import UsageError
@@ -144,3 +148,23 @@ def test_what_roles_wait_for() -> None:
     }
     gpuless = asked(PROGRAM, workers=1, gpus_per_worker=0, roles={"evaluator": Role(1, gpus=2)})
     assert usable_gpus(gpuless, hostfile, members).keys() == {"g1"}
+
+
+@pytest.mark.parametrize(
+    ("text", "role", "listens"),
+    [
+        ("print('prepares data')\n", {}, False),
+        ("print('prepares data')\n", {"args": ("--port={port}",)}, True),
+        ("print('prepares data')\n", {"env": {"PEERS": "{data_hosts}"}}, True),
+        ("print('prepares data')\n", {"env": {"PEERS": "{worker_hosts}"}}, False),
+        ("import json, os\nprint(json.loads(os.environ['TF_CONFIG']))\n", {}, True),
+    ],
+)
+def test_a_program_of_a_role_that_cannot_know_its_port_is_not_expected_to_open_it(
+    tmp_path: Path, text: str, role: dict[str, Any], listens: bool
+) -> None:
+    (tmp_path / "own.py").write_text(text)
+    job = asked(PROGRAM, workers=1, ps=0, flags=None, roles={"data": Role(1, program=("own.py",), **role)})
+    job = with_program(job, "data", find_program("own.py", False, tmp_path))
+    planned = plan(job, facts("c1"))
+    assert {str(task.id): task.listens for task in planned.tasks} == {"data/0": listens, "worker/0": True}

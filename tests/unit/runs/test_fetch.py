@@ -7,9 +7,14 @@ from pathlib import Path
 import pytest
 
 from tests.support.directories import files
-from tflaunch.inputs.patterns import Pattern
+from tflaunch.inputs.patterns import Pattern, Wish
 from tflaunch.protocol.errors import FetchError
+from tflaunch.protocol.wire import Message
 from tflaunch.runs.fetch_destination import Destination, Part, Refused, present
+from tflaunch.runs.fetch_pipeline import Dishonest
+from tflaunch.runs.fetch_requests import MOST_IDLE
+from tflaunch.runs.fetch_result import Fetched
+from tflaunch.runs.fetch_search import Search
 
 
 def test_only_what_a_pattern_begins_with_is_looked_through() -> None:
@@ -27,6 +32,23 @@ def test_only_what_a_pattern_begins_with_is_looked_through() -> None:
     for text in ("", "#x", "a/../b", "~/x"):
         with pytest.raises(ValueError):
             Pattern.parse(text)
+
+
+def test_an_answer_that_names_nothing_new_comes_to_an_end() -> None:
+    """A host that lies could go on for ever, and the fetch would never end."""
+    wish = Wish((Pattern.parse("a/**"),), Path("to"))
+    again = {"files": [["a/x", 3, 0, False]], "left": [], "last": False}
+    for said in ({**again, "files": []}, again):
+        result = Fetched("r-1", "to")
+        search = Search(["h"], wish, result)
+        (request,) = search.find("h", 10**9)
+        answers = 0
+        with pytest.raises(Dishonest, match="it goes on to answer, and has named nothing new 1,001 times"):
+            while answers <= MOST_IDLE + 1:
+                answers += 1
+                fields = {**said, "there": [f"name{answers}-{n}" for n in range(20)]}
+                assert not request.take(Message("found", fields))
+        assert result.there == []
 
 
 # ---- the directory here

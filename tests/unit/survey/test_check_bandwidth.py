@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -116,6 +117,20 @@ def _once(hosts: Hosts) -> Any:
         return said
 
     return first_only
+
+
+@pytest.mark.parametrize(
+    ("rtt_ms", "lost", "words"),
+    [(40.0, 0, "no cable is to blame"), (40.0, 9, "`ethtool DEVICE`"), (0.3, 0, "`ethtool DEVICE`")],
+)
+def test_a_way_that_is_merely_long_is_no_broken_cable(rtt_ms: float, lost: int, words: str) -> None:
+    far = Throughput(0.4e9, rtt_ms, lost)
+    hosts = Hosts({pair: far for pair in itertools.permutations(names(6), 2) if "h1" in pair})
+    (odd,) = odd_ways(hosts.measure(6))
+    assert odd.fix.startswith(words)
+    assert ("packets take 40 ms there and back, and 0.1 ms on half of the ways" in odd.what) == (
+        words[0] == "n"
+    )
 
 
 def test_what_an_agent_says_is_read() -> None:

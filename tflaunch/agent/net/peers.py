@@ -194,6 +194,10 @@ class Door:
         self.listener, self.wide = _listen(address, port)
         self._waiting = {}  # type: Dict[int, Handshake]
 
+    def change_secret(self, secret: bytes) -> None:
+        """From now on only who knows this secret may come in."""
+        self._secret = secret
+
     def welcome(self, connection: socket.socket) -> bool:
         """Begin the handshake; call `proved` whenever there is something to read.  False if it has hung up already."""
         try:

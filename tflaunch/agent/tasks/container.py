@@ -76,8 +76,11 @@ def _last(said: bytes) -> str:
     return "\n".join(said.decode("utf-8", "replace").strip().splitlines()[-LINES:])
 
 
-def pull(engine: "Dict[str, Any]", image: str) -> bool:
-    """Fetch the image if it is not here; returns whether it was fetched.  Raises HostError."""
+def pull(engine: "Dict[str, Any]", image: str, log: str) -> bool:
+    """Fetch the image if it is not here; returns whether it was fetched.  Raises HostError.
+
+    What the engine says is appended to the file `log`.
+    """
     try:
         _ask(engine["path"], "image", "inspect", "--format", "{{.Id}}", image)
         return False
@@ -85,19 +88,21 @@ def pull(engine: "Dict[str, Any]", image: str) -> bool:
         pass
     import subprocess
 
-    words = [engine["path"], "pull", "--quiet", image]
-    process = subprocess.Popen(
-        words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-    )
-    try:
-        said, _ = process.communicate()
-    except BaseException:
-        process.kill()
-        process.wait()
-        raise
+    with open(log, "ab+") as said:
+        begin = said.tell()
+        words = [engine["path"], "pull", image]
+        process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=said, stderr=subprocess.STDOUT)
+        try:
+            process.wait()
+        except BaseException:
+            process.kill()
+            process.wait()
+            raise
+        said.seek(begin)
+        failed = _last(said.read()) if process.returncode else ""
     if process.returncode:
         raise HostError(
-            "the image %s cannot be fetched:\n%s" % (image, _last(said)),
+            "the image %s cannot be fetched:\n%s" % (image, failed),
             "try it there: %s pull %s" % (os.path.basename(engine["path"]), image),
         )
     return True

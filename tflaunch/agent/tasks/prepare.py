@@ -1,6 +1,8 @@
 """What tasks need on a host and what takes long to get ready: a virtual environment, the image of a container."""
 
-from tflaunch.agent.files.rundir import HostError
+import os
+
+from tflaunch.agent.files.rundir import HostError, private
 from tflaunch.agent.tasks import container
 from tflaunch.agent.tasks.environment import Maker, activation, hold
 
@@ -11,6 +13,9 @@ if TYPE_CHECKING:
     from tflaunch.agent.files.rundir import RunDirectory
 
 PREPARED = "prepared.json"
+LOOK_S = 0.5  # how often to look for a new line of the installer
+END = 4096  # bytes of its log that are read for that
+LINE = 200  # characters of a line that are told
 
 
 class Preparing:
@@ -21,6 +26,10 @@ class Preparing:
         self._wanted = wanted
         self._lock = None  # type: Optional[int]  # on the environment, held as long as the agent lives
         self.setup = []  # type: List[str]  # more lines of setup for every task
+        self._scratch = directory.path + "/prepare"
+        self._log = os.path.join(self._scratch, "environment.log")
+        self._look_at = 0.0
+        self._size = 0
 
     def work(self) -> "Dict[str, Any]":
         """Make what is wanted; runs in a process of its own.  Raises HostError.
@@ -30,12 +39,34 @@ class Preparing:
         """
         made = {}  # type: Dict[str, Any]
         if self._wanted["images"]:
+            private(self._scratch)
             engine = container.find(self._wanted["engine"])
-            made["made"] = True in [container.pull(engine, image) for image in self._wanted["images"]]
+            images = self._wanted["images"]
+            made["made"] = True in [container.pull(engine, image, self._log) for image in images]
             made["engine"] = engine
         if self._wanted["requirements"]:
-            made.update(Maker(self._directory.parent, self._directory.path + "/prepare", self._wanted).make())
+            made.update(Maker(self._directory.parent, self._scratch, self._wanted).make())
         return made
+
+    def last_line(self, now: float) -> str:
+        """The last line that the installer has written since the last call, "" for none; looks every LOOK_S."""
+        if now < self._look_at:
+            return ""
+        self._look_at = now + LOOK_S
+        try:
+            log = os.open(self._log, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError:
+            return ""
+        try:
+            size = os.fstat(log).st_size
+            if size == self._size:
+                return ""
+            self._size = size
+            text = os.pread(log, END, max(0, size - END)).decode("utf-8", "replace")
+        finally:
+            os.close(log)
+        lines = [line.strip() for line in text.splitlines()]  # a return ends a line, too
+        return next((line[:LINE] for line in reversed(lines) if line), "")
 
     def use(self, made: "Dict[str, Any]") -> None:
         """Have the tasks use what `work` has returned.

@@ -45,7 +45,10 @@ class Staging:
         self._dial_check = dial_check
         self._preparing = None  # type: Optional[Preparing]
         self._dumps = None  # type: Optional[Dumps]  # of the tasks' stacks
+        self._tell = lambda _: None  # type: Callable[[str], None]  # tells the launcher what the installer says
         self._errand = None  # type: Optional[Errand]  # work in a process of its own
+        self._moves = {}  # type: Dict[str, Any]  # how the run may go on when a host is lost (protocol/moves)
+        self._moved = 0  # the attempt that began with the last move
         self._gpu_use = None  # type: Optional[GpuUse]
         self._go_on = lambda: None  # type: Callable[[], None]  # what to do once that process has ended
 
@@ -69,6 +72,7 @@ class Staging:
                 self._holdings.protect(os.path.dirname(made["path"]))  # and with it the environments' locks
             viewer.send("prepared", made=made["made"], seconds=round(time.monotonic() - began, 1))
 
+        self._tell = lambda line: viewer.send("preparing", line=line)
         self._do_aside(viewer, PREPARED, preparing.work, use)
 
     def stage(self, viewer: "Viewer", message: "Message") -> None:
@@ -80,6 +84,7 @@ class Staging:
         if message.fields.get("dial_key"):
             self._dial_check.answer(message["dial_key"], message["ports"])
         tasks = self._with_setup(message["tasks"])
+        self._moves = message.fields.pop("moves", {})
         self._directory.write("plan.json", dict(message.fields, tasks=tasks))
         if message["code"] is None:
             self._team.stage(tasks, message["attempt"])
@@ -92,7 +97,7 @@ class Staging:
             if "damaged" in copied:
                 self._code.report_damage(viewer, copied["damaged"])
             else:
-                self._team.stage(tasks, message["attempt"], message.fields.get("program"))
+                self._team.stage(tasks, message["attempt"], message.fields.get("programs"))
 
         if store.small:
             copied = store.copy_to(self._directory.work)
@@ -111,6 +116,44 @@ class Staging:
     def add(self, viewer: "Viewer", message: "Message") -> None:
         if not self._team.ending:
             self._team.add(self._with_setup(message["tasks"]), message["attempt"])
+
+    @property
+    def reserved(self) -> bool:
+        """Whether this host has no task, and waits for those of a lost host."""
+        return bool(self._moves) and not self._team.tasks
+
+    def move(self, viewer: "Viewer", message: "Message") -> None:
+        """Start the tasks whose seats are on this host now; all of what they start with came from the launcher."""
+        places, attempt = message["places"], message["attempt"]
+        if self._team.ending or attempt <= self._moved:
+            return
+        from tflaunch.protocol import moves
+
+        try:
+            standing = moves.values(self._moves["marks"], self._moves["seats"], places)
+        except KeyError as error:
+            raise wire.WireError("a move to a host that is no spare: %s" % error) from None
+        self._moved = attempt
+        mine = moves.at(self._moves["requests"], self._directory.host, places)
+        requests = [moves.fill(each, standing) for each in mine if each["id"] in message["tasks"]]
+        for request in requests:
+            if request.get("shares_port"):
+                self._holdings.share_port(request["port"])
+        self._team.take_over([each["id"] for each in requests])
+        self._team.add(self._with_setup(requests), attempt, own_directory=False)
+        self._note_places(places)
+
+    def _note_places(self, places: "Dict[str, str]") -> None:
+        """Note where all tasks are, for those who ask."""
+        plan = self._directory.read("plan.json")
+        about = dict(plan.get("about") or {})
+        seats = self._moves["seats"]
+        where = {task: places.get(seat, seat) for seat in seats for task in seats[seat][seat]["ports"]}
+        about.update(tasks=where, hosts=sorted(set(where.values())))
+        try:
+            self._directory.write("plan.json", dict(plan, about=about))
+        except OSError as error:
+            note("plan.json: %s" % error)
 
     def restart(self, viewer: "Viewer", message: "Message") -> None:
         self._team.restart(message["tasks"])
@@ -187,7 +230,11 @@ class Staging:
         return self._dumps is not None and self._dumps.waits
 
     def tick(self, now: float) -> None:
-        """Take the stacks that tasks have written."""
+        """Take the stacks that tasks have written, and what installs their environment."""
+        if self._preparing is not None and self.busy:
+            line = self._preparing.last_line(now)
+            if line:
+                self._tell(line)
         if self._dumps is not None:
             self._dumps.tick(now)
 

@@ -56,12 +56,19 @@ def error_in(log: str) -> str:
     return log.rpartition(_PREFIX)[2] if _PREFIX in log else ""
 
 
-def who_checks(requests: "List[Dict[str, Any]]", program: "Mapping[str, str]") -> "Dict[str, str]":
-    """{task: file}: one task for each interpreter that may not be able to parse the program."""
+def who_checks(requests: "List[Dict[str, Any]]", programs: "Mapping[str, Any]") -> "Dict[str, str]":
+    """{task: file}: one task for each interpreter that may not be able to parse a program.
+
+    `programs` maps a job to {file, read_by}, or None, and "" all jobs that are not in it.
+    """
     seen = set()
     found = {}
     for request in requests:
+        program = programs.get(request["id"].partition("/")[0], programs.get(""))
+        if program is None:
+            continue
         way = (
+            program["file"],
             request["argv"][0],
             request["env"].get("PATH"),
             *request["setup"],

@@ -76,17 +76,17 @@ class Team:
     # -- their start
 
     def stage(
-        self, requests: "List[Dict[str, Any]]", attempt: int, program: "Optional[Mapping[str, str]]" = None
+        self, requests: "List[Dict[str, Any]]", attempt: int, programs: "Optional[Mapping[str, Any]]" = None
     ) -> None:
         """Have these tasks wait at their gates, then send `staged`; raises HostError.
 
-        `program` names the file that the tasks' interpreters must be able to parse (`wire`, message `stage`).
+        `programs` names the files that the tasks' interpreters must be able to parse (`wire`, message `stage`).
         """
         reads = {}  # type: Dict[str, str]
-        if program:
+        if programs:
             from tflaunch.agent.tasks import syntax
 
-            reads = syntax.who_checks(requests, program)
+            reads = syntax.who_checks(requests, programs)
         for request in requests:
             task = Task(self._directory, request, attempt)
             task.reads = reads.get(task.id, "")
@@ -137,13 +137,16 @@ class Team:
         if not task.alive:
             self._report_exit(task)
 
-    def add(self, requests: "List[Dict[str, Any]]", attempt: int) -> None:
-        """Start these tasks, too, each as soon as it is ready; restart a task that was on this host before."""
+    def add(self, requests: "List[Dict[str, Any]]", attempt: int, own_directory: bool = True) -> None:
+        """Start these tasks, too, each as soon as it is ready; restart a task that was on this host before.
+
+        With `own_directory`, each new one has a working directory of its own, and all that it leaves is killed.
+        """
         for request in requests:
             task = self.tasks.get(request["id"])
             if task is None:
                 task = self.tasks[request["id"]] = Task(self._directory, request, attempt)
-                task.awaits_release, task.sweep_first = False, True
+                task.awaits_release, task.sweep_first = False, own_directory
                 self._added.append(task)
             elif attempt > task.wanted:
                 task.request = request
@@ -157,6 +160,13 @@ class Team:
         except OSError as error:
             note("plan.json: %s" % error)
         self.record()
+
+    def take_over(self, tasks: "List[str]") -> None:
+        """Tell all who watch, before anything else of them, which tasks have moved to this host."""
+        new = [task for task in tasks if task not in self.tasks]
+        if new:
+            text = "%s %s on this host from now on" % (", ".join(new), "is" if len(new) == 1 else "are")
+            self._journal.add("said", text=text, replanned=False, moved=new)
 
     def restart(self, attempts: "Mapping[str, int]") -> None:
         """Restart these tasks, each as that attempt."""

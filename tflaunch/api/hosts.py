@@ -1,0 +1,49 @@
+"""Hostfiles, and the GPUs of their hosts."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from tflaunch.cli.which_hosts import load_hosts as load
+from tflaunch.hosts import Hostfile
+from tflaunch.remote import ConnectOptions, Connector
+from tflaunch.survey.gpus import Overview, look
+from tflaunch.survey.survey import Survey
+
+Hosts = Hostfile | str | os.PathLike[str] | Iterable[str] | None
+
+
+def load_hosts(hosts: Hosts = None, *, connection: str = "") -> Hostfile:
+    """Read a hostfile: a path, names in a list or between commas (`gpu[01-03]`), `slurm:`, `pbs:`; None: the default.
+
+    connection: `ssh` or `openssh`, for hosts whose hostfile does not say.
+    Raises HostfileError, which has all problems with their lines, and UsageError where there is no hostfile.
+    """
+    if isinstance(hosts, Hostfile):
+        return hosts
+    if hosts is None or isinstance(hosts, (str, os.PathLike)):
+        return load(None if hosts is None else os.fspath(hosts), connection)
+    return load(",".join(hosts), connection)
+
+
+def gpus(
+    hosts: Hosts = None, *, timeout_s: float = 15.0, ssh_config: str | os.PathLike[str] | None = None
+) -> Overview:
+    """Ask all hosts for their GPUs, as `tflaunch gpus` does.
+
+    `machines` of the result has the hosts with GPUs, `unreachable` those that could not be asked, with why.
+    timeout_s: for one host to connect and to answer.
+    """
+    hostfile = load_hosts(hosts)
+    options = ConnectOptions(
+        timeout_s=0.8 * timeout_s, ssh_config=Path(ssh_config) if ssh_config is not None else None
+    )
+    with contextlib.closing(Connector(hostfile.hosts, options, None)) as connector:
+        survey = Survey(connector, hostfile.hosts, timeout_s)
+        with contextlib.closing(survey):
+            for _ in survey.once():
+                pass
+            return look(survey.answers())

@@ -1,0 +1,318 @@
+"""Runs that a program starts, watches and ends."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import io
+import json
+import queue
+import signal
+import threading
+import time
+from collections.abc import Collection, Iterator, Sequence
+from os import PathLike, fspath
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO, cast
+
+from tflaunch.api.hosts import Hosts, load_hosts
+from tflaunch.api.words import words_of
+from tflaunch.console.json_lines import JsonReporter
+from tflaunch.console.logs import Options
+from tflaunch.console.writer import Stream
+from tflaunch.planning.cluster_plan import ClusterPlan
+from tflaunch.protocol.errors import EXIT_STOPPED, TflaunchError, UsageError
+from tflaunch.protocol.outcome import Outcome
+from tflaunch.remote import ConnectOptions, Connector
+from tflaunch.runs.fetch_result import Fetched
+from tflaunch.sessions.group import Stopped
+from tflaunch.sessions.interrupts import INTERRUPTER, Interrupter
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from tflaunch.api.keywords import Keywords
+    from tflaunch.cli.option_groups import ConnectionOptions
+    from tflaunch.launch.request import Request
+
+Event = dict[str, Any]
+
+EVENTS_KEPT = 10_000  # while nobody reads them; then the hosts wait with their logs
+EXIT_S = 20.0  # for a run to end when this program ends before it
+_ALL = Options(quiet=False, only=None, show_host=False, grep=None, bare=False)
+
+
+class StoppedEarly(TflaunchError):
+    """`stop` came before the tasks were started; nothing is left."""
+
+    exit_code = EXIT_STOPPED
+
+
+def make_plan(
+    hosts: Hosts, program: str | PathLike[str], *, args: Sequence[str] = (), **keywords: Unpack[Keywords]
+) -> ClusterPlan:
+    """Connect to the hosts and plan the run, as `--dry-run` does; start nothing, leave nothing.
+
+    `tasks` of the plan has each task with host, port, GPUs, argv and environment; `to_json` gives all of it as data.
+    Raises TflaunchError.
+    """
+    from tflaunch.launch.launch import dry
+
+    prepared = _Prepared(hosts, program, args, keywords, dry_run=True)
+    prepared.events.discard()
+    try:
+        with _unheard(), contextlib.closing(prepared.connector()) as connector:
+            dry(prepared.request, connector, prepared.reporter)
+    finally:
+        prepared.reporter.close()
+    return prepared.reporter.plans[-1]
+
+
+def run(
+    hosts: Hosts, program: str | PathLike[str], *, args: Sequence[str] = (), **keywords: Unpack[Keywords]
+) -> Run:
+    """Start a program on the hosts, as `tflaunch run` does, and return at once; a thread of this program drives it.
+
+    program: a Python file, another executable, or a job file; with `module=`, leave it "".  args: its own arguments.
+    A run ends with the program that has started it, at the latest when its lease has run out.
+    Raises TflaunchError for what is wrong with the options, the hostfile or the code; what comes later, `wait` raises.
+    """
+    return Run(_Prepared(hosts, program, args, keywords))
+
+
+class Run:
+    """A run that goes on in a thread.  As a context it is stopped at the end of the block, if it still runs.
+
+    To iterate over it gives its events as they come, the dicts that `tflaunch run --json` prints, up to `report`.
+    Nobody has to: at most 10,000 events are kept; if nobody reads them, the hosts wait with the rest of the logs, and
+    `wait` drops what is not read.
+    """
+
+    def __init__(self, prepared: _Prepared) -> None:
+        self.id = prepared.request.run_id
+        self.exit_code: int | None = None  # as of `tflaunch run`, once it is over
+        self._prepared = prepared
+        self._interrupter = Interrupter()
+        self._error: BaseException | None = None
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._drive, name=f"tflaunch {self.id}", daemon=True)
+        atexit.register(self._end_with_program)
+        self._thread.start()
+
+    def __iter__(self) -> Iterator[Event]:
+        return iter(self._prepared.events)
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if not self._over.is_set():
+            self.stop()
+            with contextlib.suppress(StoppedEarly):
+                self.wait()
+
+    @property
+    def running(self) -> bool:
+        """Whether it is not over yet."""
+        return not self._over.is_set()
+
+    def stop(self, *, kill: bool = False) -> None:
+        """Ask it to end, as Ctrl-C does: tasks get SIGTERM and `grace`; with `kill`, they are killed at once."""
+        for _ in range(2 if kill else 1):
+            self._interrupter.interrupt(signal.SIGTERM)
+
+    def wait(self, timeout_s: float | None = None) -> Outcome:
+        """Wait until it is over, and nothing of it is left; return how it ended.  Events that nobody has read are lost.
+
+        Raises what kept the tasks from starting: a TflaunchError; StoppedEarly after `stop`.  Raises TimeoutError.
+        """
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        self._prepared.events.discard()
+        while not self._over.wait(0.2 if deadline is None else min(0.2, deadline - time.monotonic())):
+            if deadline is not None and time.monotonic() >= deadline:
+                self._prepared.events.keep()
+                raise TimeoutError(f"{self.id} still runs after {timeout_s:g} s")
+        if self._error is not None:
+            raise self._error
+        return self._prepared.reporter.outcomes[-1]
+
+    def log(self, task: str) -> str:
+        """What a task has printed so far, `worker/0`; raises UsageError for a task that has no log."""
+        from tflaunch.protocol.job import TaskId
+        from tflaunch.runs.record import Record
+
+        try:
+            name = TaskId.parse(task)
+        except ValueError as error:
+            raise UsageError(str(error)) from None
+        path = Record.open(self.id).path / "logs" / f"{name.job}-{name.index}.log"
+        try:
+            return path.read_bytes().decode("utf-8", "backslashreplace")
+        except FileNotFoundError:
+            raise UsageError(f"{task}: there is no log of it", f"the logs: {path.parent}") from None
+
+    def fetch(
+        self, *patterns: str, to: str | PathLike[str] | None = None, overwrite: bool = False
+    ) -> Fetched:
+        """Copy what the tasks have written here, as `tflaunch fetch` does; they may still run.
+
+        to: this directory; None: ./RUN.  `complete` of the result says whether everything is here.
+        Raises TflaunchError.
+        """
+        from tflaunch.api.fetching import fetch
+
+        with _unheard(), contextlib.closing(self._prepared.connector()) as connector:
+            return fetch(self.id, self._prepared.request, connector, patterns, to, overwrite=overwrite)
+
+    def _drive(self) -> None:
+        from tflaunch.launch.launch import launch
+
+        INTERRUPTER.set(self._interrupter)
+        prepared = self._prepared
+        try:
+            with contextlib.closing(prepared.connector()) as connector:
+                for note in connector.notes:
+                    prepared.reporter.warn(note)
+                self.exit_code = launch(prepared.request, connector, prepared.reporter)
+        except Stopped as stopped:
+            left = ", ".join(stopped.unconfirmed)
+            hint = f"tflaunch stop {self.id} looks again on {left}" if left else ""
+            self._fail(StoppedEarly(f"{self.id} was stopped before its tasks were started", hint))
+        except TflaunchError as error:
+            self._fail(error)
+        except BaseException as error:  # a defect: `wait` raises it
+            self._error = error
+        finally:
+            self._over.set()
+            atexit.unregister(self._end_with_program)
+            prepared.reporter.close()
+            prepared.events.end()
+
+    def _fail(self, error: TflaunchError) -> None:
+        self.exit_code, self._error = error.exit_code, error
+        self._prepared.reporter.error(error)
+
+    def _end_with_program(self) -> None:
+        self.stop()
+        self._prepared.events.discard()
+        self._over.wait(EXIT_S)
+
+
+class _Events(io.TextIOBase):
+    """The stdout of a reporter, one JSON object a line, for another thread to read."""
+
+    encoding = "utf-8"
+
+    def __init__(self) -> None:
+        self._queue: queue.Queue[str | None] = queue.Queue(EVENTS_KEPT)
+        self._rest = ""
+        self._dropping = False
+
+    def write(self, text: str) -> int:
+        *lines, self._rest = (self._rest + text).split("\n")
+        for line in lines:
+            self._put(line)
+        return len(text)
+
+    def fileno(self) -> int:
+        raise io.UnsupportedOperation("no file")
+
+    def end(self) -> None:
+        """After this no more events come."""
+        self._put(None)
+
+    def discard(self) -> None:
+        """Drop what is not read, and what comes."""
+        self._dropping = True
+        with contextlib.suppress(queue.Empty):
+            while True:
+                if self._queue.get_nowait() is None:
+                    self._queue.put(None)
+                    return
+
+    def keep(self) -> None:
+        """Keep what comes from now on."""
+        self._dropping = False
+
+    def __iter__(self) -> Iterator[Any]:
+        self.keep()
+        while (line := self._queue.get()) is not None:
+            yield json.loads(line)
+        self._queue.put(None)  # for whoever iterates again
+
+    def _put(self, line: str | None) -> None:
+        while line is None or not self._dropping:
+            try:
+                self._queue.put(line, timeout=0.2)
+            except queue.Full:
+                continue
+            return
+
+
+class _Reporter(JsonReporter):
+    """Gives events; keeps plans and outcomes as objects."""
+
+    def __init__(self, options: Options, stdout: Stream, stderr: Stream) -> None:
+        self.plans: list[ClusterPlan] = []
+        self.outcomes: list[Outcome] = []
+        super().__init__(options, stdout, stderr)
+
+    def plan(self, plan: ClusterPlan, *, brief: bool = False) -> None:
+        self.plans.append(plan)
+        super().plan(plan, brief=brief)
+
+    def report(self, outcome: Outcome) -> None:
+        self.outcomes.append(outcome)
+        super().report(outcome)
+
+
+class _Prepared:
+    """A request that is ready to be carried out, and who hears of it."""
+
+    request: Request
+
+    def __init__(
+        self,
+        hosts: Hosts,
+        program: str | PathLike[str],
+        args: Collection[str],
+        keywords: Keywords,
+        *,
+        dry_run: bool = False,
+    ) -> None:
+        from tflaunch.cli.run import job_file_of, options_of, request_of
+
+        hostfile = load_hosts(hosts, connection=keywords.get("connection", ""))
+        words = words_of(hostfile, fspath(program), args, keywords)
+        self.events = _Events()
+        self.reporter = _Reporter(_ALL, Stream(cast("TextIO", self.events)), Stream(io.StringIO()))
+        try:
+            ctx, options = options_of(words.given)
+            options.start.dry_run = dry_run
+            self._connection: ConnectionOptions = options.connection
+            self.request = request_of(
+                options, job_file_of(ctx, options), self.reporter, hostfile, command=words.shown
+            )
+        except BaseException:
+            self.events.discard()
+            self.reporter.close()
+            raise
+
+    def connector(self) -> Connector:
+        """Connections to its hosts; nothing is asked: a key that needs a passphrase must be in an ssh-agent."""
+        options = ConnectOptions(
+            timeout_s=self._connection.connect_timeout,
+            accept_new=self._connection.accept_new,
+            ssh_config=Path(self._connection.ssh_config) if self._connection.ssh_config else None,
+        )
+        return Connector(self.request.hostfile.hosts, options, None)
+
+
+@contextlib.contextmanager
+def _unheard() -> Iterator[None]:
+    """Inside, leave the signals of this program alone; Ctrl-C raises KeyboardInterrupt in it, as ever."""
+    token = INTERRUPTER.set(Interrupter())
+    try:
+        yield
+    finally:
+        INTERRUPTER.reset(token)

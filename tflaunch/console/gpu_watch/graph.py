@@ -1,0 +1,24 @@
+"""Values over time as blocks, the newest at the right: ▁▃▅█."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def graph(values: Sequence[float | None], blocks: str, height: int = 1) -> list[str]:
+    """Return the lines of a graph, the topmost first.
+
+    values: shares of the whole, 0 to 1, one to a column; None leaves its column empty.
+    blocks: the signs for a cell, from nearly empty to full.
+    """
+    steps = len(blocks)
+    tops = [
+        None if value is None else round(min(1.0, max(0.0, value)) * (steps * height - 1)) for value in values
+    ]
+    return ["".join(_cell(top, row * steps, blocks) for top in tops) for row in reversed(range(height))]
+
+
+def _cell(top: int | None, bottom: int, blocks: str) -> str:
+    if top is None or top < bottom:
+        return " "
+    return blocks[min(len(blocks) - 1, top - bottom)]

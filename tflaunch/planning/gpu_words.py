@@ -1,0 +1,76 @@
+"""Words for the GPUs that are there, in the errors where they are too few; pure."""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+
+from tflaunch.hosts import fold
+from tflaunch.planning.gpu_choice import LeftOut
+from tflaunch.planning.inventory import GpuOrInstance, HostFacts
+from tflaunch.protocol.errors import PlanError
+
+_REASONS_SHOWN = 2
+
+
+def plural(count: int, noun: str) -> str:
+    """`1 GPU`, `2 GPUs`, `2 ps`."""
+    return f"{count} {noun}" if count == 1 or noun == "ps" else f"{count} {noun}s"
+
+
+def one_of(*ways: str) -> str:
+    """`Ask for less, or take more.`"""
+    *most, last = ways
+    sentence = ", or ".join(filter(None, [", ".join(most), last]))
+    return f"{sentence[0].upper()}{sentence[1:]}."
+
+
+def what_keeps_them(there: Iterable[GpuOrInstance]) -> list[str]:
+    """`3 busy: in use by ada` and `4 left out: not in MIG mode (--mig)`; a GPU of both kinds counts as left out."""
+    busy: Counter[str] = Counter()
+    left_out: Counter[str] = Counter()
+    for device in there:
+        if device.busy:
+            (left_out if isinstance(device.busy, LeftOut) else busy)[device.busy] += 1
+    told = []
+    for name, reasons in (("busy", busy), ("left out", left_out)):
+        if reasons:
+            shown = [reason for reason, _ in reasons.most_common(_REASONS_SHOWN)]
+            more = ["..."] if len(reasons) > len(shown) else []
+            told.append(f"{reasons.total()} {name}: {', '.join(shown + more)}")
+    return told
+
+
+def not_one_of_it(hosts: Sequence[tuple[str, HostFacts]]) -> PlanError | None:
+    """The error where --gpu-model leaves out every GPU of these hosts, with the models that are there."""
+    found = [(name, device) for name, facts in hosts for device in facts.gpus_or_instances]
+    reasons = [device.busy for _, device in found]
+    if not found or not all(
+        isinstance(why, LeftOut) and why.option.startswith("--gpu-model") for why in reasons
+    ):
+        return None
+    option = next(why.option for why in reasons if isinstance(why, LeftOut))
+    counts: Counter[str] = Counter(device.name for _, device in found)
+    free = Counter(
+        device.name for _, device in found if isinstance(device.busy, LeftOut) and not device.busy.in_use
+    )
+    where: dict[str, dict[str, None]] = defaultdict(dict)
+    for name, device in found:
+        where[device.name][name] = None
+    there = "; ".join(
+        f"{count} x {model} ({fold(where[model])}), {free[model]} free"
+        for model, count in counts.most_common()
+    )
+    first = shlex.quote(short_name((free or counts).most_common(1)[0][0], counts))
+    return PlanError(
+        f"{option}: none of the {plural(len(found), 'GPU')} is one; there are {there}",
+        one_of(f"name a model that is there: --gpu-model {first}", "leave --gpu-model out"),
+    )
+
+
+def short_name(name: str, others: Iterable[str]) -> str:
+    """A word of the name that no other model has, if possible with a number in it; else the whole name."""
+    rest = " ".join(other for other in others if other != name).lower()
+    words = [word for word in name.split() if word.lower() not in rest]
+    return next((word for word in words if any(map(str.isdigit, word))), (words or [name])[0])
