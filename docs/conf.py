@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -55,4 +56,10 @@ def setup(app: sphinx.application.Sphinx) -> None:
     def read(app: object, name: str, text: list[str]) -> None:  # noqa: ARG001  Sphinx gives them
         text[0] = generator.repository.moved(text[0], f"docs/{name}.md", f"docs/{name}.md")
 
+    def copy_pictures(app: sphinx.application.Sphinx, error: Exception | None) -> None:
+        # Sphinx finds a picture of Markdown; one in HTML, which may have a dark and a light one, it does not see.
+        if error is None and app.builder.format == "html" and (_HERE / "pictures").is_dir():
+            shutil.copytree(_HERE / "pictures", Path(app.outdir) / "pictures", dirs_exist_ok=True)
+
     app.connect("source-read", read)
+    app.connect("build-finished", copy_pictures)

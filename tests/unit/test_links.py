@@ -24,7 +24,11 @@ def tokens(text: str) -> Iterator[Token]:
 
 def links(text: str) -> list[str]:
     """The targets of links and pictures that are not web addresses."""
-    found = [str(each.attrs.get("href") or each.attrs.get("src") or "") for each in tokens(text)]
+    found = []
+    for each in tokens(text):
+        found.append(str(each.attrs.get("href") or each.attrs.get("src") or ""))
+        if each.type in ("html_block", "html_inline"):
+            found += re.findall(r'\b(?:href|src|srcset)="([^"]*)"', each.content)
     return [link for link in found if link and not re.match(r"[a-z]+:", link)]
 
 
@@ -66,6 +70,8 @@ def test_links_that_lead_nowhere_are_found() -> None:
 
 [a](#some-title-x--y) [b](#else) [c](hostfile.md) [d](hostfile.md#write-it) [e](hostfile.md#nothing) [f](nowhere.md)
 [g](../../secret) ![h](none.svg) [i](https://example.org/) `[j](code.md)`
+
+<picture><source srcset="dark.svg"><img src="../README.md"></picture>
 """
     assert broken(ROOT / "docs" / "index.md", text) == [
         "#else",
@@ -73,6 +79,7 @@ def test_links_that_lead_nowhere_are_found() -> None:
         "nowhere.md",
         "../../secret",
         "none.svg",
+        "dark.svg",
     ]
 
 
