@@ -56,12 +56,19 @@ class Terminal:
     """`tflaunch` on a terminal of its own; `text` is everything that it has written there."""
 
     def __init__(
-        self, argv: list[Any], env: dict[str, str], columns: int = 100, rows: int = 30, *, keys: bool = True
+        self,
+        argv: list[Any],
+        env: dict[str, str],
+        columns: int = 100,
+        rows: int = 30,
+        *,
+        keys: bool = True,
+        term: str = "xterm-256color",
     ) -> None:
         """Without `keys`, stdin is no terminal."""
         self._ours, theirs = pty.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
-        env = {"TERM": "xterm-256color", **env, "LC_ALL": "C.UTF-8"}
+        env = {**env, "TERM": term, "LC_ALL": "C.UTF-8"}
         env = {name: value for name, value in env.items() if name not in ("COLUMNS", "LINES")}
         stdin = theirs if keys else subprocess.DEVNULL
         self.process = subprocess.Popen(

@@ -143,7 +143,7 @@ class WatchApp(App[None]):
 
     @contextmanager
     def _defects_kept(self) -> Iterator[None]:
-        """After a defect the watch ends, and the command fails as by any other: textual would show it in its own way."""
+        """After a defect the watch ends, and the command fails as by any other: textual would show it its own way."""
         try:
             yield
         except Exception as error:
