@@ -269,7 +269,9 @@ def _reads_keys(terminal: Terminal) -> bool:
 
 
 def _all_is_read(terminal: Terminal) -> bool:
-    with open(
-        os.ptsname(terminal._main), "rb", opener=lambda path, flags: os.open(path, flags | os.O_NOCTTY)
-    ) as end:
+    with open(f"/proc/{terminal._pid}/fd/0", "rb", opener=_without_control) as end:
         return fcntl.ioctl(end, termios.FIONREAD, b"\0" * 4) == b"\0" * 4
+
+
+def _without_control(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOCTTY)
