@@ -112,3 +112,22 @@ def test_other_host_rebooted(trial: Trial) -> None:
     trial.bed.reboot(host)
     trial.check(76, gone=[host], sockets_left_on=[host])
     assert host.name in trial.running.err
+
+
+def test_a_spare_takes_the_place_of_a_host_without_power(trial: Trial) -> None:
+    """With a GPU of its own, over the network; a later loss ends the run, for no spare is left."""
+    *_, spare = trial.up(4)
+    more = (f"--spares={spare.name}", "--restarts=2")
+    trial.start(lines=100_000, workers=2, detached=True, lease_s=8, more=more)
+    lost = trial.placement["worker/1"]
+    assert spare not in trial.placement.values()
+    assert spare.held_leases() == [f"GPU-{spare.name}"]
+    trial.bed.power_off(lost)
+    [moved] = until(
+        lambda: [each for each in spare.processes() if each.env.get("TFLAUNCH_TASK") == "worker/1"],
+        "worker/1 on the spare",
+    )
+    assert moved.env["CUDA_VISIBLE_DEVICES"] == f"GPU-{spare.name}"
+    assert moved.env["TFLAUNCH_ATTEMPT"] == "1"
+    trial.far.run("stop", trial.run_id).ran(69)  # the lost host cannot be asked
+    trial.check(143, gone=[lost], sockets_left_on=[lost], logs=False)

@@ -119,6 +119,17 @@ def _stop_it(stage: _Stage, running: Running) -> None:
     stage.run("stop", running.run_id)
 
 
+def _hand_it_over(stage: _Stage, running: Running) -> None:
+    running.wait_for("hello from worker/1")
+    stage.run("detach", running.run_id)
+
+
+def _launch(stage: _Stage) -> None:
+    """A run whose launcher stays with it."""
+    words = ("run", *BASE, "--env=SLEEP=60")
+    stage.launcher.start(*words, env=stage.env).wait_for("hello from worker/1")
+
+
 def _leave_it(stage: _Stage, running: Running) -> None:
     running.wait_for("worker/1 on local2 finished")
     running.interrupt()
@@ -155,6 +166,8 @@ SCENARIOS = {
         gpus=True,
     ),
     "detached": Scenario(("run", *BASE, "--detach")),
+    "handed": Scenario(("run", *BASE, "--env=SLEEP=60"), beside=_hand_it_over),
+    "detach": Scenario(("detach", "{run}"), before=_launch),
     "attach": Scenario(("attach",), before=lambda stage: stage.detached("--env=SLEEP=3")),
     "attach-ended": Scenario(("attach", "{run}"), before=lambda stage: stage.run("run", *BASE)),
     "attach-dead": Scenario(("attach", "{run}"), before=_kill_agent, beside=_leave_it, ends=False),

@@ -187,10 +187,10 @@ def watching(lab: Lab) -> Iterator[Callable[..., Terminal]]:
     """Starts `gpus` on a terminal."""
     started: list[Terminal] = []
 
-    def start(*more: str, env: dict[str, str] | None = None, **options: Any) -> Terminal:
+    def start(*more: str, **options: Any) -> Terminal:
         verb, *words = lab.words(*more)
         argv = lab.launcher.argv(str(verb), *words)
-        started.append(Terminal(argv, {**lab.launcher.env(), **(env or {})}, **options))
+        started.append(Terminal(argv, lab.launcher.env(), **options))
         return started[-1]
 
     yield start
@@ -341,7 +341,8 @@ def test_a_refresh_sends_little_over_a_slow_link(lab: Lab, watching: Callable[..
 @pytest.mark.parametrize("keys", [True, False], ids=["TERM=dumb", "stdin is no terminal"])
 def test_a_plain_terminal_keeps_the_table(lab: Lab, watching: Callable[..., Terminal], keys: bool) -> None:
     lab.add(*dgx())
-    screen = watching("--watch", "0.3", keys=keys, env={"TERM": "dumb"} if keys else {}, columns=80, rows=14)
+    term = "dumb" if keys else "xterm-256color"
+    screen = watching("--watch", "0.3", keys=keys, term=term, columns=80, rows=14)
     screen.wait_for(r"host1  6 of 8 free(.|\n)*of 8 on 1 host(.|\n)*host1  6 of 8 free")
     screen.process.send_signal(signal.SIGINT)
     assert screen.end() == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import shlex
@@ -242,9 +243,9 @@ def test_a_key_in_attach_hands_it_over_and_ctrl_z_and_pasted_text_do_not(
             terminal.type("echo shell-$((40 + 2))\n")  # with the terminal as it was
             terminal.wait_for("shell-42")
             terminal.type("fg\n")
-            terminal.wait_for("tflaunch attach", 1)
+            until(lambda: _reads_keys(terminal), "the terminal to give keys again")
             terminal.type("made of words, d is one of them\n")
-            until(lambda: _gives_keys(terminal), "the terminal to give keys again")
+            until(lambda: _all_is_read(terminal), "the pasted text to be read")
             terminal.type("d")
             terminal.wait_for("the run goes on without its launcher; Ctrl-C stops watching")
             left = running.done().ran()
@@ -261,6 +262,14 @@ def test_a_key_in_attach_hands_it_over_and_ctrl_z_and_pasted_text_do_not(
     end_well(launcher, out, run)
 
 
-def _gives_keys(terminal: Terminal) -> bool:
+def _reads_keys(terminal: Terminal) -> bool:
+    """Whether a command of the shell, not the shell itself, reads keys."""
     flags = termios.tcgetattr(terminal._main)[3]
-    return not flags & (termios.ICANON | termios.ECHO)
+    return os.tcgetpgrp(terminal._main) != terminal._pid and not flags & (termios.ICANON | termios.ECHO)
+
+
+def _all_is_read(terminal: Terminal) -> bool:
+    with open(
+        os.ptsname(terminal._main), "rb", opener=lambda path, flags: os.open(path, flags | os.O_NOCTTY)
+    ) as end:
+        return fcntl.ioctl(end, termios.FIONREAD, b"\0" * 4) == b"\0" * 4

@@ -62,17 +62,13 @@ class Terminal:
         columns: int = 100,
         rows: int = 30,
         *,
-        term: str = "xterm-256color",
         keys: bool = True,
+        term: str = "xterm-256color",
     ) -> None:
         """Without `keys`, stdin is no terminal."""
         self._ours, theirs = pty.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
-        env = {
-            "TERM": term,
-            **{name: value for name, value in env.items() if name != "TERM"},
-            "LC_ALL": "C.UTF-8",
-        }
+        env = {**env, "TERM": term, "LC_ALL": "C.UTF-8"}
         env = {name: value for name, value in env.items() if name not in ("COLUMNS", "LINES")}
         stdin = theirs if keys else subprocess.DEVNULL
         self.process = subprocess.Popen(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import getpass
 import os
 import socket
@@ -85,7 +86,12 @@ def stop(
 
 def _by(user: str | None) -> str:
     """Who ends that user's run, in the words that the user will see."""
-    return f"root ({getpass.getuser()}@{socket.gethostname()})" if user else ""
+    if not user:
+        return ""
+    name = os.environ.get("SUDO_USER") or str(os.getuid())
+    with contextlib.suppress(KeyError, OSError):  # an account without a name
+        name = os.environ.get("SUDO_USER") or getpass.getuser()
+    return f"root ({name}@{socket.gethostname()})"
 
 
 def _tell(run: str, finished: Mapping[str, Finished], reporter: Reporter, *, sure: bool) -> None:

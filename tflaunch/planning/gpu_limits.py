@@ -91,12 +91,20 @@ def within(
 
 def left_of(limit: GpuLimit, inventory: Inventory) -> int:
     """How many GPUs the user may still take on these hosts together."""
-    return max(0, limit.most - sum(facts.gpus_held for facts in inventory.values()))
+    return max(0, limit.most - sum(_held(inventory).values()))
+
+
+def _held(inventory: Inventory) -> dict[str, int]:
+    """How many GPUs the user's other runs hold, by host; of two names of one machine, under the first one."""
+    machines: dict[object, str] = {}
+    for name, facts in inventory.items():
+        machines.setdefault((facts.boot_id, tuple(gpu.uuid for gpu in facts.gpus)), name)
+    return {name: inventory[name].gpus_held for name in machines.values() if inventory[name].gpus_held}
 
 
 def at_limits(limit: GpuLimit | None, inventory: Inventory) -> list[tuple[str, str]]:
     """For a run that waits: each limit of which the user's other runs have taken a part, and how much."""
-    held = {name: facts.gpus_held for name, facts in inventory.items() if facts.gpus_held}
+    held = _held(inventory)
     found = []
     if limit is not None and held:
         found.append(
@@ -114,7 +122,7 @@ def _gpus(plan: ClusterPlan) -> int:
 
 def too_many(limit: GpuLimit, taken: int, inventory: Inventory) -> PlanError:
     """The error for a run that takes more GPUs than the user may still have."""
-    held = {name: facts.gpus_held for name, facts in inventory.items() if facts.gpus_held}
+    held = _held(inventory)
     there = ", ".join(f"{name} {count}" for name, count in held.items())
     others = f", and your other runs hold {sum(held.values())} ({there})" if held else ""
     left = left_of(limit, inventory)
