@@ -2,7 +2,7 @@
 
     verbs.py        the page of each verb, and the list of them: from the command line's own parser
     exit_codes.py   from tflaunch.protocol.errors
-    file_keys.py    the keys of the hostfile and of the job file: from their JSON Schemas
+    file_keys.py    the keys of the hostfile, the job file and the configuration: from their JSON Schemas
     events.py       what `--json` prints: from tflaunch.console.json_events
     variables.py    what a task finds in its environment: from tflaunch.inputs.task_variables
     python_api.py   tflaunch.api: from its docstrings and type hints

@@ -1,4 +1,4 @@
-"""The keys of the hostfile and of the job file, from the JSON Schemas that `tflaunch schema` prints."""
+"""The keys of hostfile, job file and configuration, from the JSON Schemas that `tflaunch schema` prints."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from generator.markdown import code, directive, escaped, prose
-from tflaunch.inputs import hostfile_model, job_model
+from generator.markdown import code, directive, escaped, prose, table
+from tflaunch.inputs import config_model, hostfile_model, job_model
 
 _HOSTFILE = """\
 # Keys of the hostfile
@@ -28,6 +28,27 @@ _JOB_FILE = """\
 [A run as a file](../job-file.md) tells how to write one. `tflaunch schema job > job.schema.json` prints this page as a
 JSON Schema. Options of the command line win over the file.
 """
+_CONFIGURATION = """\
+# Keys of the configuration
+
+`/etc/tflaunch/config.toml` is for all users of a machine, `~/.config/tflaunch/config.toml` is yours and wins. The
+command line, the environment, a job file and a hostfile win over both.
+
+`tflaunch config` shows each value that counts, with the file and the line that it comes from;
+`tflaunch schema config > config.schema.json` prints this page as a JSON Schema.
+
+## For all commands
+"""
+_TABLES = """\
+## For one command
+
+A table with the name of a command has defaults of its options, as they are called there:
+
+```toml
+[run]
+grace = "30s"
+```
+"""
 _REFERENCES = {
     "Settings": "The [settings](#settings)",
     "HostSettings": "A [host with settings](#only-of-a-host)",
@@ -36,8 +57,12 @@ _REFERENCES = {
 
 
 def pages() -> dict[str, str]:
-    """Return both pages, by the names of their files."""
-    return {"hostfile-keys.md": _hostfile(), "job-file-keys.md": _job_file()}
+    """Return the pages, by the names of their files."""
+    return {
+        "hostfile-keys.md": _hostfile(),
+        "job-file-keys.md": _job_file(),
+        "config-keys.md": _configuration(),
+    }
 
 
 def _hostfile() -> str:
@@ -55,6 +80,20 @@ def _hostfile() -> str:
         parts += [f"## Only of a {of}\n\n{prose(kinds[name]['description'])}\n", *_keys(of, own)]
     if left := kinds.keys() - {"Document", "Settings", "HostSettings", "GroupSettings"}:
         raise LookupError(f"the page of the hostfile has no place for {', '.join(sorted(left))}")
+    return "\n".join(parts)
+
+
+def _configuration() -> str:
+    schema = config_model.json_schema()
+    properties: Mapping[str, Any] = schema["properties"]
+    parts = [_CONFIGURATION]
+    parts += _keys("configuration", {key: value for key, value in properties.items() if "$ref" not in value})
+    parts.append(_TABLES)
+    for name, reference in properties.items():
+        if "$ref" in reference:
+            options = schema["$defs"][reference["$ref"].rpartition("/")[2]]["properties"]
+            rows = [[code(key), prose(value.get("description", ""))] for key, value in options.items()]
+            parts.append(f"### [{name}]\n\n{table(['key', 'default of'], rows)}")
     return "\n".join(parts)
 
 

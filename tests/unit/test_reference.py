@@ -49,7 +49,10 @@ def test_every_exit_code_is_there(pages: Path) -> None:
     assert codes <= set(re.findall(r"^\| `(\d+)`", (pages / "exit-codes.md").read_text(), re.M))
 
 
-@pytest.mark.parametrize(("document", "page"), [("hosts", "hostfile-keys.md"), ("job", "job-file-keys.md")])
+@pytest.mark.parametrize(
+    ("document", "page"),
+    [("hosts", "hostfile-keys.md"), ("job", "job-file-keys.md"), ("config", "config-keys.md")],
+)
 def test_every_key_is_there(pages: Path, document: str, page: str) -> None:
     done = subprocess.run([*TFLAUNCH, "schema", document], capture_output=True, text=True, check=True)
 
@@ -60,8 +63,11 @@ def test_every_key_is_there(pages: Path, document: str, page: str) -> None:
             return set()
         return set(schema.get("properties", ())).union(*map(keys, schema.values()))
 
-    described = set(re.findall(r"^:::\{option\} (\w+)$", (pages / page).read_text(), re.M))
-    roles = {"ps", "worker", "chief", "master", "evaluator"}
+    found = re.findall(
+        r"^(?::::\{option\} (\w+)|\| `(\w+)` \|.*|### \[(\w+)\])$", (pages / page).read_text(), re.M
+    )
+    described = {"".join(names) for names in found}
+    roles = {"ps", "worker", "chief", "master", "evaluator"} if document == "job" else set()
     assert described == keys(json.loads(done.stdout)) - roles
 
 
