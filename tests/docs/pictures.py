@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import math
 import os
 import pty
 import re
@@ -32,7 +33,7 @@ from rich.style import Style
 from rich.terminal_theme import TerminalTheme
 from rich.text import Text
 
-from tests.docs.world import World
+from tests.docs.world import GPUS, MODELS, World
 from tests.support import ROOT, nvml
 from tests.support import bed as beds
 from tests.support.patience import PATIENCE_S
@@ -60,6 +61,7 @@ THEMES = {
     "light": _theme((250, 250, 248), (40, 44, 52)),
 }
 # Rich's own frame, without fonts from a network: a page must look the same without one.
+LIBRARY: list[Path] = []  # the simulated NVML
 SVG = """\
 <svg viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/svg" role="img">
 <style>
@@ -95,6 +97,8 @@ class Scene:
     columns: int = COLUMNS
     rows: int = ROWS
     prepare: Callable[[World], object] | None = None
+    meanwhile: Callable[[World, float], object] | None = None  # again and again; how many seconds have passed
+    seconds: float = 0.0  # look only then
     files: Mapping[str, str] | None = None
 
 
@@ -133,6 +137,24 @@ def busy(world: World) -> None:
     world.must("tflaunch run --detach lab.yaml hold.py --name bert --ps 0 --workers 12")
 
 
+def work(world: World, passed_s: float) -> None:
+    """The GPUs of that run are at work: their use rises and falls, each in its own time."""
+    for number, (name, host) in enumerate(zip(MODELS, world.bed.hosts, strict=True)):
+        model, memory = MODELS[name]
+        lines = []
+        for gpu in range(GPUS if model else 0):
+            taken = number < 3 and gpu < 4
+            wave = math.sin(passed_s / (3 + number) + gpu) + 0.3 * math.sin(9 * passed_s + gpu)
+            use = max(0, min(100, int(70 + 30 * wave))) if taken else 0
+            used = int(memory * (0.55 + 0.08 * gpu)) if taken else 0
+            lines.append(
+                f'gpu name="{model}" uuid=GPU-{number}{gpu} mem={memory} bus=0000:{number}{gpu}:00.0 '
+                f"util={use} used={used} temp={35 + use // 3} power={(60 + 5 * use) * 1000}"
+            )
+        if lines:
+            host.give_gpus(LIBRARY[0], *lines)
+
+
 def quiet(world: World) -> None:
     """Nothing runs."""
     for name in world.must("tflaunch ps -q lab.yaml").out.split():
@@ -149,6 +171,14 @@ SCENES: dict[str, Scene] = {
         files={"trainer.py": WRONG_PATH},
     ),
     "gpus": Scene("tflaunch gpus 'gpu[01-02]'", prepare=busy),
+    "gpus-watch": Scene(
+        "tflaunch gpus lab.yaml --watch --interval 0.3s",
+        until="gpu03",
+        rows=34,
+        prepare=busy,
+        meanwhile=work,
+        seconds=45.0,
+    ),
     "check": Scene("tflaunch check lab.yaml --no-tensorflow", rows=50),
     "sweep": Scene(
         "tflaunch sweep gpu01:2,gpu02:2 tune.py --grid lr=0.1,0.03,0.01 --grid units=32,64,128 --metric loss",
@@ -189,18 +219,24 @@ class Screen:
         self._stream.feed(data)
         return True if data else None
 
-    def watch(self, pattern: str) -> None:
-        """Read until the screen shows it and is quiet, or, without a pattern, until the command has ended."""
-        deadline = time.monotonic() + PATIENCE_S
+    def watch(
+        self, pattern: str, least_s: float = 0.0, meanwhile: Callable[[float], object] = lambda _: None
+    ) -> None:
+        """Read until the screen shows it, at least so long; without a pattern, until the command has ended."""
+        begun = time.monotonic()
         while True:
-            came = self.read(QUIET_S)
+            passed = time.monotonic() - begun
+            meanwhile(passed)
+            came = self.read(QUIET_S / 4)
             if came is None:
                 if pattern:
                     raise AssertionError(f"ended without {pattern!r}:\n" + "\n".join(self._screen.display))
                 return
+            if passed < least_s:
+                continue
             if pattern and re.search(pattern, "\n".join(self._screen.display)):
                 return
-            if time.monotonic() > deadline:
+            if passed > least_s + PATIENCE_S:
                 raise AssertionError(f"{pattern!r} never came:\n" + "\n".join(self._screen.display))
 
     def settle(self) -> None:
@@ -277,7 +313,8 @@ def take(world: World, name: str) -> None:
     argv = world.bed.launcher.inside("bash", "-c", f"exec {scene.command}", cwd=world.proj)
     screen = Screen(argv, env, scene.columns, scene.rows)
     try:
-        screen.watch(scene.until)
+        each = scene.meanwhile
+        screen.watch(scene.until, scene.seconds, lambda passed: each and each(world, passed))
         if scene.keys:
             screen.type(scene.keys)
             screen.settle()
@@ -302,7 +339,8 @@ def main(names: list[str]) -> int:
         except FileExistsError:
             directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         (library := directory / "nvml").mkdir()
-        world = World(directory, nvml.build(library))
+        LIBRARY.append(nvml.build(library))
+        world = World(directory, library)
         try:
             for name in names or SCENES:
                 take(world, name)

@@ -9,8 +9,9 @@ from tests.support.terminal import Terminal
 
 LINES = 200
 TRAINER = f"""\
+import os
 for number in range({LINES}):
-    print("line", number)
+    print("line", number, "of", os.environ["TFLAUNCH_TASK"])
 """
 
 

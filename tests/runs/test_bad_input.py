@@ -264,6 +264,8 @@ def test_a_record_whose_disk_fills_up_does_not_end_the_run(launcher: Launcher, s
     done = launcher.run(
         *("run", launcher.local(1), trainer, "--ps=0", "--workers=1"),
         env={"TFLAUNCH_STATE": str(small_disk / "state")},
-    ).ran()
+    ).ran(73)
     assert "No space left on device" in done.sentences
+    assert "its exit code is 73 if nothing else fails" in done.sentences
+    assert "succeeded: 1 task" in done.sentences
     assert len(done.out.splitlines()) == 40_000

@@ -534,8 +534,11 @@ def test_trials_wait_for_a_gpu_share_it_or_have_several(gpus: Gpus, lab: Lab) ->
     gpus.launcher.run(*words, "--gpus-per-trial=2").ran()
     assert [each["CUDA_VISIBLE_DEVICES"] for each in lab.told[-2:]] == [f"{uuid(1, 0)},{uuid(1, 1)}"] * 2
     refused = gpus.launcher.run(*lab.words(gpus.hostfile, "--grid=x=1"), "--gpus-per-trial=3").ran(65)
-    assert "need 3 GPUs (1 trial x 3)" in refused.sentences
-    assert "Lower --gpus-per-trial" in refused.sentences
+    assert (
+        "no host has 3 free GPUs for a trial; host1 has the most: 2 (1 trial x 3: host1 2)"
+        in refused.sentences
+    )
+    assert "Give each trial fewer: --gpus-per-trial 2." in refused.sentences
     lab.launcher.wait_until_nothing_is_left()
     assert [path.name[:4] for path in lab.launcher.records()] == [
         "lab-",

@@ -192,8 +192,8 @@ def open_reporter(
     quiet: show no logs.  only: show the logs of these tasks.  show_host: name the host in each line.
     grep: show only lines that match.  bare: put nothing in front of them.  fold: on a terminal, leave out and count
     the lines that TensorFlow writes at each start, and those that several tasks write alike.  one_document: with
-    `json`, print one object at the end instead of a line for each event, for a dry run.  repeat: show also the warnings that
-    earlier runs have shown (Reporter.warn_once).
+    `json`, print one object at the end instead of a line for each event, for a dry run.  repeat: show also the warnings
+    that earlier runs have shown (Reporter.warn_once).
     """
     options = Options(
         quiet, frozenset(only) if only else None, show_host, grep, bare, fold, one_document, repeat
