@@ -11,6 +11,8 @@ import pytest
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
+from tflaunch.cli import VERBS
+
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "examples").glob("*.md")]
 MARKDOWN = MarkdownIt("commonmark").enable("table")
@@ -81,6 +83,12 @@ def test_links_that_lead_nowhere_are_found() -> None:
         "none.svg",
         "dark.svg",
     ]
+
+
+def test_the_readme_names_every_verb() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    listed = "\n".join(re.findall(r"^- `.*", text, re.M))
+    assert [verb for verb in VERBS if f"`{verb}" not in listed] == []
 
 
 def test_the_readme_is_short() -> None:
