@@ -128,6 +128,37 @@ for epoch in range(24):
     print(json.dumps({"epoch": epoch, "loss": round(loss, 4)}), flush=True)
 """
 LAB = f"defaults: {{python: {sys.executable}}}\nhosts: ['gpu[01-03]']\n"
+STUCK = """\
+import os, time
+os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
+import numpy as np
+import tensorflow as tf
+
+def batches():
+    for step in range(100_000):
+        if step == 60 and os.environ["TFLAUNCH_TASK"] == "worker/1":
+            time.sleep(3600)  # a file server that does not answer
+        yield np.random.rand(64, 4).astype(np.float32)
+
+strategy = tf.distribute.MultiWorkerMirroredStrategy()
+with strategy.scope():
+    weights = tf.Variable(tf.ones((4, 1)))
+
+@tf.function
+def train(batch):
+    def replica():
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((batch @ weights) ** 2)
+        gradient = tf.distribute.get_replica_context().all_reduce("mean", tape.gradient(loss, weights))
+        weights.assign_sub(0.01 * gradient)
+        return loss
+    return strategy.reduce("mean", strategy.run(replica), axis=None)
+
+for step, batch in enumerate(batches()):
+    loss = train(tf.constant(batch))
+    if step % 20 == 0:
+        print(f"step {step:3}  loss {loss.numpy():.4f}", flush=True)
+"""
 CPU_ONLY = f"defaults: {{python: {sys.executable}, gpus: 0}}\nhosts: [gpu01, gpu02, storage]\n"
 
 
@@ -169,6 +200,11 @@ SCENES: dict[str, Scene] = {
     "failure": Scene(
         "tflaunch run lab.yaml trainer.py --ps 0 --workers 3 -- --data /data/imagenet",
         files={"trainer.py": WRONG_PATH},
+    ),
+    "hang": Scene(
+        "tflaunch run hosts.yaml fit.py --workers 3",
+        until=r"has done nothing for[\s\S]*wait for it",
+        files={"hosts.yaml": CPU_ONLY, "fit.py": STUCK},
     ),
     "gpus": Scene("tflaunch gpus 'gpu[01-02]'", prepare=busy),
     "gpus-watch": Scene(

@@ -26,6 +26,10 @@ KNOWN: tuple[tuple[str, str], ...] = (
     ("py_utils.cc", "TF-TRT Warning: Could not find TensorRT"),
     ("grpc_server_lib.cc", "Started server with target"),
     ("grpc_channel.cc", "Initialize GrpcChannelCache for job"),
+    # Not those that name the tasks which have not connected yet.
+    ("coordination_service.cc", "Initializing CoordinationService"),
+    ("coordination_service.cc", "Waiting for 0/"),
+    ("coordination_service_agent.cc", "Coordination agent has successfully connected."),
 )
 WHOLE = (  # lines without a file
     "WARNING: All log messages before absl::InitializeLog() is called are written to STDERR",

@@ -25,6 +25,10 @@ STARTUP = (
     "2024-01-17 15:41:15.1: W tensorflow/compiler/tf2tensorrt/utils/py_utils.cc:38] TF-TRT Warning: Could not find"
     " TensorRT",
     "I0000 00:00:1795262335.1   9 grpc_server_lib.cc:463] Started server with target: grpc://h:1",
+    "I0000 00:00:1795438431.615666   12 coordination_service.cc:221] Initializing CoordinationService",
+    "I0000 00:00:1795438432.615630   28 coordination_service.cc:502] Waiting for 0/3 tasks to connect.",
+    "I0000 00:00:1795438432.405651   12 coordination_service_agent.cc:245] Coordination agent has successfully"
+    " connected.",
 )
 OTHERS = (
     "",
@@ -32,6 +36,7 @@ OTHERS = (
     "I0000 00:00:1795262335.1   9 gpu_device.cc:2020] Created device /job:worker/device:GPU:0 with 79 GB memory",
     "2024-01-17 15:41:15.073332: E tensorflow/stream_executor/cuda/cuda_dnn.cc:389] Could not create cudnn handle",
     "E0000 00:00:1795262335.1   9 port.cc:153] something else",
+    "I0000 00:00:1795438432.405254   28 coordination_service.cc:502] Waiting for 1/3 tasks to connect.",
     "my own: oneDNN custom operations are on.",
 )
 
