@@ -114,9 +114,8 @@ def test_what_stays_here_is_told_by_a_dry_run(launcher: Launcher) -> None:
         assert "15 files" not in text
         assert f"to ship: 2 files, 14 B of {script.parent} (2 left out by .gitignore, 13 secrets)" in text
         assert f"links that lead out of {script.parent} are shipped as links: out -> /nowhere" in text
-        [code] = [
-            event for event in launcher.run(verb, *words, "--json").ran().events if event["event"] == "code"
-        ]
+        [plan] = launcher.run(verb, *words, "--json").ran().events
+        code = plan["code"]
         assert {secret["path"] for secret in code["secrets"]} == {".env", *names}
         assert (code["files"], code["ignored"], code["caches"], code["links"]) == (
             2,

@@ -80,7 +80,7 @@ def test_a_host_gives_a_user_no_more_than_its_file_says(
         until(lambda: runs.begun == ["first"], "the first run")
         refused = launcher.run(*runs.words("two", "--workers=2")).ran(65)
         assert (
-            "need 2 GPUs (2 workers x 1), 1 is free: host1 1 of 4 (3 busy: leased to" in refused.sentences
+            "need 2 GPUs (2 workers x 1), 1 is free: host1 1 of 4 (1 busy: leased to" in refused.sentences
         ), refused.sentences
         assert "a user may hold 2 GPUs of this host, and your other runs hold 1" in refused.sentences
         assert "Or queue for the GPUs: --wait" in refused.sentences

@@ -432,7 +432,17 @@ def test_json_tells_the_whole_story_one_object_a_line(launcher: Launcher) -> Non
     ]
     assert [kind for kind, _ in itertools.groupby(mine)] == ["started", "log", "log_end"]
     assert set(told[-1]) == {
-        *("event", "time", "run_id", "status", "exit_code", "seconds", "exits", "first_failure"),
+        *(
+            "event",
+            "time",
+            "run_id",
+            "status",
+            "exit_code",
+            "exit_code_of",
+            "seconds",
+            "exits",
+            "first_failure",
+        ),
         *("unverified", "survivors", "gpus", "record", "host_logs", "restarts", "hint"),
     }
     for task, path in told[-1]["host_logs"].items():

@@ -100,7 +100,8 @@ def test_all_files_are_listed_each_with_its_size_or_why_it_stays(launcher: Launc
         "old/ it was fetched from hosts",
         "pipe neither a file nor a directory",
     } <= set(rows[at:])
-    [code] = [event for event in launcher.run(*words, "--json").ran().events if event["event"] == "code"]
+    [plan] = launcher.run(*words, "--json").ran().events
+    code = plan["code"]
     assert {"path": "x/y", "kind": "file", "bytes": 3000, "goal": None} in code["shipped"]
     assert {"path": "a.log", "kind": "ignored", "why": ".gitignore:1: *.log"} in code["left"]
     assert "add --dry-run" in launcher.run(*words[:-2], "--show-files").ran(2).sentences

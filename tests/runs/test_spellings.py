@@ -74,7 +74,14 @@ ASKS = """
 def test_a_program_of_tony(launcher: Launcher) -> None:
     words = ("--env=JOB_NAME={job}", "--env=TASK_INDEX={index}", "--env=CLUSTER_SPEC={cluster_json}")
     done = launcher.run(
-        "run", launcher.local(1), launcher.script(TONY), "--ps=1", "--workers=2", "--no-flags", *words, *QUICK
+        "run",
+        launcher.local(1),
+        launcher.script(TONY),
+        "--ps=1",
+        "--workers=2",
+        "--no-flags",
+        *words,
+        *("--grace=2", f"--ps-grace={PATIENCE_S:g}"),  # the ps ends by itself, once it has said who it is
     ).ran()
     said = [line.split("│ ")[1] for line in done.out.splitlines()]
     assert len(said) == len(set(said)) == 3
