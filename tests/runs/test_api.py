@@ -168,6 +168,45 @@ def test_a_run_ends_with_its_program(program: Program) -> None:
     program.launcher.wait_until_nothing_is_left()
 
 
+def test_a_run_that_is_handed_over_is_told(program: Program) -> None:
+    said = program.run(f"""
+        import subprocess
+        detach = {[str(word) for word in program.launcher.argv("detach")]!r}
+        with api.run(HOSTS, "trainer.py", args=["wait"], workers=2, **OPTIONS) as run:
+            for event in run:
+                if event["event"] == "log":
+                    subprocess.run([*detach, run.id], check=True, capture_output=True)
+                    break
+            kinds = [event["event"] for event in run]
+            try:
+                run.wait()
+            except api.HandedOver as error:
+                print(error.message == f"{{run.id}} goes on without this program: it was handed over to its hosts")
+        print(kinds[-1], run.exit_code)
+        """)
+    [record] = program.launcher.records()
+    program.launcher.run("stop", record.name).ran()
+    assert said == "True\ndetached 0\n"
+    program.launcher.wait_until_nothing_is_left()
+
+
+def test_a_fork_of_the_program_does_not_wait_for_the_run(launcher: Launcher) -> None:
+    said = Program(launcher, launcher.local(1)).run("""
+        import os, sys
+        from tflaunch.api import running
+        running.EXIT_S = 1e6
+        run = api.run(HOSTS, "trainer.py", args=["wait"], workers=1, **OPTIONS)
+        next(event for event in run if event["event"] == "log")
+        child = os.fork()
+        if not child:
+            sys.exit(0)
+        print(os.waitpid(child, 0)[1], run.running, flush=True)
+        run.stop()
+        print(run.wait().status)
+        """)
+    assert said == "0 True\ninterrupted\n"
+
+
 def test_the_programs_own_signals_are_left_alone(launcher: Launcher) -> None:
     said = Program(launcher, launcher.local(1)).run("""
         import signal

@@ -124,6 +124,27 @@ def test_a_signal_before_its_trials_start_ends_it(
     away.launcher.wait_until_nothing_is_left()
 
 
+def test_a_command_that_is_killed_before_it_leaves_the_terminal_leaves_a_sweep_that_goes_on(
+    away: Away, network: SshNetwork
+) -> None:
+    hostfile = away.launcher.hostfile([network.add().name])
+    network.sshds[0].freeze()
+    with away.launcher.start(*away.words(hostfile, "--name=lab")) as command:
+        until(lambda: len(away.launchers()) == 2, "a launcher behind the command")
+        command.signal(signal.SIGKILL)
+        assert command.end() == -signal.SIGKILL
+    [launcher] = away.launchers()
+    network.sshds[0].thaw()
+    (away.out / "go").touch()
+    until(lambda: not alive(launcher.pid), "the launcher's end")
+    run = next(iter(away.launcher.state.glob("lab-*")))
+    assert sorted(away.results(run.name)) == [0.0, 1.0, 2.0]
+    said = (run / "launcher.log").read_text()
+    assert "Traceback" not in said
+    assert said.endswith(f"{run.name}  3 of 3 trials succeeded\n")
+    away.launcher.wait_until_nothing_is_left()
+
+
 def test_it_survives_its_terminal(away: Away) -> None:
     hostfile = away.launcher.local(1)
     ours, its = pty.openpty()

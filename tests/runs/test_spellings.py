@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 from tests.support.launcher import TELL, Launcher, told
+from tests.support.patience import PATIENCE_S
 from tflaunch.protocol.errors import EXIT_USAGE
 
 QUICK = ("--grace=2", "--ps-grace=0")

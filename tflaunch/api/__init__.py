@@ -19,7 +19,7 @@ and `exit_code`.  Nothing is asked: where the command would ask, say `yes=True`.
 
 from tflaunch.api.hosts import gpus, load_hosts
 from tflaunch.api.keywords import Keywords
-from tflaunch.api.running import Event, Run, StoppedEarly, make_plan, run
+from tflaunch.api.running import Event, HandedOver, Run, StoppedEarly, make_plan, run
 from tflaunch.hosts import Host, Hostfile
 from tflaunch.planning.cluster_plan import ClusterPlan
 from tflaunch.protocol.errors import TflaunchError
@@ -31,6 +31,7 @@ __all__ = [
     "ClusterPlan",
     "Event",
     "Fetched",
+    "HandedOver",
     "Host",
     "Hostfile",
     "Keywords",

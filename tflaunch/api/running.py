@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import io
 import json
+import os
 import queue
 import signal
 import threading
@@ -46,6 +47,12 @@ class StoppedEarly(TflaunchError):
     """`stop` came before the tasks were started; nothing is left."""
 
     exit_code = EXIT_STOPPED
+
+
+class HandedOver(TflaunchError):
+    """`tflaunch detach` took the run from this program; it goes on without it."""
+
+    exit_code = 0
 
 
 def make_plan(
@@ -95,6 +102,7 @@ class Run:
         self._interrupter = Interrupter()
         self._error: BaseException | None = None
         self._over = threading.Event()
+        self._pid = os.getpid()
         self._thread = threading.Thread(target=self._drive, name=f"tflaunch {self.id}", daemon=True)
         atexit.register(self._end_with_program)
         self._thread.start()
@@ -108,7 +116,7 @@ class Run:
     def __exit__(self, *_: object) -> None:
         if not self._over.is_set():
             self.stop()
-            with contextlib.suppress(StoppedEarly):
+            with contextlib.suppress(StoppedEarly, HandedOver):
                 self.wait()
 
     @property
@@ -124,7 +132,8 @@ class Run:
     def wait(self, timeout_s: float | None = None) -> Outcome:
         """Wait until it is over, and nothing of it is left; return how it ended.  Events that nobody has read are lost.
 
-        Raises what kept the tasks from starting: a TflaunchError; StoppedEarly after `stop`.  Raises TimeoutError.
+        Raises what kept the tasks from starting: a TflaunchError; StoppedEarly after `stop`.  Raises HandedOver when
+        `tflaunch detach` took the run from this program; raises TimeoutError.
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         self._prepared.events.discard()
@@ -134,6 +143,11 @@ class Run:
                 raise TimeoutError(f"{self.id} still runs after {timeout_s:g} s")
         if self._error is not None:
             raise self._error
+        if not self._prepared.reporter.outcomes:
+            raise HandedOver(
+                f"{self.id} goes on without this program: it was handed over to its hosts",
+                f"watch it: tflaunch attach {self.id}; end it: tflaunch stop {self.id}",
+            )
         return self._prepared.reporter.outcomes[-1]
 
     def log(self, task: str) -> str:
@@ -193,6 +207,8 @@ class Run:
         self._prepared.reporter.error(error)
 
     def _end_with_program(self) -> None:
+        if os.getpid() != self._pid:
+            return  # a fork of the program: the run is not its own, and the thread is not there
         self.stop()
         self._prepared.events.discard()
         self._over.wait(EXIT_S)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import FrameType
 
 import typer
+
+_PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def behind_the_terminal() -> Callable[[Path], None]:
@@ -19,10 +21,13 @@ def behind_the_terminal() -> Callable[[Path], None]:
     for that, and exits with 0; if the child ends before, with the child's exit code.  Call it before any thread starts.
     """
     mine, its = os.pipe()
+    # Held until each side knows what to do: one that came just after the fork would end this process alone.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED_ON)
     child = os.fork()
     if child:
         os.close(its)
-        raise typer.Exit(_wait(child, mine))
+        raise typer.Exit(_wait(child, mine, before))
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
     os.close(mine)
 
     def leave(log: Path) -> None:
@@ -34,13 +39,14 @@ def behind_the_terminal() -> Callable[[Path], None]:
             os.dup2(source, number)
         os.close(nothing)
         os.close(file)
-        os.write(its, b"left")
+        with contextlib.suppress(BrokenPipeError):  # the command was killed: nobody waits for this
+            os.write(its, b"left")
         os.close(its)
 
     return leave
 
 
-def _wait(child: int, pipe: int) -> int:
+def _wait(child: int, pipe: int, mask: Iterable[int]) -> int:
     """Wait until the child has left the terminal, or ended; return the exit code for this process."""
 
     def pass_on(number: int, _: FrameType | None) -> None:
@@ -49,8 +55,9 @@ def _wait(child: int, pipe: int) -> int:
         with contextlib.suppress(ProcessLookupError):
             os.kill(child, number)
 
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in _PASSED_ON:
         signal.signal(number, pass_on)
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     if os.read(pipe, 4):
         return 0
     return_code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
