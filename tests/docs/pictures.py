@@ -52,19 +52,17 @@ _NORMAL = [
 ]
 
 
-# Yellow and cyan that can be read on a light page.
-_ON_LIGHT = [*_NORMAL[:3], (133, 100, 0), *_NORMAL[4:6], (0, 104, 163)]
+# Blue and yellow that cannot be read on a light page -> darker ones.
+_ON_LIGHT = {"#56b4e9": "#0068a3", "#e69f00": "#8f6200", "#c4a000": "#7a6400", "#b8a800": "#706600"}
 
 
-def _theme(
-    background: tuple[int, int, int], foreground: tuple[int, int, int], colours: list[tuple[int, int, int]]
-) -> TerminalTheme:
-    return TerminalTheme(background, foreground, [*colours, foreground], [*colours, foreground])
+def _theme(background: tuple[int, int, int], foreground: tuple[int, int, int]) -> TerminalTheme:
+    return TerminalTheme(background, foreground, [*_NORMAL, foreground], [*_NORMAL, foreground])
 
 
 THEMES = {
-    "dark": _theme((22, 27, 34), (222, 226, 230), _NORMAL),
-    "light": _theme((250, 250, 248), (40, 44, 52), _ON_LIGHT),
+    "dark": _theme((22, 27, 34), (222, 226, 230)),
+    "light": _theme((250, 250, 248), (40, 44, 52)),
 }
 # Rich's own frame, without fonts from a network: a page must look the same without one.
 LIBRARY: list[Path] = []  # the simulated NVML
@@ -339,6 +337,8 @@ def draw(name: str, command: str, lines: list[Text], columns: int) -> None:
         console = Console(record=True, width=columns, file=open(os.devnull, "w"), force_terminal=True)  # noqa: SIM115, PTH123
         console.print(prompt, *lines, sep="\n", no_wrap=True, crop=True, highlight=False)
         svg = console.export_svg(title="", theme=colours, code_format=SVG, unique_id=f"{name}-{theme}")
+        for bright, dark in _ON_LIGHT.items() if theme == "light" else ():
+            svg = svg.replace(bright, dark)
         PICTURES.mkdir(exist_ok=True)
         (PICTURES / f"{name}-{theme}.svg").write_text(svg)
 
