@@ -35,6 +35,8 @@ nitpicky = True
 smartquotes = False  # it makes a dash of the two of an option
 
 html_theme = "furo"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
 html_title = f"tflaunch {release}"
 html_copy_source = False
 html_show_sphinx = False

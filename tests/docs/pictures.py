@@ -52,13 +52,19 @@ _NORMAL = [
 ]
 
 
-def _theme(background: tuple[int, int, int], foreground: tuple[int, int, int]) -> TerminalTheme:
-    return TerminalTheme(background, foreground, [*_NORMAL, foreground], [*_NORMAL, foreground])
+# Yellow and cyan that can be read on a light page.
+_ON_LIGHT = [*_NORMAL[:3], (133, 100, 0), *_NORMAL[4:6], (0, 104, 163)]
+
+
+def _theme(
+    background: tuple[int, int, int], foreground: tuple[int, int, int], colours: list[tuple[int, int, int]]
+) -> TerminalTheme:
+    return TerminalTheme(background, foreground, [*colours, foreground], [*colours, foreground])
 
 
 THEMES = {
-    "dark": _theme((22, 27, 34), (222, 226, 230)),
-    "light": _theme((250, 250, 248), (40, 44, 52)),
+    "dark": _theme((22, 27, 34), (222, 226, 230), _NORMAL),
+    "light": _theme((250, 250, 248), (40, 44, 52), _ON_LIGHT),
 }
 # Rich's own frame, without fonts from a network: a page must look the same without one.
 LIBRARY: list[Path] = []  # the simulated NVML
