@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -115,3 +117,54 @@ def test_zsh(launcher: Launcher, command: Path) -> None:
         terminal.wait_for(record.name)
         terminal.type("\x15tflaunch run --gpu-model h\t")
         terminal.wait_for("--gpu-model h100")
+
+
+# What a host may call its GPU; the shells complete it.  At Tab, zsh evaluates what typer prints.
+HOSTILE_MODELS = (
+    "NVIDIA H9`touch gone`",
+    "NVIDIA H9$(touch gone)",
+    r"NVIDIA H9\$(touch gone)",
+    r"NVIDIA H9\`touch gone\`",
+    "NVIDIA H9';touch gone;'",
+    'NVIDIA H9";touch gone;"',
+    r"NVIDIA H8 \$(touch gone)",
+    "NVIDIA H7$(touch${IFS}gone)",
+)
+
+
+def call_gpus(launcher: Launcher, names: Sequence[str]) -> None:
+    models = launcher.home / ".cache/tflaunch/gpu-models.json"
+    models.write_text(json.dumps(list(names)))
+
+
+@pytest.mark.parametrize("model", HOSTILE_MODELS)
+def test_what_a_host_calls_its_gpu_is_no_command_to_zsh(
+    launcher: Launcher, command: Path, model: str
+) -> None:
+    if not shutil.which("zsh"):
+        pytest.skip("no zsh here")
+    call_gpus(launcher, [model, "NVIDIA H100 80GB HBM3", "NVIDIA H200"])
+    with Terminal(["zsh", "-f", "-i"], env(launcher, command), launcher.code) as terminal:
+        terminal.type(
+            "PS1='> '; autoload -Uz compinit; compinit -u -D; eval \"$(_TFLAUNCH_COMPLETE=source_zsh tflaunch)\"\n"
+        )
+        terminal.type("echo re''ady\n")
+        terminal.wait_for("ready")
+        terminal.type("tflaunch run --gpu-model H\t\t")
+        terminal.wait_for("H200")
+        terminal.type("\x15echo do''ne\n")
+        terminal.wait_for("done")
+    assert not (launcher.code / "gone").exists()
+
+
+def test_what_a_host_calls_its_gpu_comes_to_no_shell_as_a_word(launcher: Launcher, command: Path) -> None:
+    call_gpus(launcher, [*HOSTILE_MODELS, "NVIDIA H100 80GB HBM3"])
+    script = """
+        eval "$(_TFLAUNCH_COMPLETE=source_bash tflaunch)"
+        COMP_WORDS=(tflaunch run --gpu-model H) COMP_CWORD=3
+        _tflaunch_completion tflaunch
+        printf '%s\\n' "${COMPREPLY[@]}"
+    """
+    words = completed(launcher, command, "bash", script)
+    assert "H100" in words
+    assert all(word.isalnum() for word in words), words

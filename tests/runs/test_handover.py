@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shlex
 import signal
 import termios
@@ -148,6 +149,11 @@ def test_without_one_of_its_hosts_it_stays_with_its_launcher(launcher: Launcher,
         assert "was not handed over" in done.sentences
         assert "out of reach" in done.sentences
         running.wait_for("the run stays with this launcher")
+        again = launcher.run("detach", running.run_id).ran(69).sentences
+        assert "its launcher has just tried, in vain" in again, (
+            "a host that asks for ever keeps no launcher busy"
+        )
+        assert re.search(r"try again in \d+ s", again)
         end(out, "worker-1", 3)  # the launcher decides on
         running.done().ran(3)
     launcher.wait_until_nothing_is_left()

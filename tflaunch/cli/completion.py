@@ -8,7 +8,9 @@ typer writes the shells' scripts (`tflaunch --install-completion`) and calls the
 from __future__ import annotations
 
 import contextlib
+import re
 import time
+from collections.abc import Iterable
 
 import typer
 
@@ -17,6 +19,8 @@ from tflaunch.protocol.errors import TflaunchError
 Found = list[tuple[str, str]]  # word, what it is
 
 _LATEST = 50  # runs
+_WORD = re.compile(r"[A-Za-z0-9_./@+:-]+")
+_UNSAFE = re.compile(r"[^A-Za-z0-9_./@+:,() -]")
 
 
 def verbs(incomplete: str) -> Found:
@@ -24,6 +28,14 @@ def verbs(incomplete: str) -> Found:
     from tflaunch.cli.guide import GUIDE
 
     return [(verb, each.summary) for verb, each in GUIDE.items() if verb.startswith(incomplete)]
+
+
+def _harmless(found: Iterable[tuple[str, str]]) -> Found:
+    """Those of which a shell makes nothing but a word: zsh evaluates all, and bash puts the word into the line.
+
+    A host says what its GPUs are called.
+    """
+    return [(word, _UNSAFE.sub("?", meaning)) for word, meaning in found if _WORD.fullmatch(word)]
 
 
 def runs(ctx: typer.Context, incomplete: str) -> Found:
@@ -38,7 +50,7 @@ def runs(ctx: typer.Context, incomplete: str) -> Found:
                 found.append((info.run_id, f"{info.status}, {age(time.time() - info.started)} old"))
     if not found and ctx.info_name in ("logs", "stacks"):  # tflaunch logs worker/0
         return tasks(ctx, incomplete)
-    return found
+    return _harmless(found)
 
 
 def tasks(ctx: typer.Context, incomplete: str) -> Found:
@@ -50,11 +62,11 @@ def tasks(ctx: typer.Context, incomplete: str) -> Found:
     named = str(ctx.params.get("run") or "")
     with contextlib.suppress(TflaunchError, OSError, IndexError, KeyError):
         record = Record.open(named if is_run_id(named) else list_runs()[0].run_id)
-        return [
+        return _harmless(
             (str(task.id), f"on {task.host}")
             for task in record.plan.tasks
             if str(task.id).startswith(incomplete)
-        ]
+        )
     return []
 
 
@@ -65,7 +77,7 @@ def hosts(incomplete: str) -> Found:
     with contextlib.suppress(TflaunchError, OSError):
         hostfile = default_hostfile()
         known = hostfile.hosts if hostfile is not None else ()
-        return [(host.name, "") for host in known if host.name.startswith(incomplete)]
+        return _harmless((host.name, "") for host in known if host.name.startswith(incomplete))
     return []
 
 
@@ -82,4 +94,4 @@ def gpu_models(incomplete: str) -> Found:
                 incomplete.lower()
             ):  # as --gpu-model compares; shells go by each letter
                 found.setdefault(incomplete + word[len(incomplete) :], name)
-    return list(found.items())
+    return _harmless(found.items())

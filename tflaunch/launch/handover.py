@@ -30,6 +30,29 @@ if TYPE_CHECKING:
     from tflaunch.planning.cluster_plan import ClusterPlan
 
 STEPS_S = 40.0  # for the agents to open their doors and to be reached by the coordinator
+MOST_KEPT = 2000  # messages of a host that are kept meanwhile ...
+MOST_KEPT_BYTES = 8 << 20  # ... and how large they are together: a host may send what it likes
+
+
+class Kept:
+    """What the hosts have reported since the launcher stopped to decide."""
+
+    def __init__(self) -> None:
+        self.messages: list[tuple[str, Message]] = []
+        self._counts: dict[str, int] = {}
+        self._bytes: dict[str, int] = {}
+
+    def keep(self, host: str, message: Message) -> bool:
+        """Keep that message, which is not worth it if it is a mere beat; False: that host has sent too much."""
+        if message.type == "beat":
+            return True
+        size = len(wire.dumps(message.fields)) + len(message.body)
+        count, size = self._counts.get(host, 0) + 1, self._bytes.get(host, 0) + size
+        if count > MOST_KEPT or size > MOST_KEPT_BYTES:
+            return False
+        self._counts[host], self._bytes[host] = count, size
+        self.messages.append((host, message))
+        return True
 
 
 class Handover(Linked):
@@ -58,9 +81,7 @@ class Handover(Linked):
         self._addresses = {task.host: task.address for task in plan.tasks if task.host not in gone}
         tasks = [task for task in plan.tasks if task.host not in gone]
         self.coordinator_host = min(tasks, key=lambda task: deciding(task.id)).host if tasks else ""
-        self._kept: list[
-            tuple[str, Message]
-        ] = []  # what the hosts have reported since the launcher stopped to decide
+        self._kept = Kept()
         self._breaches: dict[str, Breach] = {}
         self._ports: dict[str, int] = {}
         self._secrets = {host: secrets.token_hex(32) for host in self._addresses}
@@ -121,7 +142,7 @@ class Handover(Linked):
 
     def _take_up_again(self) -> None:
         """Have the launcher go on deciding, with all that has been reported meanwhile."""
-        for host, message in self._kept:
+        for host, message in self._kept.messages:
             self._steering.said(host, message)
         now = time.monotonic()
         for host, why in self.links.down.items():
@@ -180,8 +201,8 @@ class Handover(Linked):
                 self._hand_over()
         elif message.type == "handed" and host == self.coordinator_host and self._sent:
             self._confirmed = True
-        else:
-            self._kept.append((host, message))
+        elif not self._sent and not self._kept.keep(host, message):
+            self._refused = self._refused or ConnectError(f"{host} sends too much just now", "try again")
 
     def _cut_off(self, host: str) -> ConnectError:
         why = (self._missing or {})[host]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from tflaunch.runs.fetch_result import Fetched
     from tflaunch.runs.tensorboard import TensorBoard
 
+REST_AFTER_TRIAL = (
+    5  # of the time that an attempt to hand the run over took, in which the launcher decided nothing
+)
 REST_S = 20.0  # for a host whose connection is lost while the last lines come
 DRAIN_AFTER_CTRL_C_S = 3.0
 NOT_NOW = TflaunchError(
@@ -44,6 +48,9 @@ class Steering(Linked):
         self._asked: set[str] = set()  # hosts whose agents pass on that a user wants the run handed over
         # Hands the run over to its agents; returns why not, or None once it has.
         self.hand_over: Callable[[], TflaunchError | None] | None = None
+        self._rests_until = (
+            0.0  # (monotonic) any host may ask, again and again: until then it is not tried once more
+        )
         self.handed_over = False  # the run goes on without this launcher
 
     def drive(self, state: S, monitor: Monitor, until: Callable[[], bool] = lambda: False) -> S:
@@ -69,8 +76,14 @@ class Steering(Linked):
         """Do what `tflaunch detach` asks for; returns whether the run has been handed over."""
         asked, self._asked = self._asked, set()
         why: TflaunchError | None = NOT_NOW
-        if self.hand_over is not None:
+        began = time.monotonic()
+        if self.hand_over is not None and began < self._rests_until:
+            rest_s = math.ceil(self._rests_until - began)
+            why = TflaunchError("its launcher has just tried, in vain", f"try again in {rest_s} s")
+        elif self.hand_over is not None:
             why = self.hand_over()
+            ended = time.monotonic()
+            self._rests_until = ended + REST_AFTER_TRIAL * (ended - began)
         if why is None:
             self.handed_over = True
             return True
