@@ -125,8 +125,8 @@ def hold_spares(
     decides = coordinating(plan)
     if used == {decides}:
         raise PlanError(
-            f"--spares {request.spares}: all tasks are on {decides}, which coordinates the detached run: no spare can take "
-            "its place",
+            f"--spares {request.spares}: all tasks are on {decides}, which coordinates the detached run: no spare can "
+            "take its place",
             "leave --spares out, or leave --detach out",
         )
     if not found.spares:
@@ -141,7 +141,7 @@ def hold_spares(
     leased = sum(len(found.gpus_on(spare)) for spare in found.spares)
     taken = sum(len(task.gpus) for task in plan.tasks) + leased
     if leased and request.gpu_limit and taken > left_of(request.gpu_limit, cluster.inventory):
-        raise too_many(request.gpu_limit, taken, cluster.inventory)
+        raise too_many(request.gpu_limit, taken, cluster.inventory, leased)
     gpus = f", with {leased} GPU{'' if leased == 1 else 's'} leased for it" if leased else ""
     watcher.note(
         f"{fold(found.spares)} {'waits' if len(found.spares) == 1 else 'wait'} for a lost host{gpus}"
