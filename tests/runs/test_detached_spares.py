@@ -151,3 +151,33 @@ def test_a_spare_that_fits_no_host_is_refused_at_the_start(launcher: Launcher, o
     )
     assert "none of these hosts can take the place of a host of the run" in done.ran(65).sentences
     launcher.wait_until_nothing_is_left()
+
+
+def test_tasks_of_a_host_that_shuts_down_move(launcher: Launcher, out: Path) -> None:
+    """Its agent is told to end, says so, and ends its tasks."""
+    run = with_spares(launcher, out, launcher.local(4), "local4", "--grace=0.2")
+    told(out, "worker-1", 0)
+    lost = host_of(launcher, "worker/1")
+    os.kill(launcher.agents(lost)["agent"], signal.SIGTERM)
+    assert told(out, "worker-1", 1)
+    assert list(launcher.hosts.glob(f"tflaunch-*/{run}/local4/logs/worker-1.1.log"))
+    for worker in ("worker-0", "worker-1"):
+        end(out, worker)
+    done = launcher.run("attach", run).ran()
+    assert f"{lost} is lost (the agent was told to end (SIGTERM)): worker/1 moves to local4" in done.sentences
+    launcher.wait_until_nothing_is_left()
+
+
+def test_the_host_that_decides_has_no_spare(launcher: Launcher, out: Path) -> None:
+    words = ("--ps=1", "--workers=2", f"--env=OUT={out}", "--spares=local4", "--restarts=1")
+    trainer, hosts = launcher.script(COUNT), launcher.local(4)
+    alone = ("--ps-hosts=local1", "--worker-hosts=local1")
+    done = launcher.run("run", "-d", hosts, trainer, *words, *alone).ran(65)
+    assert "all tasks are on local1, which coordinates the detached run" in done.sentences
+    launcher.wait_until_nothing_is_left()
+    done = launcher.run("run", "-d", hosts, trainer, *words).ran()
+    assert (
+        f"{host_of(launcher, 'worker/0')} coordinates the run: no spare can take its place" in done.sentences
+    )
+    launcher.run("stop").ran()
+    launcher.wait_until_nothing_is_left()

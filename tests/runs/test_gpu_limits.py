@@ -140,6 +140,26 @@ def test_the_launcher_counts_the_users_gpus_on_all_hosts(
         first.done().ran()
 
 
+def test_gpus_that_wait_on_spares_count(
+    add: AddHost, etc: Path, launcher: Launcher, network: SshNetwork, tmp_path: Path
+) -> None:
+    file = etc / "config.toml"
+    for _ in range(3):
+        add(1, limited=True)
+    runs = Runs(launcher, network, tmp_path / "out")
+    words = runs.words("first", "--workers=2", "--detach", "--spares=host3", "--restarts=1")
+    file.write_text("max_gpus_per_user = 2\n")
+    here = {"TFLAUNCH_ETC": str(etc)}
+    refused = launcher.run(*words, env=here).ran(65)
+    assert "this run takes 3 GPUs, 1 of them on spares; a user may hold 2" in refused.sentences
+    launcher.wait_until_nothing_is_left()
+    file.write_text("max_gpus_per_user = 3\n")
+    launcher.run(*words, env=here).ran()
+    until(lambda: runs.begun == ["first"] * 2, "the run")
+    runs.end("first")
+    launcher.wait_until_nothing_is_left()
+
+
 def test_a_sweep_keeps_to_both_limits(
     add: AddHost, etc: Path, launcher: Launcher, network: SshNetwork, tmp_path: Path
 ) -> None:

@@ -185,7 +185,7 @@ class Daemon:
 
     def _expire(self, reason: str) -> None:
         self._journal.add("expired", reason=reason, asked=False)
-        self._begin_end(5.0)
+        self._begin_end(wire.LAST_GRACE_S)
 
     def _begin_end(self, grace_s: float, with_stacks: bool = False) -> None:
         end_by = time.monotonic() + grace_s + 3.0 + (DUMP_S if with_stacks else 0.0)

@@ -14,7 +14,8 @@ from tflaunch.launch.request import Connections, Request
 from tflaunch.launch.roll_call import RollCall, as_counted
 from tflaunch.launch.watcher import RunWatcher
 from tflaunch.planning.cluster_plan import ClusterPlan
-from tflaunch.planning.moves import Moves, moves
+from tflaunch.planning.gpu_limits import left_of, too_many, within_hosts
+from tflaunch.planning.moves import Moves, coordinating, moves
 from tflaunch.planning.plan import ports_wanted, usable_gpus
 from tflaunch.planning.required_gpus import check_required
 from tflaunch.planning.usable_hosts import moved, usable_hosts
@@ -111,7 +112,7 @@ def hold_spares(
         host.name: connections.dial_address(host) for host in hostfile.hosts if host.name in cluster.inventory
     }
     planner = Planner(job, hostfile, request.gpus, ssh, request.run_id)
-    seen = planner.seen({host.name: cluster.inventory[host.name] for host in there})
+    seen = within_hosts(planner.seen({host.name: cluster.inventory[host.name] for host in there}), hostfile)
     try:
         usable = usable_gpus(job, hostfile, seen) if there else {}
     except PlanError:  # none of them is for the tasks that take GPUs
@@ -121,15 +122,26 @@ def hold_spares(
         for name, uuids in usable.items()
     }
     found = moves(job, plan, hostfile, there, inventory=cluster.inventory, ssh=ssh, free=free)
+    decides = coordinating(plan)
+    if used == {decides}:
+        raise PlanError(
+            f"--spares {request.spares}: all tasks are on {decides}, which coordinates the detached run: no spare can "
+            "take its place",
+            "leave --spares out, or leave --detach out",
+        )
     if not found.spares:
         raise PlanError(
             f"--spares {request.spares}: none of these hosts can take the place of a host of the run",
             "they must be up and have as many free GPUs of the same model; or leave --spares out",
         )
     for seat, others in found.reserve.items():
-        if not others:
+        if not others and seat != decides:
             watcher.warn(f"no spare can take the place of {seat}: if that is lost, the run ends")
+    watcher.note(f"{decides} coordinates the run: no spare can take its place")
     leased = sum(len(found.gpus_on(spare)) for spare in found.spares)
+    taken = sum(len(task.gpus) for task in plan.tasks) + leased
+    if leased and request.gpu_limit and taken > left_of(request.gpu_limit, cluster.inventory):
+        raise too_many(request.gpu_limit, taken, cluster.inventory, leased)
     gpus = f", with {leased} GPU{'' if leased == 1 else 's'} leased for it" if leased else ""
     watcher.note(
         f"{fold(found.spares)} {'waits' if len(found.spares) == 1 else 'wait'} for a lost host{gpus}"

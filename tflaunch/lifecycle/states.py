@@ -23,6 +23,7 @@ from tflaunch.lifecycle.ending import Ending
 from tflaunch.protocol.events import AgentGaveUp, Event, TaskStarted, TimerFired
 from tflaunch.protocol.job import CHIEF, EVALUATOR, MASTER, WORKER, TaskId, ends_as
 from tflaunch.protocol.outcome import EndedByRule, HostLost, TaskExit, TimedOut, how
+from tflaunch.protocol.wire import LAST_GRACE_S
 
 if TYPE_CHECKING:
     from typing import Literal
@@ -178,7 +179,7 @@ def step(state: State, event: Event, now: float = 0.0) -> tuple[State, list[Acti
         return _fail(state, event) if state.phase == "running" else (state, [])
     if isinstance(event, AgentGaveUp):
         return _gave_up(state, event, now)
-    return _timer(state, event.name) if isinstance(event, TimerFired) else (state, [])
+    return _timer(state, event.name, now) if isinstance(event, TimerFired) else (state, [])
 
 
 def _started(state: State, started: TaskStarted, now: float) -> State:
@@ -293,11 +294,13 @@ def _cluster_stopped(state: State, now: float) -> tuple[State, list[Action]]:
     return state, [StartTimer(RESTART, min(BACKOFF_S[1], BACKOFF_S[0] * 2 ** max(0, count - 1)))]
 
 
-def _timer(state: State, name: str) -> tuple[State, list[Action]]:
+def _timer(state: State, name: str, now: float) -> tuple[State, list[Action]]:
     if name.startswith(DRAIN + " ") and state.phase == "draining":
         expired_s = max(float(name.partition(" ")[2]), state.longest_grace_expired_s)
         return _end_if_drained(dataclasses.replace(state, longest_grace_expired_s=expired_s))
     if name == RESTART and state.phase == "restarting":
+        if (early_s := _too_early_s(state, now)) > 0:
+            return state, [StartTimer(RESTART, early_s)]
         # One attempt number for all tasks: one that had more attempts than the others must not start twice.
         together = [*dict.fromkeys([*_together(state), *state.moving])]
         number = 1 + max((state.attempts.get(task, 0) for task in together), default=0)
@@ -312,6 +315,12 @@ def _timer(state: State, name: str) -> tuple[State, list[Action]]:
     return state, []
 
 
+def _too_early_s(state: State, now: float) -> float:
+    """For how long tasks that move may still run on their lost host, while its agent ends them."""
+    lost_at = max((at for at, task in state.restarted if task is None), default=now)
+    return lost_at + LAST_GRACE_S + 1.0 - now if state.moving else 0.0
+
+
 def _restart(state: State, tasks: Mapping[TaskId, int]) -> tuple[State, list[Action]]:
     exits = {task: exit for task, exit in state.exits.items() if task not in tasks}
     attempts, waiting = {**state.attempts, **tasks}, state.waiting.difference(tasks)
@@ -324,7 +333,9 @@ def _gave_up(state: State, event: AgentGaveUp, now: float) -> tuple[State, list[
     if _can_be_missed(state, event.host):
         state, actions = _lost(state, HostLost(event.host, event.reason), now)
         return state, [Say(f"{event.host}: {event.reason}"), *actions]
-    return _fail(state, HostLost(event.host, event.reason))
+    lost = HostLost(event.host, event.reason)
+    moved = _move(ending.lose(state, {event.host: event.reason}), lost, now)
+    return moved if moved is not None else _fail(state, lost)
 
 
 def _lost(state: State, event: HostLost, now: float) -> tuple[State, list[Action]]:

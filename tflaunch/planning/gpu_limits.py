@@ -120,15 +120,16 @@ def _gpus(plan: ClusterPlan) -> int:
     return sum(len(task.gpus) for task in plan.tasks)
 
 
-def too_many(limit: GpuLimit, taken: int, inventory: Inventory) -> PlanError:
-    """The error for a run that takes more GPUs than the user may still have."""
+def too_many(limit: GpuLimit, taken: int, inventory: Inventory, on_spares: int = 0) -> PlanError:
+    """The error for a run that takes more GPUs than the user may still have; so many of them wait on spares."""
     held = _held(inventory)
     there = ", ".join(f"{name} {count}" for name, count in held.items())
     others = f", and your other runs hold {sum(held.values())} ({there})" if held else ""
     left = left_of(limit, inventory)
+    waiting = f", {on_spares} of them on spares" if on_spares else ""
     way = f"Ask for {left} at most" if left else "End one of your other runs: tflaunch ps"
     return PlanError(
-        f"this run takes {plural(taken, 'GPU')}; a user may hold {limit.most}{others} "
+        f"this run takes {plural(taken, 'GPU')}{waiting}; a user may hold {limit.most}{others} "
         f"(max_gpus_per_user, {limit.place})",
         f"{way}.",
     )

@@ -21,7 +21,7 @@ from tflaunch.planning.environments import setup
 from tflaunch.planning.gpu_choice import take_nearest
 from tflaunch.planning.inventory import GpuOrInstance, Inventory
 from tflaunch.protocol.errors import PlanError
-from tflaunch.protocol.job import JobSpec
+from tflaunch.protocol.job import JobSpec, deciding
 from tflaunch.protocol.moves import fill, values
 
 LIMIT_BYTES = 12_000_000  # of the requests that one agent holds: a message is at most 16 MiB
@@ -91,8 +91,10 @@ def moves(
     """Where the tasks of each host may move.
 
     `ssh` maps a host to what SSH dials, `free` each spare to its GPUs that the run may take.  A spare takes over a host
-    if its roles may be there, and it has the ports, and as many GPUs of the same model.  Raises PlanError.
+    if its roles may be there, and it has the ports, and as many GPUs of the same model; none takes over the host of the
+    coordinator, without which nobody decides.  Raises PlanError.
     """
+    fixed = coordinating(plan)
     hosts = {host.name: host for host in hostfile.hosts}
     own = {task.host: task.address for task in plan.tasks}
     dialled = {**peer_addresses([hosts[name] for name in own] + [*spares], inventory, ssh, []), **own}
@@ -103,7 +105,7 @@ def moves(
     placed: dict[tuple[str, str], list[TaskPlan]] = {}
     for seat, tasks in by_seat.items():
         placed[seat, seat] = tasks
-        for spare in spares:
+        for spare in spares if seat != fixed else ():
             same_family = (":" in dialled[spare.name]) == (":" in own[seat])
             there = (
                 _moved(
@@ -132,6 +134,11 @@ def moves(
         found.setdefault(host, {})[seat] = [requests.of(task, seat) for task in there]
     _prove(plan, found, values(marks, seats, {}))
     return Moves(marks, seats, found)
+
+
+def coordinating(plan: ClusterPlan) -> str:
+    """The host that coordinates the run once it is detached."""
+    return min(plan.tasks, key=lambda task: deciding(task.id)).host
 
 
 def _moved(

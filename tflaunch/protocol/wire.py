@@ -165,6 +165,7 @@ HEAD_LIMIT = 16 * 1024 * 1024  # the JSON of a message, in bytes: `stage` descri
 # takes up to thirty times as much memory.
 ANSWER_LIMIT = 2 * 1024 * 1024
 BODY_LIMIT = 1024 * 1024
+LAST_GRACE_S = 5.0  # from SIGTERM to SIGKILL where an agent ends its tasks because nobody renews its lease
 _LENGTHS = struct.Struct("!II")
 
 

@@ -216,11 +216,15 @@ class Follower(Linked):
         for task in map(TaskId.parse, tasks):
             place = self._places.get(task, there)
             if place != there and task.job != TRIAL and not self._seen.replanned:
-                if host not in self._seen.strange:
+                if host not in self._seen.strange and not self._left_behind(host):
                     self._seen.strange.add(host)
                     self._watcher.warn(f"{host} speaks of {task}, which is on {place}: not shown")
                 return False
         return True
+
+    def _left_behind(self, host: str) -> bool:
+        """Whether no task is on that host: all that it may tell of them is from before they moved."""
+        return self._there[host] not in self._places.values()
 
     def typed(self, key: str) -> None:
         """`d`: have the launcher of the run hand it over."""
@@ -293,6 +297,9 @@ class Follower(Linked):
     def said(self, host: str, message: Message) -> None:
         """Show what a host says, if it is about its own tasks."""
         if not self._owns(host, tasks_of(message)):
+            if message.type == "swept" and self._left_behind(host):
+                self._seen.over[host] = "its tasks have moved"
+                self._seen.logs_through.add(host)
             return
         if message.type == "log":
             self._feed.take(host, message)

@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 
 from tests.unit.lifecycle.test_restarts import HOSTS, PS, W0, W1, Run, ended
-from tflaunch.lifecycle.actions import End, Move, StopTasks
+from tflaunch.lifecycle.actions import End, Move, StartTimer, StopTasks
 from tflaunch.lifecycle.memory import memory_of, remembered
 from tflaunch.lifecycle.states import RESTART, State, state_data, state_from
-from tflaunch.protocol.events import HostSwept, TimerFired
+from tflaunch.protocol.events import AgentGaveUp, HostSwept, TimerFired
 from tflaunch.protocol.outcome import HostLost
+from tflaunch.protocol.wire import LAST_GRACE_S
 
 RESERVE = {"a": ("s", "t"), "b": (), "c": ("s", "t")}
 
@@ -41,7 +42,7 @@ def test_its_tasks_move_and_all_start_again_as_one_attempt() -> None:
     run.all_ended(PS)
     assert run.state.phase == "restarting"
     run.all_ended(W0)
-    [move] = run.feed(TimerFired(RESTART), 2.0)
+    [move] = run.feed(TimerFired(RESTART), 7.0)
     assert isinstance(move, Move)
     assert (move.places, set(move.tasks), move.attempt) == ({"c": "s"}, {PS, W0, W1}, 1)
     assert run.state.phase == "running"
@@ -62,7 +63,7 @@ def test_a_spare_that_has_taken_over_may_be_lost_too() -> None:
     run = Spared()
     run.feed(HostLost("c", "no power"))
     run.all_ended(PS, W0)
-    run.feed(TimerFired(RESTART), 2.0)
+    run.feed(TimerFired(RESTART), 7.0)
     run.feed(HostLost("s", "no power"))
     assert run.state.places == {"c": "t"}
     assert run.state.hosts[W1] == "t"
@@ -93,3 +94,29 @@ def test_the_next_coordinator_knows_where_the_tasks_are() -> None:
     wrong = {**memory_of(run.state), "places": {"c": "b"}}
     with pytest.raises(ValueError, match="no spare"):
         remembered(at_first, wrong)
+
+
+def test_they_start_there_only_when_the_lost_host_has_ended_them() -> None:
+    """Its agent gives them some time once its lease has run out: until then they may still write."""
+    run = Spared()
+    run.feed(HostLost("c", "not heard of for 60 s"))
+    run.all_ended(PS, W0)
+    [wait] = run.feed(TimerFired(RESTART), 2.0)
+    assert wait == StartTimer(RESTART, LAST_GRACE_S + 1.0 - 2.0)
+    assert run.state.phase == "restarting"
+    [move] = run.feed(TimerFired(RESTART), wait.seconds)
+    assert isinstance(move, Move)
+
+
+def test_tasks_that_an_agent_has_given_up_move_too() -> None:
+    """A host that shuts down ends its agent, or its lease runs out before the coordinator calls it lost."""
+    run = Spared()
+    run.feed(AgentGaveUp("c", "the agent was told to end (SIGTERM)"))
+    assert run.state.places == {"c": "s"}
+    assert "c is lost (the agent was told to end (SIGTERM)): worker/1 moves to s" in run.said[0]
+    run.all_ended(PS, W0)
+    run.feed(HostSwept("c"))
+    [move] = run.feed(TimerFired(RESTART), 7.0)
+    assert isinstance(move, Move)
+    assert run.state.phase == "running"
+    assert any(isinstance(each, End) for each in run.feed(AgentGaveUp("b", "no launcher")))
