@@ -156,12 +156,8 @@ def test_a_wait_is_one_live_line_on_a_terminal_and_one_line_for_each_change_else
         reporter.phase("waiting", 2, 2)
 
     err = shown(act)[1].splitlines()
-    second = (
-        "waiting: 1 of 2 GPUs free; 2nd in line, behind bob's run b-1; gpu01:0 ada's run a-1 since 10:32"
-    )
-    first = (
-        "waiting: 2 GPUs free, 2 needed; 1st in line; of two models; gpu01:0 ada's run a-1 since 10:32"
-    )
+    second = "waiting: 1 of 2 GPUs free; 2nd in line, behind bob's run b-1; gpu01:0 ada's run a-1 since 10:32"
+    first = "waiting: 2 GPUs free, 2 needed; 1st in line; of two models; gpu01:0 ada's run a-1 since 10:32"
     assert [line.strip() for line in err[:-1]] == [second, first, second]
     assert err[-1].startswith("✓ waited for 2 GPUs")
     (line,) = plain(on_terminal(act, columns=100))
