@@ -111,7 +111,8 @@ def test_what_the_tasks_wrote_can_be_read_from_anywhere(launcher: Launcher, out:
         f"{task} attempt 0 number 1" for task in ("ps-0", "worker-0", "worker-1")
     ]
     assert launcher.run("logs", run, "worker/0", "--since=1h").ran().out == path.read_text()
-    assert "no such task" in launcher.run("logs", run, "worker/9").ran(2).err
+    unknown = launcher.run("logs", run, "worker/9").ran(2)
+    assert "worker/9: the run has no such task; it has ps/0 worker/0-1" in unknown.err
 
 
 def test_a_task_that_fails_starts_again(launcher: Launcher, out: Path) -> None:

@@ -33,6 +33,14 @@ def test_an_address_that_does_not_resolve_ends_the_launch_before_anything_starts
     assert json.loads((record / "outcome.json").read_text())["status"] == "succeeded"
 
 
+def test_where_no_task_calls_another_no_network_is_tested(launcher: Launcher) -> None:
+    hostfile = launcher.hostfile(["local1"], connection="local")
+    words = ("run", hostfile, launcher.script("pass"), "--ps=0", "--workers=1")
+    done = launcher.run(*words).ran()
+    assert "prepared 1 host" in done.err
+    assert "network" not in done.err
+
+
 def test_hosts_that_reach_each_other_pass(launcher: Launcher) -> None:
     out = launcher.directory / "out"
     out.mkdir()

@@ -522,7 +522,7 @@ def test_trials_wait_for_a_gpu_share_it_or_have_several(gpus: Gpus, lab: Lab) ->
         holder = running.enter_context(gpus.launcher.start(*gpus.words("host1", 2, "--no-flags")))
         holder.wait_for("has GPU-")
         sweep = running.enter_context(start(lab, gpus.hostfile, "--trials-per-gpu=2", "--wait"))
-        sweep.wait_for("waiting: 0 of 1 GPUs are free; 1st in line")
+        sweep.wait_for("waiting: 0 of 1 GPUs free; 1st in line")
         gpus.let_end("host1")
         told = lab.wait_for(4)
         lab.go()

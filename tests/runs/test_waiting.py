@@ -40,7 +40,7 @@ def test_waiting_runs_are_served_in_turn(gpus: Gpus) -> None:
             each.done().ran()
     assert gpus.order == ["holder"] * 2 + ["first"] * 2 + ["second"] * 2 + ["third"]
     held = rf"host1:0 host2:0 \S+'s run {holder.run_id} since \d\d:\d\d"
-    assert re.search(rf"^  waiting: 0 of 2 GPUs are free; 1st in line; {held}$", first.err, re.MULTILINE)
+    assert re.search(rf"^  waiting: 0 of 2 GPUs free; 1st in line; {held}$", first.err, re.MULTILINE)
     assert re.search(rf"2nd in line, behind \S+'s run {first.run_id}; {held}$", second.err, re.MULTILINE)
     waited = [event for event in third.done().events if event["event"] == "waiting"]
     assert (waited[0]["place"], waited[0]["free"], waited[0]["needed"]) == (3, 0, 1)
@@ -190,7 +190,7 @@ def test_runs_without_a_number_of_workers_wait_for_one_gpu(gpus: Gpus) -> None:
     with start(gpus, "holder", 2) as holder:
         holder.wait_for("has GPU", 2)
         with gpus.launcher.start(*words, "--wait") as greedy:
-            greedy.wait_for("0 of 1 GPUs are free; 1st in line")
+            greedy.wait_for("0 of 1 GPUs free; 1st in line")
             gpus.let_end("holder")
             greedy.done().ran()
         holder.done().ran()

@@ -141,7 +141,10 @@ def _run() -> int:
         return end.code if isinstance(end.code, int) else end.code is not None
     except REFUSED as error:
         if type(error).__name__ == "NoArgsIsHelpError":  # its message is the help
-            print(error.message.rstrip("\n"))
+            from tflaunch.console.screen import reader_may_leave
+
+            with reader_may_leave():
+                print(error.message.rstrip("\n"), flush=True)
             return int(error.exit_code)
         from tflaunch.cli.mistakes import as_usage_error
 

@@ -127,7 +127,10 @@ def logs(
             show.reporter.failures(ConnectErrors(view.unreached, len(view.unreached)))
             show.exit_code = ConnectErrors.exit_code
         for task in view.unknown:
-            show.reporter.warn(f"{task}: the run has no such task")
+            from tflaunch.console.alike import folded
+
+            has = folded([TaskId.parse(each.task) for each in view.run.tasks])
+            show.reporter.warn(f"{task}: the run has no such task" + (f"; it has {has}" if has else ""))
             show.exit_code = UsageError.exit_code
 
 

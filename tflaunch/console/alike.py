@@ -136,7 +136,7 @@ class Alike:
 
     def _sentence(self, piece: Sequence[_Shown]) -> str:
         first = piece[0]
-        who = f"+{len(first.others)} alike: {_folded(first.others, first.task.job)}"
+        who = f"+{len(first.others)} alike: {folded(first.others, first.task.job)}"
         above = piece[-1].place == self._place
         self._place += 1
         if above:
@@ -148,7 +148,7 @@ class Alike:
         return f"({counted(len(piece), 'line')} of {first.task} from this one on, {who}: {quoted})"
 
 
-def _folded(tasks: Sequence[TaskId], first: str) -> str:
+def folded(tasks: Sequence[TaskId], first: str = "") -> str:
     """`worker/1-3,5 ps/0`, the job `first` first."""
     jobs: dict[str, list[str]] = {}
     ends: dict[str, int] = {}  # job -> its last index so far

@@ -20,6 +20,7 @@ from tflaunch.survey.gpus import Machine, Overview, brief_name, short_command, s
 _ALARMING = ("hw_slowdown", "sw_thermal", "hw_thermal", "power_brake")  # power_cap is normal for a busy GPU
 _REASONS = {PROHIBITED: ("PROHIBITED mode", "prohibited"), NO_INSTANCE: ("no MIG instance", "no part")}
 _USER_COLUMNS = 12  # at most
+_MIXED_COLUMNS = 76  # a table with a column of models has room for all others
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,8 @@ class GpuTable:
         self._gap = " " if columns < WIDEST else "  "
         self._roomy = columns >= NARROW
         self._user_columns = _user_columns(overview)
+        # Who uses a GPU matters more than how full it is, drawn, and how warm.
+        self._crowded = columns < _MIXED_COLUMNS and _is_mixed(overview)
         self._rows = self._made_rows(overview, processes)
         self._numbers: dict[int, list[int]] = {}  # id() of a machine -> the numbers of its rows
         for number, row in enumerate(self._rows):
@@ -74,7 +77,17 @@ class GpuTable:
         """Return the columns that there is room for, from left to right."""
         rows, width = self._rows, self._columns
         mixed = _is_mixed(overview)
-        bar = 14 if width >= WIDEST else 10 if width >= WIDE else 8 if width >= NARROW else 0 if mixed else 6
+        bar = (
+            14
+            if width >= WIDEST
+            else 10
+            if width >= WIDE
+            else 0
+            if self._crowded
+            else 8
+            if width >= NARROW
+            else 6
+        )
         columns = [
             self._column("gpu", [Text(row.part.label, "bold") for row in rows], right=True),
             self._column("state", [self._state(row.part) for row in rows]),
@@ -92,7 +105,7 @@ class GpuTable:
             columns.append(self._column("util", bars))
         percent = [_number(share, "%") for share in shares]
         columns.append(self._column("" if width >= WIDER else "util", percent, right=True))
-        if width >= NARROW:
+        if width >= NARROW and not self._crowded:
             degrees = [_number(gpu.temperature_c if gpu else None, self._marks.degree) for gpu in gpus]
             columns.append(self._column("temp", degrees, right=True))
         if width >= WIDE:
@@ -119,7 +132,7 @@ class GpuTable:
             return Text("-", "dim")
         used, total = part.memory_used_bytes / 2**30, f"{part.memory_total_bytes / 2**30:.0f}"
         digits = len(total)  # as wide for an empty GPU, so that the columns do not move when it fills
-        if self._columns < NARROW:
+        if self._columns < NARROW or self._crowded:
             return Text(f"{used:{digits}.0f}/{total}G")
         return Text(f"{used:{digits + 2}.1f}/{total} GiB")
 

@@ -91,6 +91,7 @@ EVENTS: Mapping[str, Event] = {
             "needed": "how many it needs",
             "held": "`[GPUs, why]` of those in use",
             "lost": "hosts that cannot be asked",
+            "why": "where as many are free as it needs: why it cannot take them",
         },
         at_once=True,
     ),

@@ -109,10 +109,10 @@ class Phases:
         if self._phase is not None:
             self._phase.line = line
 
-    def wait(self, free: int, needed: int, details: Sequence[str], now: float) -> None:
+    def wait(self, free: int, needed: int, count: str, details: Sequence[str], now: float) -> None:
         """Note how far a wait for GPUs is, and what it waits for."""
         # Enough GPUs may be free, but not where they fit; at `needed` of `needed` the phase would be over.
-        self.take("waiting", min(free, needed - 1), needed, "", now)
+        self.take("waiting", min(free, needed - 1), needed, count, now)
         if self._phase is not None:
             self._phase.details = details
 
@@ -153,9 +153,8 @@ class Phases:
         """A wait has no bar: who is ahead, and who has the GPUs, is what the user wants to know."""
         place, *others = phase.details
         shown = others if len(others) <= _DETAILS else others[: _DETAILS - 1]
-        free = f"{phase.done} of {counted(phase.total, 'GPU')} free"
         line = Text.assemble(spinner, f" {going_on(phase.name)} ", (duration(now - phase.began), "dim"))
-        line.append(f"  {free}  {place}")
+        line.append(f"  {phase.note}; {place}")
         more = [f"and {len(others) - len(shown)} more"] if shown is not others else []
         return [line, *(Text(f"  {text}", "dim") for text in (*shown, *more))]
 

@@ -97,9 +97,11 @@ class TextReporter(LogReporter):
 
     def waiting(self, turn: Turn) -> None:
         now = time.monotonic()
-        self._writer.put("message", lambda: self._phases.wait(turn.free, turn.needed, turn.parts, now))
+        self._writer.put(
+            "message", lambda: self._phases.wait(turn.free, turn.needed, turn.count, turn.parts, now)
+        )
         if not self._live and turn != self._turn:
-            self.note(f"waiting: {turn.free} of {turn.needed} GPUs are free; {turn}")
+            self.note(f"waiting: {turn.count}; {turn}")
         self._turn = turn
 
     def note(self, text: str) -> None:

@@ -214,7 +214,7 @@ class Acquisition:
                     raise
                 refusal = error
             waited_s = time.monotonic() - begun
-            turn = self._turn(inventory)
+            turn = self._turn(inventory, refusal)
             if waited_s >= self._wait_s:
                 hint = "Wait longer, or for ever: --wait alone." if self._patient else refusal.hint
                 raise PlanError(f"{refusal.message}; waited {duration(waited_s)}: {turn}", hint)
@@ -293,7 +293,7 @@ class Acquisition:
     def _gone(self, name: str) -> str:
         return "cannot be reached" if name in self._absent else "is lost"
 
-    def _turn(self, inventory: Inventory) -> Turn:
+    def _turn(self, inventory: Inventory, refusal: PlanError) -> Turn:
         ahead: dict[tuple[float, str], str] = {}
         free = 0
         held: dict[str, dict[str, list[str]]] = {}  # what keeps the run from GPUs -> host -> GPUs
@@ -324,4 +324,5 @@ class Acquisition:
                 ),
             ),
             lost=tuple(sorted(self._hosts.keys() - inventory.keys())),
+            why=refusal.message if free >= self._needed else "",
         )

@@ -180,6 +180,8 @@ class Starter:
         DialError with what is blocked, after the run has ended on every host; LaunchError, Stopped.
         """
         wanted = dial_check.targets(plan)
+        if not wanted:  # no task calls another: a step of 0 hosts says nothing
+            return {}
         said = self._dial(
             key, wanted, {name: dial_check.loads(name, tasks) for name, tasks in wanted.items()}
         )

@@ -38,6 +38,14 @@ class Turn:
     needed: int
     held: tuple[tuple[str, str], ...]  # GPUs in use, and by what: (`gpu01:0,2`, `alice's run ...`)
     lost: tuple[str, ...] = ()  # hosts to which there is no connection
+    why: str = ""  # where as many are free as it needs: why it cannot take them
+
+    @property
+    def count(self) -> str:
+        """How many GPUs are free: of as many as the run needs, unless that many are."""
+        if self.free < self.needed:
+            return f"{self.free} of {self.needed} GPUs free"
+        return f"{self.free} GPUs free, {self.needed} needed"
 
     @property
     def parts(self) -> list[str]:
@@ -46,6 +54,7 @@ class Turn:
         parts = [
             f"{self.place}{ending} in line" + (f", behind {', '.join(self.behind)}" if self.behind else "")
         ]
+        parts += [self.why] if self.why else []
         parts += [f"{gpus} {why}" for gpus, why in self.held]
         parts += [f"{fold(self.lost)} cannot be asked"] if self.lost else []
         return parts

@@ -72,12 +72,13 @@ def choose(inventory: Inventory, choice: GpuChoice, hostfile: Hostfile) -> dict[
     """The inventory in which GPUs that the options leave out are busy.
 
     Without `mig`, instances are taken only where `gpus:` of the hostfile names them.  Raises UsageError for a pattern
-    without a host, PlanError for one of `include` whose GPU is on none of its hosts.
+    without a host, PlanError for one whose GPU is on none of its hosts.
     """
     included = _selected("--include", choice.include, hostfile)
-    for pattern in choice.include:
-        _check_there(pattern, inventory, hostfile)
     excluded = _selected("--exclude", choice.exclude, hostfile)
+    for option, patterns in (("--include", choice.include), ("--exclude", choice.exclude)):
+        for pattern in patterns:
+            _check_there(option, pattern, inventory, hostfile)
     named = {host.name: host.gpus if isinstance(host.gpus, tuple) else () for host in hostfile.hosts}
 
     def unwanted(host: str, gpu: Gpu, device: GpuOrInstance) -> tuple[str, str]:
@@ -134,7 +135,7 @@ def _selected(
     return found
 
 
-def _check_there(pattern: str, inventory: Inventory, hostfile: Hostfile) -> None:
+def _check_there(option: str, pattern: str, inventory: Inventory, hostfile: Hostfile) -> None:
     """Raise PlanError if a GPU that the pattern names is on none of its hosts that have answered."""
     hosts, _, labels = pattern.partition(":")
     there = [inventory[host.name] for host in match(hosts, hostfile) if host.name in inventory]
@@ -143,7 +144,7 @@ def _check_there(pattern: str, inventory: Inventory, hostfile: Hostfile) -> None
         shown = ", ".join(f"{facts.host} has {_listed(facts)}" for facts in there[:_HOSTS_SHOWN])
         more = f", and {len(there) - _HOSTS_SHOWN} more hosts" if len(there) > _HOSTS_SHOWN else ""
         raise PlanError(
-            f"--include {pattern}: there is no GPU {', '.join(missing)}: {shown}{more}",
+            f"{option} {pattern}: there is no GPU {', '.join(missing)}: {shown}{more}",
             "Name GPUs that are there; tflaunch gpus lists them.",
         )
 

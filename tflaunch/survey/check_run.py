@@ -33,6 +33,7 @@ from tflaunch.sessions.wires import Opener
 from tflaunch.survey.check_answers import CallAnswers, CheckAnswers, Clock, HostAnswer, TaskAnswer
 from tflaunch.survey.check_calls import Calling, Calls, CallsFromHere, some_ports, targets_from_here
 from tflaunch.survey.check_replies import LATE, Replies
+from tflaunch.survey.known_models import remember_models
 
 CLOCK_ROUNDS = 3  # the quickest answer is the most exact
 CLOCK_S = 5.0
@@ -129,6 +130,8 @@ class CheckRun:
                 self._answers[name].error = self._replies.why_not(name)
                 self._sessions.hang_up(name)
                 self._sessions.ignore(name)
+        found = (each.facts for each in self._answers.values())
+        remember_models(gpu.name for facts in found if facts is not None for gpu in facts.gpus)
 
     def _read_clocks(self) -> None:
         for _ in range(CLOCK_ROUNDS):

@@ -51,6 +51,13 @@ def test_no_line_is_wider_than_the_terminal(columns: int) -> None:
         assert max(line.cell_len for line in lines) <= columns
 
 
+@pytest.mark.parametrize("columns", [60, 70, 76, 80])
+def test_models_leave_room_for_who_uses_each_gpu(columns: int) -> None:
+    v100 = gpu(1, "Tesla V100-SXM2-32GB", used=30, processes=(process("alice-smith"),))
+    shown = page(look([answer("gpu01", gpu(0), v100)]), columns)
+    assert re.search(r"^ *1 ● busy .*V100.* alice-smith +2h", shown, re.MULTILINE), shown
+
+
 def test_a_narrow_pane_drops_what_matters_least() -> None:
     shown = page(look(FLEET[:1]), 45)
     assert re.search(r"^ *1 ● busy   ━+.*70/80G  97% alice  2h$", shown, re.MULTILINE), shown

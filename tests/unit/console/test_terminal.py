@@ -146,15 +146,18 @@ def test_a_step_that_moves_bytes_tells_how_many_how_fast_and_how_long_still() ->
 
 def test_a_wait_is_one_live_line_on_a_terminal_and_one_line_for_each_change_elsewhere() -> None:
     def act(reporter: Reporter) -> None:
-        for turn in (TURN, TURN, dataclasses.replace(TURN, place=1, behind=(), free=2), TURN):
+        for turn in (
+            TURN,
+            TURN,
+            dataclasses.replace(TURN, place=1, behind=(), free=2, why="of two models"),
+            TURN,
+        ):
             reporter.waiting(turn)
         reporter.phase("waiting", 2, 2)
 
     err = shown(act)[1].splitlines()
-    second = (
-        "waiting: 1 of 2 GPUs are free; 2nd in line, behind bob's run b-1; gpu01:0 ada's run a-1 since 10:32"
-    )
-    first = "waiting: 2 of 2 GPUs are free; 1st in line; gpu01:0 ada's run a-1 since 10:32"
+    second = "waiting: 1 of 2 GPUs free; 2nd in line, behind bob's run b-1; gpu01:0 ada's run a-1 since 10:32"
+    first = "waiting: 2 GPUs free, 2 needed; 1st in line; of two models; gpu01:0 ada's run a-1 since 10:32"
     assert [line.strip() for line in err[:-1]] == [second, first, second]
     assert err[-1].startswith("✓ waited for 2 GPUs")
     (line,) = plain(on_terminal(act, columns=100))
@@ -164,13 +167,13 @@ def test_a_wait_is_one_live_line_on_a_terminal_and_one_line_for_each_change_else
 def test_at_60_columns_a_wait_shows_its_place_and_who_has_each_gpu() -> None:
     ours, theirs = terminal(columns=60)
     phases = Phases(Pen(Stream(theirs)), lambda _: None)
-    phases.wait(1, 2, TURN.parts, time.monotonic())
+    phases.wait(1, 2, TURN.count, TURN.parts, time.monotonic())
     first, second = phases.live_lines()
-    assert re.fullmatch(r". waiting for GPUs 0\.\d s  1 of 2 GPUs free  2nd in line, b…", first.plain), (
+    assert re.fullmatch(r". waiting for GPUs 0\.\d s  1 of 2 GPUs free; 2nd in line, b…", first.plain), (
         first.plain
     )
     assert second.plain == "  gpu01:0 ada's run a-1 since 10:32"
-    phases.wait(1, 2, [TURN.parts[0], *map(str, range(9))], time.monotonic())
+    phases.wait(1, 2, TURN.count, [TURN.parts[0], *map(str, range(9))], time.monotonic())
     assert [line.plain for line in phases.live_lines()][-2:] == ["  4", "  and 4 more"]
     os.close(ours)
     theirs.close()
@@ -178,7 +181,12 @@ def test_at_60_columns_a_wait_shows_its_place_and_who_has_each_gpu() -> None:
 
 def test_programs_get_the_events_of_a_wait() -> None:
     def act(reporter: Reporter) -> None:
-        for turn in (TURN, TURN, dataclasses.replace(TURN, place=1, behind=(), free=2), TURN):
+        for turn in (
+            TURN,
+            TURN,
+            dataclasses.replace(TURN, place=1, behind=(), free=2, why="of two models"),
+            TURN,
+        ):
             reporter.waiting(turn)
         reporter.phase("waiting", 2, 2)
 
@@ -193,6 +201,7 @@ def test_programs_get_the_events_of_a_wait() -> None:
         "needed": 2,
         "held": [["gpu01:0", "ada's run a-1 since 10:32"]],
         "lost": [],
+        "why": "",
     }
 
 

@@ -88,6 +88,9 @@ def test_a_gpu_that_no_host_has_is_no_choice(include: str, message: str) -> None
     with pytest.raises(PlanError) as error:
         free(gpu(0), gpu(1), split(2, "1g.10gb", "1g.10gb"), include=(include,))
     assert error.value.message == message
+    with pytest.raises(PlanError) as error:  # whoever protects a GPU by a wrong number protects none
+        free(gpu(0), gpu(1), split(2, "1g.10gb", "1g.10gb"), exclude=(include,))
+    assert error.value.message == message.replace("--include", "--exclude")
 
 
 def test_what_a_host_has_to_choose_from() -> None:

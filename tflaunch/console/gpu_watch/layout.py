@@ -32,16 +32,19 @@ class Layout:
     def __init__(self, columns: int, marks: Marks, rows: Iterable[HostRow]) -> None:
         self.columns, self.marks = columns, marks
         self.roomy, self.wide = columns >= ROOMY, columns >= WIDE
-        names, digits = 4, 2
+        names, digits, model = 4, 2, 0
         for row in rows:
             names = max(names, Text(row.title).cell_len)
             if row.machine:
                 total = sum(gpu.memory_total_bytes for gpu in row.machine.facts.gpus)
                 digits = max(digits, len(_gib(total)))
+                model = max(
+                    model, *(Text(brief_name(gpu.name)).cell_len for gpu in row.machine.facts.gpus), 0
+                )
         free = len(" 3 of 8 free") if self.roomy else len(" 3/8")
-        self.left = max(
-            16 if self.roomy else 12, min(names + free, 32 if self.wide else 24 if self.roomy else 16)
-        )
+        # A GPU's line has its model there, too: at most as much of it as a host's name may take.
+        names = max(names + free, len("  0    + leased") + model if self.roomy else 0)
+        self.left = max(16 if self.roomy else 12, min(names, 32 if self.wide else 24 if self.roomy else 16))
         self._digits = min(6, digits)
         self.memory = 2 * self._digits + (7 if self.wide else 2)  # "71.2/80 GiB" or "71/80G"
         self.temperature = 4

@@ -98,9 +98,9 @@ class Pages:
         if queue:
             clock = max((each.facts.clock for each in state.rows.overview.machines), default=0.0)
             waits = ", ".join(
-                f"{each.holder} for {each.wants} since {age(clock - each.since)}" for each in queue
+                f"{each.holder} has waited {age(clock - each.since)} for {each.wants}" for each in queue
             )
-            lines.append(Text.assemble(("waits for GPUs: ", "bold"), waits))
+            lines.append(Text.assemble(("in line for GPUs: ", "bold"), waits))
         if state.typing:
             line = Text.assemble(("filter: ", "bold"), state.filtered, ("_", "bold"))
             return [*lines, line.append("   host, model or user; Enter keeps it, Esc drops it", "dim")]

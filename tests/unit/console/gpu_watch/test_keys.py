@@ -125,6 +125,14 @@ def test_q_and_ctrl_c_quit_from_every_page() -> None:
         watched(act)
 
 
+@pytest.mark.parametrize("columns", [80, 130])
+def test_a_short_name_of_a_host_leaves_room_for_the_models_of_its_gpus(columns: int) -> None:
+    async def act(watch: Watch) -> None:
+        assert re.search(r"^  3 +◐ leased H100 ", watch.text, re.MULTILINE), watch.text
+
+    watched(act, [answer("a", LEASED)], columns=columns)
+
+
 def test_arrows_move_among_hosts() -> None:
     async def act(watch: Watch) -> None:
         for key, host in (
