@@ -181,3 +181,17 @@ def test_the_host_that_decides_has_no_spare(launcher: Launcher, out: Path) -> No
     )
     launcher.run("stop").ran()
     launcher.wait_until_nothing_is_left()
+
+
+def test_a_stop_while_its_tasks_move_ends_it(launcher: Launcher, out: Path) -> None:
+    run = with_spares(launcher, out, launcher.local(4), "local4", "--grace=0.2")
+    told(out, "worker-1", 0)
+    decider = host_of(launcher, "worker/0")
+    lose(launcher, host_of(launcher, "worker/1"))
+    until(
+        lambda: [e for e in events(launcher, decider) if "moves to local4" in str(e.get("text"))], "its move"
+    )
+    assert launcher.run("stop", run).code in (0, 69)  # the lost host may be found gone
+    launcher.wait_until_nothing_is_left()
+    launcher.run("attach", run).ran(143)
+    assert not (out / "worker-1.1.told").exists()
