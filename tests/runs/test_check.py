@@ -161,6 +161,8 @@ def test_the_task_is_shown_the_free_gpus_of_its_host(
     assert errors == [(["host2"], "TensorFlow sees 1 of 2 free GPUs")]
     assert [each["task"]["report"]["tensorflow"]["gpus"] for each in told["hosts"]] == [2, 1]
     assert [gpu["busy"] != "" for gpu in told["hosts"][0]["gpus"]] == [True, False, False]
+    models = json.loads((launcher.home / ".cache/tflaunch/gpu-models.json").read_text())
+    assert models == [told["hosts"][0]["gpus"][0]["name"]], "the shell completes them"
 
 
 def test_firewalls_clocks_and_disks(bed: Bed, far: FarLauncher) -> None:

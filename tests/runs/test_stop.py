@@ -33,6 +33,9 @@ def test_from_another_terminal(launcher: Launcher, hostfile: Path) -> None:
 def test_without_an_argument_it_is_the_only_one(launcher: Launcher, hostfile: Path) -> None:
     nothing = launcher.run("stop", "--hosts", hostfile).ran()
     assert "no run is alive on these hosts" in nothing.sentences
+    unknown = launcher.run("stop", "nosuch", "--hosts", hostfile).ran(2)
+    assert "these hosts know no run nosuch" in unknown.sentences
+    assert "stopped" not in unknown.sentences, "nothing was"
     with endless(launcher, hostfile) as running:
         done = launcher.run("stop").ran()
         assert f"{running.run_id} is stopped" in done.sentences

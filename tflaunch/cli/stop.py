@@ -71,7 +71,9 @@ def stop(
                 raise ConnectErrors(unreachable, len(hosts))
             listed = visits.runs(LIST_TIMEOUT_S)
             chosen = _choose(run, listed.runs, visits, show)
-            finished, failures = visits.finish(chosen, end.grace, by=_by(user)) if chosen else ({}, {})
+            known = any(each.run_id == chosen for each in listed.runs)
+            phase = "stopping" if known else "asking"
+            finished, failures = visits.finish(chosen, end.grace, phase, _by(user)) if chosen else ({}, {})
         failures = {**listed.failures, **failures}
         if chosen is not None:
             if not failures and not any(end.known for end in finished.values()):

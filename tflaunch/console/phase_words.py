@@ -17,6 +17,7 @@ _WORDS = {
     "dialling again": ("testing slow ways again", "tested slow ways again from {}", "host"),
     "entrusting": ("starting the coordinator", "started the coordinator", ""),
     "starting": ("starting", "started {}", "server"),
+    "asking": ("asking", "asked {}", "host"),
     "stopping": ("stopping", "stopped on {}", "host"),
     "checking": ("checking", "checked {}", "host"),
     "importing TensorFlow": ("importing TensorFlow", "imported TensorFlow on {}", "host"),

@@ -288,9 +288,20 @@ def too_few(
         instances := [capacity.host.name for capacity in capacities if capacity.needs_mig]
     ) and per_worker == 1:
         ways.append(f"take the MIG instances of {fold(instances)} with --mig")
+    if not free and (options := _too_strict(capacities)):
+        ways.append(f"leave out {' and '.join(options)}")
     lower = "lower" if per_worker > 1 else "place workers without GPUs:"
     lower += " --gpus-per-worker" if per_worker > 1 else " --gpus-per-worker 0"
     return PlanError(message, one_of(*ways, lower))
+
+
+def _too_strict(capacities: Sequence[HostCapacity]) -> list[str]:
+    """The options on the kind of GPU without which there would be free ones."""
+    why = [device.busy for capacity in capacities for device in capacity.facts.gpus_or_instances]
+    found = {
+        each.option for each in why if isinstance(each, LeftOut) and not each.in_use and each != NEEDS_MIG
+    }
+    return sorted(each for each in found if each.startswith(("--mig", "--min-gpu-memory")))
 
 
 def _not_one_of_it(capacities: Sequence[HostCapacity]) -> PlanError | None:

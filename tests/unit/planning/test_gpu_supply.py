@@ -315,6 +315,9 @@ def test_where_mig_is_on_the_next_step_is_told() -> None:
     assert error.message == (
         "need 1 GPU (1 worker x 1), 0 are free: g1 0 of 1 (1 left out: not in MIG mode (--mig))"
     )
+    assert error.hint == "Leave out --mig, or place workers without GPUs: --gpus-per-worker 0."
+    error = refused(asked(PROGRAM), whole, min_memory_bytes=900 << 30)
+    assert error.hint.startswith("Leave out --min-gpu-memory, or place")
     empty = facts("g1", (dataclasses.replace(some_gpus("g1", 1)[0], mig_mode=True, busy=NO_INSTANCE),))
     for mig in (None, ""):
         error = refused(asked(PROGRAM), empty, mig=mig)
@@ -421,7 +424,7 @@ def test_instances_that_a_host_gives(gpus: Any, mig: str | None, expected: list[
             "",
             None,
             "need 1 GPU (1 worker x 1), 0 are free: g1 0 of 3 (1 left out: not in MIG mode (--mig); `gpus: [1]`)",
-            "Place workers without GPUs: --gpus-per-worker 0.",
+            "Leave out --mig, or place workers without GPUs: --gpus-per-worker 0.",
         ),
         (
             ("0.0", "0.1"),
