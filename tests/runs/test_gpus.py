@@ -269,7 +269,7 @@ def test_the_keys_of_the_watch(lab: Lab, watching: Callable[..., Terminal], trai
 def test_a_window_that_is_resized_is_filled(lab: Lab, watching: Callable[..., Terminal]) -> None:
     lab.add(*dgx())
     screen = watching("--watch", "--interval=0.3", columns=130, rows=30)
-    screen.shows("^>host1  ?6 of 8 free")
+    screen.shows("^>host1 +6 of 8 free")
     screen.shows("^  7 .* broken")
     for columns, rows in ((60, 6), (80, 24)):
         screen.resize(columns, rows)

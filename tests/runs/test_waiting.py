@@ -61,7 +61,7 @@ def test_small_jobs_do_not_overtake_a_large_one(gpus: Gpus) -> None:
         with queued(gpus, "large", 2, *two) as large, queued(gpus, "small", 1, "--include=host1") as small:
             gpus.let_end("one")
             one.done().ran()
-            large.wait_for("1 of 2 GPUs are free")
+            large.wait_for("1 of 2 GPUs free")
             # The GPU of host1 is free, and nobody takes it away from who has waited longer.
             refused = gpus.launcher.run(*gpus.words("refused", 1, "--include=host1")).ran(65)
             assert re.search(r"promised to \S+'s run \S+, which waits since \d\d:\d\d", refused.sentences)
