@@ -6,9 +6,8 @@ import json
 import subprocess
 import sys
 import textwrap
-from dataclasses import fields
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 import pytest
 
@@ -16,10 +15,6 @@ from tests.support.lab import Gpus
 from tests.support.launcher import Launcher
 from tests.support.patience import PATIENCE_S, until
 from tests.support.sshd import SshNetwork
-from tflaunch.api import Keywords
-from tflaunch.api.words import NOT_HERE, words_of
-from tflaunch.cli.run import RunArguments, RunOptions, options_of
-from tflaunch.hosts import Hostfile
 
 TRAINER = """\
 import os, pathlib, sys, time
@@ -241,7 +236,9 @@ def test_what_is_wrong_is_an_error_with_the_words_of_the_command_line(launcher: 
     lines = said.splitlines()
     assert lines[0] == "2 worker=: there is no such option | did you mean workers=?"
     assert lines[1].startswith("2 --workers: 'many' is not a whole number | ")
-    assert lines[2].startswith("2 detach=: there is no such option | a run belongs to the program")
+    assert lines[2].startswith(
+        "2 detach=: there is no such option | start the run, then hand it over: run.detach()"
+    )
     assert lines[3].startswith("2 args='--epochs 3': one string | a list of words")
     assert lines[4].startswith("2 --env TF_CONFIG: TF_CONFIG is what tflaunch sets for every task | ")
     assert lines[5].startswith("2 ")
@@ -271,34 +268,3 @@ def test_a_plan_starts_nothing_and_gpus_tells_what_is_free(
     assert names == "['gpu01', 'gpu02', 'cpu']"
     until(lambda: launcher.leftovers() == [], "nothing on the hosts")
     assert launcher.records() == []
-
-
-# --- the keywords are the options of `run` ----------------------------------------------------------------
-
-ONLY_THERE = {"hosts", "script", "arguments", "show_files", "raw", "quiet", "only", "show_host", *NOT_HERE}
-
-
-def test_every_option_of_run_is_a_keyword() -> None:
-    hints = get_type_hints(RunOptions)
-    options = {each.name for group in fields(RunOptions) for each in fields(hints[group.name])}
-    assert {each.name for each in fields(RunArguments)} <= ONLY_THERE
-    assert options - ONLY_THERE == set(Keywords.__annotations__)
-
-
-def test_keywords_mean_what_their_options_mean() -> None:
-    keywords: dict[str, Any] = {
-        "workers": 3, "ps": None, "flags": False, "chief": True, "yes": False, "wait": True, "mig": True,
-        "job": {"data": 2}, "env": {"A": "b c", "B": ""}, "include": ["gpu01:0,1", "gpu02"], "grace": "2m",
-        "gpus_per_worker": "all", "env_file": [Path("x.env")], "threshold": {"wait_s": 5.0}, "place": "pack",
-    }  # fmt: skip
-    words = words_of(Hostfile("hosts.yaml", ()), "trainer.py", ["--", "-x", 3], keywords)  # type: ignore[list-item]
-    _, options = options_of(words.given)
-    assert (options.what.script, options.what.arguments) == ("trainer.py", ("--", "-x", "3"))
-    assert (options.cluster.workers, options.cluster.ps, options.cluster.chief) == (3, None, True)
-    assert (options.program.flags, options.start.yes, options.gpus.mig) == (False, False, "")
-    assert (options.gpus.wait, options.end.grace) == (float("inf"), 120.0)
-    assert (options.roles.job, options.tasks.env) == (("data=2",), ("A=b c", "B="))
-    assert (options.gpus.include, options.gpus.gpus_per_worker) == (("gpu01:0,1", "gpu02"), "all")
-    assert (options.tasks.env_file, options.watch.threshold) == ((Path("x.env"),), ("wait_s=5.0",))
-    assert options.cluster.place.value == "pack"
-    assert "b c" not in " ".join(words.shown)

@@ -29,8 +29,9 @@ FLOORS = (
     ("launch",),
     ("sweeps",),
     ("console",),
+    ("api",),
     ("cli",),
-    ("__main__", "api"),
+    ("__main__",),
 )
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 SHIPPED = {"gpu_probe", "protocol", "in_task", "diagnosis", "lifecycle", "agent"}

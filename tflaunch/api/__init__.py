@@ -1,4 +1,4 @@
-"""tflaunch for other programs and for notebooks: what the commands do, as functions.
+"""tflaunch for other programs and for notebooks, and for its own command line, which stands on it.
 
     from tflaunch import api
 
@@ -12,20 +12,32 @@
 the command line would refuse is refused here with the same words: each error is a TflaunchError with `message`, `hint`
 and `exit_code`.  Nothing is asked: where the command would ask, say `yes=True`.
 
-    keywords.py   the options, by name and type
-    running.py    make_plan, run, Run
-    hosts.py      load_hosts, gpus
+    hosts.py            load_hosts, gpus
+    running.py          make_plan, run, Run
+    fetching.py         Run.fetch
+    keywords.py         the options, by name and type
+    given_keywords.py   from keywords to options
+    command_shown.py    from keywords to the command that means the same
+    connecting.py       connections to the hosts of a request
+    options/            what can be asked for
+    requests/           from options to requests
 """
 
-from tflaunch.api.hosts import gpus, load_hosts
-from tflaunch.api.keywords import Keywords
-from tflaunch.api.running import Event, HandedOver, Run, StoppedEarly, make_plan, run
-from tflaunch.hosts import Host, Hostfile
-from tflaunch.planning.cluster_plan import ClusterPlan
-from tflaunch.protocol.errors import TflaunchError
-from tflaunch.protocol.outcome import Outcome
-from tflaunch.runs.fetch_result import Fetched
-from tflaunch.survey.gpus import Overview
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tflaunch.api.hosts import gpus, load_hosts
+    from tflaunch.api.keywords import Keywords
+    from tflaunch.api.running import Event, HandedOver, Run, StoppedEarly, make_plan, run
+    from tflaunch.hosts import Host, Hostfile
+    from tflaunch.planning.cluster_plan import ClusterPlan
+    from tflaunch.protocol.errors import TflaunchError
+    from tflaunch.protocol.outcome import Outcome
+    from tflaunch.runs.fetch_result import Fetched
+    from tflaunch.survey.gpus import Overview
 
 __all__ = [
     "ClusterPlan",
@@ -45,3 +57,29 @@ __all__ = [
     "make_plan",
     "run",
 ]
+
+_PLACES = {
+    **dict.fromkeys(("gpus", "load_hosts"), "tflaunch.api.hosts"),
+    **dict.fromkeys(
+        ("Event", "HandedOver", "Run", "StoppedEarly", "make_plan", "run"), "tflaunch.api.running"
+    ),
+    **dict.fromkeys(("Host", "Hostfile"), "tflaunch.hosts"),
+    "Keywords": "tflaunch.api.keywords",
+    "ClusterPlan": "tflaunch.planning.cluster_plan",
+    "TflaunchError": "tflaunch.protocol.errors",
+    "Outcome": "tflaunch.protocol.outcome",
+    "Fetched": "tflaunch.runs.fetch_result",
+    "Overview": "tflaunch.survey.gpus",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Load what is asked for; the command line needs little of it."""
+    if name not in _PLACES:
+        raise AttributeError(f"module 'tflaunch.api' has no attribute {name!r}")
+    value = globals()[name] = getattr(importlib.import_module(_PLACES[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -8,7 +8,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tflaunch.cli.outputs import make_wish, parse_patterns
+from tflaunch.api.requests.outputs import make_wish, parse_patterns
 from tflaunch.protocol.errors import ConnectErrors
 from tflaunch.runs.fetch import Fetch
 from tflaunch.runs.fetch_result import Fetched

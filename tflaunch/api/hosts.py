@@ -7,9 +7,10 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from tflaunch.cli.which_hosts import load_hosts as load
+from tflaunch.api.connecting import connected
+from tflaunch.api.options.groups import SshOptions
+from tflaunch.api.requests.which_hosts import load_hosts as load
 from tflaunch.hosts import Hostfile
-from tflaunch.remote import ConnectOptions, Connector
 from tflaunch.survey.gpus import Overview, look
 from tflaunch.survey.survey import Survey
 
@@ -38,10 +39,10 @@ def gpus(
     timeout_s: for one host to connect and to answer.
     """
     hostfile = load_hosts(hosts)
-    options = ConnectOptions(
-        timeout_s=0.8 * timeout_s, ssh_config=Path(ssh_config) if ssh_config is not None else None
+    ssh = SshOptions(
+        connect_timeout=0.8 * timeout_s, ssh_config=Path(ssh_config) if ssh_config is not None else None
     )
-    with contextlib.closing(Connector(hostfile.hosts, options, None)) as connector:
+    with connected(hostfile.hosts, ssh) as connector:
         survey = Survey(connector, hostfile.hosts, timeout_s)
         with contextlib.closing(survey):
             for _ in survey.once():

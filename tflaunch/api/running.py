@@ -11,20 +11,19 @@ import queue
 import signal
 import threading
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from os import PathLike, fspath
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
+from tflaunch.api.connecting import connected
 from tflaunch.api.hosts import Hosts, load_hosts
-from tflaunch.api.words import words_of
 from tflaunch.console.json_lines import JsonReporter
 from tflaunch.console.logs import Options
 from tflaunch.console.writer import Stream
 from tflaunch.planning.cluster_plan import ClusterPlan
 from tflaunch.protocol.errors import EXIT_STOPPED, TflaunchError, UsageError
 from tflaunch.protocol.outcome import Outcome
-from tflaunch.remote import ConnectOptions, Connector
 from tflaunch.runs.fetch_result import Fetched
 from tflaunch.sessions.group import Stopped
 from tflaunch.sessions.interrupts import INTERRUPTER, Interrupter
@@ -33,8 +32,10 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from tflaunch.api.keywords import Keywords
-    from tflaunch.cli.option_groups import ConnectionOptions
+    from tflaunch.api.options.groups import SshOptions
+    from tflaunch.console.reporter import Reporter
     from tflaunch.launch.request import Request
+    from tflaunch.remote import Connector
 
 Event = dict[str, Any]
 
@@ -68,7 +69,7 @@ def make_plan(
     prepared = _Prepared(hosts, program, args, keywords, dry_run=True)
     prepared.events.discard()
     try:
-        with _unheard(), contextlib.closing(prepared.connector()) as connector:
+        with _unheard(), prepared.connected() as connector:
             dry(prepared.request, connector, prepared.reporter)
     finally:
         prepared.reporter.close()
@@ -175,7 +176,7 @@ class Run:
         """
         from tflaunch.api.fetching import fetch
 
-        with _unheard(), contextlib.closing(self._prepared.connector()) as connector:
+        with _unheard(), self._prepared.connected() as connector:
             return fetch(self.id, self._prepared.request, connector, patterns, to, overwrite=overwrite)
 
     def _drive(self) -> None:
@@ -184,9 +185,7 @@ class Run:
         INTERRUPTER.set(self._interrupter)
         prepared = self._prepared
         try:
-            with contextlib.closing(prepared.connector()) as connector:
-                for note in connector.notes:
-                    prepared.reporter.warn(note)
+            with prepared.connected(prepared.reporter) as connector:
                 self.exit_code = launch(prepared.request, connector, prepared.reporter)
         except Stopped as stopped:
             left = ", ".join(stopped.unconfirmed)
@@ -296,32 +295,28 @@ class _Prepared:
         *,
         dry_run: bool = False,
     ) -> None:
-        from tflaunch.cli.run import job_file_of, options_of, request_of
+        from tflaunch.api.command_shown import command_of
+        from tflaunch.api.given_keywords import options_of
+        from tflaunch.api.requests.run import request_of
 
         hostfile = load_hosts(hosts, connection=keywords.get("connection", ""))
-        words = words_of(hostfile, fspath(program), args, keywords)
+        words = fspath(program), args, cast("Mapping[str, Any]", keywords)
         self.events = _Events()
         self.reporter = _Reporter(_ALL, Stream(cast("TextIO", self.events)), Stream(io.StringIO()))
         try:
-            ctx, options = options_of(words.given)
+            options, job_file = options_of(*words)
             options.start.dry_run = dry_run
-            self._connection: ConnectionOptions = options.connection
-            self.request = request_of(
-                options, job_file_of(ctx, options), self.reporter, hostfile, command=words.shown
-            )
+            self._ssh: SshOptions = options.connection
+            command = command_of(hostfile.source, *words)
+            self.request = request_of(options, job_file, self.reporter, command=command, hostfile=hostfile)
         except BaseException:
             self.events.discard()
             self.reporter.close()
             raise
 
-    def connector(self) -> Connector:
-        """Connections to its hosts; nothing is asked: a key that needs a passphrase must be in an ssh-agent."""
-        options = ConnectOptions(
-            timeout_s=self._connection.connect_timeout,
-            accept_new=self._connection.accept_new,
-            ssh_config=Path(self._connection.ssh_config) if self._connection.ssh_config else None,
-        )
-        return Connector(self.request.hostfile.hosts, options, None)
+    def connected(self, reporter: Reporter | None = None) -> AbstractContextManager[Connector]:
+        """Connect to its hosts; nothing is asked: a key that needs a passphrase must be in an ssh-agent."""
+        return connected(self.request.hostfile.hosts, self._ssh, reporter)
 
 
 @contextlib.contextmanager

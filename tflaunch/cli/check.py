@@ -6,14 +6,15 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
+from tflaunch.api.options.declared import Part, option
+from tflaunch.api.options.groups import ConnectionOptions
+from tflaunch.api.options.job_groups import TaskOptions
+from tflaunch.api.options.values import time_parser
+from tflaunch.api.requests.job_parts import with_environment
+from tflaunch.api.requests.which_hosts import load_hosts
+from tflaunch.cli.arguments import Hosts, JsonDocument
 from tflaunch.cli.connecting import connected
-from tflaunch.cli.job_option_groups import TaskOptions
-from tflaunch.cli.job_parts import with_environment
-from tflaunch.cli.option_groups import ConnectionOptions, Hosts, JsonDocument
-from tflaunch.cli.options import Part, option
 from tflaunch.cli.reporting import Patient, reporting
-from tflaunch.cli.values import time_parser
-from tflaunch.cli.which_hosts import load_hosts
 
 if TYPE_CHECKING:
     from tflaunch.survey.check_findings import Findings

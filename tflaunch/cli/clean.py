@@ -8,13 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tflaunch.cli import completion
-from tflaunch.cli.connecting import visiting
-from tflaunch.cli.option_groups import JsonDocument, SshOptions
-from tflaunch.cli.options import option
-from tflaunch.cli.reporting import Patient, Show, reporting
-from tflaunch.cli.values import parse_age
-from tflaunch.cli.which_hosts import (
+from tflaunch.api.options.declared import option
+from tflaunch.api.options.groups import SshOptions
+from tflaunch.api.options.values import parse_age
+from tflaunch.api.requests.which_hosts import (
     default_hostfile,
     hosts_of_run,
     load_hosts,
@@ -22,6 +19,11 @@ from tflaunch.cli.which_hosts import (
     no_hosts_known,
     recorded_hosts,
 )
+from tflaunch.cli import completion
+from tflaunch.cli.arguments import JsonDocument
+from tflaunch.cli.connecting import visiting
+from tflaunch.cli.options import parser
+from tflaunch.cli.reporting import Patient, Show, reporting
 from tflaunch.inputs.times import seconds
 from tflaunch.protocol.errors import CleanError, ConnectErrors, UsageError
 
@@ -47,7 +49,7 @@ class CleanOptions:
 
     older: float | None = option(
         None,
-        parser=parse_age,
+        parser=parser(parse_age),
         metavar="TIME",
         help=f"Runs without a write for this time [{OLDER}, if no other option chooses]",
     )

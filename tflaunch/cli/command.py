@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import typer
 import typer.core
 
 from tflaunch.cli import verb_help
-from tflaunch.cli.values import TIME_WORD
 from tflaunch.inputs.times import FOR_EVER, written
+
+if TYPE_CHECKING:
+    from tflaunch.api.options.given import Given
+
+TIME_WORD = (
+    r"[0-9]*\.?[0-9]+[a-z]*"  # for optional_values: a word meant as a time, right or wrong; not 10.0.0.1
+)
 
 
 class Command(typer.core.TyperCommand):
@@ -52,9 +59,10 @@ class Command(typer.core.TyperCommand):
         try:
             rest = super().parse_args(ctx, self._completed(self.of_today(args)))
             if not ctx.resilient_parsing:  # as for completion
-                from tflaunch.cli import configured
+                from tflaunch.api.requests import configured
 
-                configured.apply(ctx)
+                if ctx.info_name not in configured.NOT_FOR:
+                    configured.apply(ctx.info_name or "", given_of(ctx))
             return rest
         except typer.BadParameter as error:
             # A ValidationError of pydantic, whose import would take longer than all else.
@@ -75,10 +83,11 @@ class Command(typer.core.TyperCommand):
 
     def invoke(self, ctx: typer.Context) -> Any:  # type: ignore[override]
         """Run the verb, after the banner of the configuration."""
-        from tflaunch.cli import configured
+        from tflaunch.api.requests import configured
+        from tflaunch.cli.banner import show_banner
 
         if ctx.info_name not in configured.NOT_FOR:
-            configured.show_banner(ctx.params)
+            show_banner(ctx.params)
         return super().invoke(ctx)
 
     def _completed(self, args: Sequence[str]) -> list[str]:
@@ -92,6 +101,24 @@ class Command(typer.core.TyperCommand):
                 if not re.fullmatch(pattern, "".join(args[number + 1 : number + 2])):
                     completed.append(default)
         return completed
+
+
+def given_of(ctx: typer.Context) -> Given:
+    """Return the values of the command's options, and which of them the command line or the environment has set."""
+    from tflaunch.api.options.given import Given
+
+    sources = {name: getattr(ctx.get_parameter_source(name), "name", "") for name in ctx.params}
+    return Given(ctx.params, {name for name, source in sources.items() if source != "DEFAULT"})
+
+
+def command_line() -> tuple[str, ...]:
+    """Return this command as `tflaunch ...` for people and records, even if it was `python -m tflaunch`.
+
+    The values of --env and --job-env are left out, for they may be secrets.
+    """
+    from tflaunch.runs.hidden_values import without_values
+
+    return ("tflaunch", *without_values(sys.argv[1:]))
 
 
 class Tflaunch(typer.core.TyperGroup):

@@ -72,7 +72,7 @@ def tasks(ctx: typer.Context, incomplete: str) -> Found:
 
 def hosts(incomplete: str) -> Found:
     """The hosts of the default hostfile."""
-    from tflaunch.cli.which_hosts import default_hostfile
+    from tflaunch.api.requests.which_hosts import default_hostfile
 
     with contextlib.suppress(TflaunchError, OSError):
         hostfile = default_hostfile()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tflaunch.cli.option_groups import JsonDocument
+from tflaunch.cli.arguments import JsonDocument
 
 
 def config(*, json: JsonDocument = False) -> None:
@@ -12,7 +12,7 @@ def config(*, json: JsonDocument = False) -> None:
     wins.  The command line, the environment, a job file and a hostfile win over both.  tflaunch schema config prints
     their JSON Schema.
     """
-    from tflaunch.cli.configured import configuration
+    from tflaunch.api.requests.configured import configuration
     from tflaunch.console.config_page import config_data, config_lines
     from tflaunch.console.screen import Screen, reader_may_leave
     from tflaunch.inputs.config import paths

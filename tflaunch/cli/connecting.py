@@ -8,12 +8,10 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from tflaunch.protocol.errors import UsageError
-
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tflaunch.cli.option_groups import SshOptions
+    from tflaunch.api.options.groups import SshOptions
     from tflaunch.console.reporter import Reporter
     from tflaunch.hosts import Host
     from tflaunch.remote import Connector
@@ -34,22 +32,13 @@ def connected(
     `known_config` is the ssh_config to read where the user named none.  Asks for the passphrase of an encrypted key
     here, at the start, and only on a terminal.  Raises UsageError.
     """
-    from tflaunch.remote import ConnectOptions, Connector
+    from tflaunch.api import connecting
 
-    ssh_config = ssh.ssh_config or known_config
-    if ssh_config is not None and not ssh_config.is_file():
-        raise UsageError(f"--ssh-config {ssh_config}: there is no such file")
     can_ask = sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()
-    options = ConnectOptions(timeout_s=ssh.connect_timeout, accept_new=ssh.accept_new, ssh_config=ssh_config)
     gc.freeze()  # what is loaded by now stays loaded; to look for garbage in it takes 50 ms
-    connector = Connector(hosts, options, _ask if can_ask else None)
-    try:
-        if reporter is not None:
-            for note in connector.notes:
-                reporter.warn_once(note)
+    ask = _ask if can_ask else None
+    with connecting.connected(hosts, ssh, reporter, known_config=known_config, ask=ask) as connector:
         yield connector
-    finally:
-        connector.close()
 
 
 @contextlib.contextmanager

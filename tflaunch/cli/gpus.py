@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, cast
 
 import typer
 
-from tflaunch.cli import completion
-from tflaunch.cli.command import Command
+from tflaunch.api.options.declared import Part, option
+from tflaunch.api.options.groups import OUTPUT, ConnectionOptions
+from tflaunch.api.options.values import time_parser
+from tflaunch.api.requests.which_hosts import default_source, kind_of_file, load_hosts
+from tflaunch.cli.arguments import Hosts
+from tflaunch.cli.command import TIME_WORD, Command
 from tflaunch.cli.connecting import connected
-from tflaunch.cli.option_groups import OUTPUT, ConnectionOptions, Hosts
-from tflaunch.cli.options import Part, option
+from tflaunch.cli.options import parser
 from tflaunch.cli.reporting import Show, reporting
-from tflaunch.cli.values import TIME_WORD, time_parser
-from tflaunch.cli.which_hosts import default_source, kind_of_file, load_hosts
 from tflaunch.inputs.times import seconds
 from tflaunch.protocol.errors import ConnectErrors, UsageError
 
@@ -57,7 +58,7 @@ class ListOptions:
         "",
         metavar="TEXT",
         help="Only GPUs with this in their name: H100.",
-        autocompletion=completion.gpu_models,
+        complete="gpu_models",
     )
     min_free: str = option("", metavar="SIZE", help="Only GPUs with at least this much free memory: 40GiB")
     only_hosts: str = option(
@@ -66,7 +67,7 @@ class ListOptions:
         "-H",
         metavar="PATTERN",
         help="Only these hosts: names, ranges, globs, label=value; without HOSTS: or those of a hostfile.",
-        autocompletion=completion.hosts,
+        complete="hosts",
     )
     sort: SortChoice = option(
         SortChoice.host, help="Most free memory, least utilization or highest temperature first."
@@ -99,7 +100,7 @@ def gpus(
         typer.Option(
             "--watch",
             "-w",
-            parser=time_parser(0.1),
+            parser=parser(time_parser(0.1)),
             metavar="[TIME]",
             help="Go on asking: graphs of use and memory since the start (no history is kept), keys (? lists them).",
         ),
@@ -107,7 +108,7 @@ def gpus(
     interval: Annotated[
         float | None,
         typer.Option(
-            parser=time_parser(0.1),
+            parser=parser(time_parser(0.1)),
             metavar="TIME",
             help=f"With --watch: ask every TIME instead of every {EVERY}.",
         ),
@@ -115,7 +116,9 @@ def gpus(
     form: FormOptions,
     timeout: Annotated[
         float,
-        typer.Option(parser=time_parser(1), metavar="TIME", help="Time for one host to connect and answer."),
+        typer.Option(
+            parser=parser(time_parser(1)), metavar="TIME", help="Time for one host to connect and answer."
+        ),
     ] = 15.0,
     connection: Annotated[ConnectionOptions, Part(without=("connect_timeout",))],
 ) -> None:

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tflaunch.api.options.declared import Part
+from tflaunch.api.options.groups import ConnectionOptions
+from tflaunch.api.options.values import time_parser
 from tflaunch.cli.connecting import connected
-from tflaunch.cli.option_groups import ConnectionOptions
-from tflaunch.cli.options import Part
+from tflaunch.cli.options import parser
 from tflaunch.cli.reporting import Patient, reporting
-from tflaunch.cli.values import time_parser
 from tflaunch.protocol.errors import ConnectError, ConnectErrors, RecordError, UsageError
 
 if TYPE_CHECKING:
@@ -48,7 +49,9 @@ def init(
     force: Annotated[bool, typer.Option("--force", help="Overwrite a file that is there.")] = False,
     timeout: Annotated[
         float,
-        typer.Option(parser=time_parser(1), metavar="TIME", help="Time for each host to say what it has."),
+        typer.Option(
+            parser=parser(time_parser(1)), metavar="TIME", help="Time for each host to say what it has."
+        ),
     ] = 60.0,
     connection: Annotated[ConnectionOptions, Part(default={"connect_timeout": 15.0})],
 ) -> None:

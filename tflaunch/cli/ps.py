@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tflaunch.api.options.declared import Part
+from tflaunch.api.options.groups import OUTPUT, SshOptions
+from tflaunch.api.options.values import parse_user
+from tflaunch.api.requests.which_hosts import hosts_of_all
+from tflaunch.cli.arguments import JsonDocument
 from tflaunch.cli.connecting import visiting
-from tflaunch.cli.option_groups import OUTPUT, JsonDocument, SshOptions
-from tflaunch.cli.options import Part
+from tflaunch.cli.options import parser
 from tflaunch.cli.reporting import Patient, Show, reporting
-from tflaunch.cli.values import parse_user
-from tflaunch.cli.which_hosts import hosts_of_all
 from tflaunch.protocol.errors import ConnectErrors, UsageError
 
 if TYPE_CHECKING:
@@ -42,7 +44,7 @@ def ps(
     user: Annotated[
         str | None,
         typer.Option(
-            parser=parse_user,
+            parser=parser(parse_user),
             metavar="NAME",
             help="The runs of this user; root's log-in on the hosts alone may ask.",
             rich_help_panel=OUTPUT,

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tflaunch.api.options.declared import Part
+from tflaunch.api.options.groups import OUTPUT, ReachOptions
+from tflaunch.api.requests.which_hosts import hosts_of_all, hosts_of_run
 from tflaunch.cli import completion
+from tflaunch.cli.arguments import JsonDocument, LivingRun
 from tflaunch.cli.connecting import visiting
-from tflaunch.cli.option_groups import OUTPUT, JsonDocument, LivingRun, ReachOptions
-from tflaunch.cli.options import Part
 from tflaunch.cli.ps import LIST_TIMEOUT_S
 from tflaunch.cli.reporting import Patient, reporting
-from tflaunch.cli.which_hosts import hosts_of_all, hosts_of_run
 from tflaunch.protocol.errors import ConnectErrors, UsageError
 from tflaunch.protocol.job import TaskId
 

@@ -11,18 +11,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tflaunch.cli.connecting import visiting
-from tflaunch.cli.option_groups import EndOptions, LivingRun, OutputOptions, ReachOptions
-from tflaunch.cli.options import Part
-from tflaunch.cli.reporting import Show, reporting
-from tflaunch.cli.values import parse_user
-from tflaunch.cli.which_hosts import (
+from tflaunch.api.options.declared import Part
+from tflaunch.api.options.groups import EndOptions, OutputOptions, ReachOptions
+from tflaunch.api.options.values import parse_user
+from tflaunch.api.requests.which_hosts import (
     default_hostfile,
     hosts_of_run,
     load_hosts,
     no_hosts_known,
     recorded_hosts,
 )
+from tflaunch.cli.arguments import LivingRun
+from tflaunch.cli.connecting import visiting
+from tflaunch.cli.options import parser
+from tflaunch.cli.reporting import Show, reporting
 from tflaunch.protocol.errors import ConnectErrors, StopError, UsageError
 
 if TYPE_CHECKING:
@@ -44,7 +46,7 @@ def stop(
     user: Annotated[
         str | None,
         typer.Option(
-            parser=parse_user,
+            parser=parser(parse_user),
             metavar="NAME",
             help="End a run of this user, who sees that root did; root's log-in on the hosts alone may.",
         ),

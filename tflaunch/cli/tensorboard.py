@@ -6,11 +6,12 @@ from typing import Annotated
 
 import typer
 
+from tflaunch.api.options.declared import Part
+from tflaunch.api.options.groups import OutputOptions, ReachOptions
+from tflaunch.api.requests.which_hosts import run_and_words
+from tflaunch.cli.arguments import Run
 from tflaunch.cli.attach import open_view
-from tflaunch.cli.option_groups import OutputOptions, ReachOptions, Run
-from tflaunch.cli.options import Part
 from tflaunch.cli.reporting import reporting
-from tflaunch.cli.which_hosts import run_and_words
 from tflaunch.protocol.errors import LaunchError
 
 Port = Annotated[

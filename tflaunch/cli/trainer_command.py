@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from enum import Enum
 from typing import TYPE_CHECKING, ClassVar
 
 import typer
 
-from tflaunch.cli import configured
-from tflaunch.cli.command import JobCommand
+from tflaunch.api.requests import configured
+from tflaunch.cli.command import JobCommand, given_of
 from tflaunch.protocol.errors import TflaunchError, UsageError
 
 if TYPE_CHECKING:
@@ -80,10 +79,10 @@ def _take_job_file(ctx: typer.Context) -> None:
 
     An error in the file becomes `ctx.obj`; `run` reports it.
     """
-    from tflaunch.cli.trainer_words import kind_of
+    from tflaunch.inputs.kinds import is_job_file
 
     script = ctx.params.get("script")
-    if script is None or not (script.endswith((".yaml", ".yml")) or kind_of(script) == "job"):
+    if script is None or not is_job_file(script):
         return
     from tflaunch.inputs import job_file
 
@@ -92,13 +91,4 @@ def _take_job_file(ctx: typer.Context) -> None:
     except TflaunchError as error:
         ctx.obj = error
         return
-    ctx.params.update(script=file.program, module=file.module)
-    for name, value in file.options.items():
-        if configured.is_default(ctx, name):
-            configured.overruled(name)
-            default = ctx.params[name]
-            ctx.params[name] = type(default)(value) if isinstance(default, Enum) else value
-    for name, values in file.lists.items():
-        if name == "restart" and file.options.get("restarts") and not ctx.params["restarts"]:
-            continue  # --restarts 0 turns off what the file says
-        configured.insert(ctx, name, values)
+    configured.take_job_file(file, given_of(ctx))

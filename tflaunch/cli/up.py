@@ -2,88 +2,29 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json as jsons
 import os
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import tflaunch
-from tflaunch.cli.configured import gpu_limit, with_choices
+from tflaunch.api.options.of_up import UpOptions
+from tflaunch.api.requests.up import request_of
+from tflaunch.cli.command import command_line
 from tflaunch.cli.connecting import connected
-from tflaunch.cli.job_option_groups import (
-    ClusterOptions,
-    GpuOptions,
-    JobHosts,
-    RestartOptions,
-    RoleOptions,
-    StartOptions,
-    TaskOptions,
-)
-from tflaunch.cli.job_parts import (
-    LEASE_S,
-    check_hosts,
-    check_wait,
-    command_line,
-    gpu_choice,
-    with_environment,
-)
-from tflaunch.cli.option_groups import OUTPUT, ConnectionOptions, EndOptions, OutputOptions, WatchOptions
-from tflaunch.cli.options import Part, option
 from tflaunch.cli.reporting import reporting
-from tflaunch.cli.roles import roles_of
-from tflaunch.cli.which_hosts import load_hosts
 from tflaunch.protocol.errors import RecordError, UsageError
-from tflaunch.protocol.job import EVALUATOR, JobSpec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from tflaunch.console.reporter import Reporter
-    from tflaunch.hosts import Hostfile
-    from tflaunch.launch.request import Request
     from tflaunch.planning.cluster_plan import ClusterPlan
-    from tflaunch.protocol.job import Role
 
-PROGRAM = "tf_server.py"
 OPEN = (
     "TensorFlow's servers ask for no password, and listen on every interface of their hosts: everyone who reaches "
     "these ports can use them; keep them on a private network"
 )
-
-
-@dataclass(repr=False, eq=False)
-class ServerOptions:
-    """The options that only `up` has."""
-
-    spec: Path | None = option(
-        None, metavar="FILE", help="Write the cluster spec to this file, as JSON.", rich_help_panel=OUTPUT
-    )
-    foreground: bool = option(
-        False,
-        help="Stay, show what the servers print, and stop them at Ctrl-C.",
-        rich_help_panel=EndOptions.panel,
-    )
-
-
-@dataclass(repr=False, eq=False)
-class UpOptions:
-    """All options and arguments of `up`."""
-
-    where: JobHosts
-    cluster: Annotated[ClusterOptions, Part(without=("evaluator",))]
-    gpus: GpuOptions
-    start: StartOptions
-    tasks: TaskOptions
-    servers: ServerOptions
-    output: Annotated[OutputOptions, Part(without=("only", "raw"))]
-    end: Annotated[EndOptions, Part("grace", "startup_timeout", "lease", default={"startup_timeout": 300.0})]
-    watch: Annotated[WatchOptions, Part("threshold", "no_stacks")]
-    roles: Annotated[RoleOptions, Part("job", "job_hosts", "job_gpus", "job_env")]
-    restarts: Annotated[RestartOptions, Part("restarts", "restart_window", default={"restarts": 3})]
-    connection: ConnectionOptions
 
 
 def up(options: UpOptions) -> None:
@@ -105,14 +46,7 @@ def up(options: UpOptions) -> None:
     ) as show:
         if servers.spec is not None:
             _check_writable(servers.spec)
-        check_wait(options.gpus.wait, options.start.dry_run)
-        roles = roles_of({}, options.cluster, options.roles, options.gpus.gpus_per_worker)
-        if EVALUATOR in roles:
-            raise UsageError(
-                f"--job {EVALUATOR}: an evaluator is not part of the cluster, and has no server",
-                "leave it out",
-            )
-        request = _request(options, roles, show.reporter)
+        request = request_of(options, show.reporter, command=command_line())
         with connected(request.hostfile.hosts, options.connection, show.reporter) as connector:
             if options.start.dry_run:
                 show.exit_code = dry(request, connector, show.reporter)
@@ -127,66 +61,6 @@ def _announce(spec: Path | None, reporter: Reporter, plan: ClusterPlan) -> None:
         _write(spec, plan.cluster)
     reporter.servers(plan)
     reporter.warn(OPEN)
-
-
-def _request(options: UpOptions, roles: Mapping[str, Role], reporter: Reporter) -> Request:
-    """Make the request from the command line; raises TflaunchError for what is wrong with it."""
-    from tflaunch.code.bundle import bundle
-    from tflaunch.launch.request import Request
-    from tflaunch.lifecycle.states import Restarts
-    from tflaunch.runs.run_ids import new_run_id
-    from tflaunch.runs.run_names import check_name
-
-    detach = not options.servers.foreground
-    hostfile = load_hosts(options.where.hosts, options.connection.connection, reporter)
-    gpus = gpu_choice(options.gpus)
-    check_hosts(hostfile, gpus, roles)
-
-    return Request(
-        run_id=new_run_id((options.start.name and check_name(options.start.name)) or "servers"),
-        job=_job(options, roles, hostfile),
-        hostfile=_without_workdir(hostfile),
-        gpus=gpus,
-        bundle=dataclasses.replace(
-            bundle(Path(tflaunch.__file__).parent / "in_task" / "server", keep=PROGRAM),
-            directory="",  # the user need not see it
-        ),
-        command=command_line(),
-        ssh_config=options.connection.config_path,
-        lease_s=options.end.lease or LEASE_S[detach],
-        handed_lease_s=options.end.lease or LEASE_S[True],
-        connect_s=options.connection.connect_timeout,
-        grace_s=options.end.grace,
-        detach=detach,
-        restarts=Restarts(options.restarts.restarts, options.restarts.restart_window),
-        dial_check=not options.start.no_dial_check,
-        watch=options.watch.settings,
-        limits_s={"startup_s": options.end.startup_timeout},
-        require_all=options.start.require_all,
-        yes=options.start.yes,
-        wait_s=options.gpus.wait,
-        gpu_limit=gpu_limit(),
-    )
-
-
-def _job(options: UpOptions, roles: Mapping[str, Role], hostfile: Hostfile) -> JobSpec:
-    """Return the job: servers as its tasks; raises UsageError, EnvFileError."""
-    job = JobSpec(
-        program=(PROGRAM,),
-        roles=roles,
-        place=options.cluster.place.value,
-        flags=None,
-        framework="tensorflow",
-        done="never",
-        mix_models=options.gpus.mix_models,
-    )
-    return with_choices(with_environment(job, options.tasks, hostfile))
-
-
-def _without_workdir(hostfile: Hostfile) -> Hostfile:
-    """Drop the `workdir:` of all hosts: the servers run no code of the user's."""
-    hosts = tuple(dataclasses.replace(host, workdir=None) for host in hostfile.hosts)
-    return dataclasses.replace(hostfile, hosts=hosts)
 
 
 def _check_writable(spec: Path) -> None:

@@ -6,8 +6,8 @@ import pytest
 import typer
 import typer.main
 
+from tflaunch.api.requests.configured import _KEYS
 from tflaunch.cli import VERBS, application
-from tflaunch.cli.configured import _KEYS
 from tflaunch.inputs.config_model import EVERYWHERE, SSH, TABLES
 
 # Options of `run` that no configuration sets: what makes one run, what scripts rely on, answers to questions.

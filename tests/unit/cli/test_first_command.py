@@ -13,13 +13,14 @@ import pytest
 import typer.main
 
 from tflaunch import cli
+from tflaunch.api.options.job_groups import ClusterOptions, RoleOptions
+from tflaunch.api.requests.roles import roles_of
+from tflaunch.api.requests.which_hosts import hosts_of_run, load_hosts
 from tflaunch.cli import VERBS, application
-from tflaunch.cli.job_option_groups import ClusterOptions, RoleOptions
 from tflaunch.cli.mistakes import INSTEAD, unknown_verb
-from tflaunch.cli.roles import roles_of
-from tflaunch.cli.trainer_words import Line, kind_of
-from tflaunch.cli.which_hosts import hosts_of_run, load_hosts
+from tflaunch.cli.trainer_words import Line
 from tflaunch.hosts import load
+from tflaunch.inputs.kinds import kind_of
 from tflaunch.protocol.errors import HostfileError, UsageError
 from tflaunch.protocol.job import Role, near_role
 from tflaunch.sweeps import trials

@@ -9,7 +9,8 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from tflaunch.cli.options import Part, argument, flatten, option
+from tflaunch.api.options.declared import Part, argument, option
+from tflaunch.cli.options import flatten
 
 
 @dataclass

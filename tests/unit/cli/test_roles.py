@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from tflaunch.cli.job_option_groups import ClusterOptions, RoleOptions
-from tflaunch.cli.roles import roles_of
+from tflaunch.api.options.job_groups import ClusterOptions, RoleOptions
+from tflaunch.api.requests.roles import roles_of
 from tflaunch.protocol.errors import UsageError
 from tflaunch.protocol.job import Role
 

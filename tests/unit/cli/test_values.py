@@ -9,8 +9,9 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from tflaunch.api.options.values import time_parser
 from tflaunch.cli.command import Command
-from tflaunch.cli.values import time_parser
+from tflaunch.cli.options import parser
 
 
 class Choice(str, Enum):
@@ -33,8 +34,8 @@ class Patient(Command):
 def verb(
     *,
     workers: Annotated[int, typer.Option(min=0, max=9)] = 0,
-    grace: Annotated[float, typer.Option(metavar="TIME", parser=time_parser(0.5))] = 600.0,
-    limit: Annotated[float, typer.Option(metavar="TIME", parser=time_parser())] = 0.0,
+    grace: Annotated[float, typer.Option(metavar="TIME", parser=parser(time_parser(0.5)))] = 600.0,
+    limit: Annotated[float, typer.Option(metavar="TIME", parser=parser(time_parser()))] = 0.0,
     place: Choice = Choice.spread,
     wait: Annotated[float | None, typer.Option()] = None,
     words: Annotated[list[str] | None, typer.Argument()] = None,

@@ -1,22 +1,20 @@
-"""What the configuration files mean for this command: defaults of its options and hosts, limits, the banner."""
+"""What the configuration files and a job file mean for a request: defaults of options and hosts, limits."""
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import os
-import sys
-from collections.abc import Iterable, Mapping
-from enum import Enum
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    import typer
-
+    from tflaunch.api.options.given import Given
     from tflaunch.hosts import Hostfile
     from tflaunch.inputs.config import Config, Setting
+    from tflaunch.inputs.job_file import JobFile
     from tflaunch.planning.gpu_limits import GpuLimit
     from tflaunch.protocol.job import JobSpec
 
@@ -30,8 +28,19 @@ _KEYS = {
     "no_stacks": "stacks",
     "flag": "flags",
 }
-_listed: dict[str, int] = {}  # parameter that is a list -> how many of its first values are configured
-_used: dict[str, Setting] = {}  # parameter of this command -> the setting that is its value
+
+
+@dataclass
+class _State:
+    """What the configuration has set for one command, or one call of the API."""
+
+    listed: dict[str, int] = field(
+        default_factory=dict
+    )  # list -> how many of its first values are configured
+    used: dict[str, Setting] = field(default_factory=dict)  # parameter -> the setting that is its value
+
+
+_STATE: ContextVar[_State] = ContextVar("configured")
 
 
 @functools.cache
@@ -42,16 +51,10 @@ def configuration() -> Config:
     return load()
 
 
-def apply(ctx: typer.Context) -> None:
-    """Give each option that neither the command line nor the environment has set its configured value.
-
-    Raises ConfigError.
-    """
-    verb = ctx.info_name or ""
-    _used.clear()
-    _listed.clear()
-    if verb in NOT_FOR:
-        return
+def apply(verb: str, given: Given) -> None:
+    """Give each option of the verb that nobody has set its configured value; raises ConfigError."""
+    state = _State()
+    _STATE.set(state)
     counts = configuration().settings()
     for file in configuration().files:
         for table in ("", verb):
@@ -59,45 +62,44 @@ def apply(ctx: typer.Context) -> None:
             if (defaults := file.defaults.get(table)) is None:
                 continue
             for name, value in defaults.options.items():
-                if is_default(ctx, name) and not (
+                if given.is_default(name) and not (
                     name == "connection" and os.environ.get("TFLAUNCH_CONNECTION")
                 ):
-                    default = ctx.params[name]
-                    ctx.params[name] = type(default)(value) if isinstance(default, Enum) else value
-                    _used[name] = said[_KEYS.get(name, name)]
+                    given.put(name, value)
+                    state.used[name] = said[_KEYS.get(name, name)]
             for name, values in defaults.lists.items():
                 setting = said.get(_KEYS.get(name, name))
-                if values and setting in counts and name in ctx.params:
-                    ctx.params[name] = [*values, *(ctx.params[name] or ())]
-                    _listed[name] = len(values)
-                    _used[name] = setting
+                if values and setting in counts and name in given.values:
+                    given.values[name] = [*values, *(given.values[name] or ())]
+                    state.listed[name] = len(values)
+                    state.used[name] = setting
 
 
-def is_default(ctx: typer.Context, name: str) -> bool:
-    """Whether the command has that option, and neither the command line nor the environment has set it."""
-    return name in ctx.params and getattr(ctx.get_parameter_source(name), "name", "") == "DEFAULT"
-
-
-def insert(ctx: typer.Context, name: str, values: Iterable[Any]) -> None:
-    """Put a job file's values of a list behind those of the configuration: of two alike, the later one counts."""
-    there = ctx.params.get(name) or ()
-    configured = _listed.get(name, 0)
-    ctx.params[name] = [*there[:configured], *values, *there[configured:]]
-
-
-def overruled(name: str) -> None:
-    """Note that a job file has set that option, which wins over the configuration."""
-    _used.pop(name, None)
+def take_job_file(file: JobFile, given: Given) -> None:
+    """Take from the job file what nobody has said; it wins over the configuration."""
+    given.values.update(script=file.program, module=file.module)
+    for name, value in file.options.items():
+        if given.is_default(name):
+            _STATE.get().used.pop(name, None)
+            given.put(name, value)
+    for name, values in file.lists.items():
+        if name == "restart" and file.options.get("restarts") and not given.values["restarts"]:
+            continue  # --restarts 0 turns off what the file says
+        # Behind the values of the configuration: of two alike, the later one counts.
+        there = given.values.get(name) or ()
+        configured = _STATE.get().listed.get(name, 0)
+        given.values[name] = [*there[:configured], *values, *there[configured:]]
 
 
 def with_choices(job: JobSpec) -> JobSpec:
     """The job, whose plan says which options have their values from the configuration."""
-    if not _used:
+    used = _STATE.get(_State()).used
+    if not used:
         return job
     from tflaunch.console.config_page import value_text
 
     by_file: dict[str, list[str]] = {}
-    for setting in {each.name: each for each in _used.values() if each.key not in _UNTOLD}.values():
+    for setting in {each.name: each for each in used.values() if each.key not in _UNTOLD}.values():
         by_file.setdefault(setting.file, []).append(
             f"{setting.key} {value_text(setting)} (line {setting.line})"
         )
@@ -137,17 +139,6 @@ def with_defaults(hostfile: Hostfile) -> Hostfile:
         for host in hostfile.hosts
     )
     return dataclasses.replace(hostfile, hosts=hosts)
-
-
-def show_banner(params: Mapping[str, Any]) -> None:
-    """Show the banner on a terminal, once, before anything else; never where programs read."""
-    banner = configuration().get("banner")
-    if banner is None or params.get("json") or sys.stderr is None or not sys.stderr.isatty():
-        return
-    from tflaunch.sessions.log_lines import one_line
-
-    with contextlib.suppress(OSError):
-        print("\n".join(map(one_line, str(banner.value).split("\n"))), file=sys.stderr, flush=True)
 
 
 def gpu_limit() -> GpuLimit | None:

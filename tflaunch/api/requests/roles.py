@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, cast, get_args
 
-from tflaunch.cli.job_parts import environment, inherited
+from tflaunch.api.requests.job_parts import environment, inherited
 from tflaunch.inputs.times import seconds
 from tflaunch.protocol.errors import UsageError
 from tflaunch.protocol.job import (
@@ -25,7 +25,7 @@ from tflaunch.protocol.job import (
 )
 
 if TYPE_CHECKING:
-    from tflaunch.cli.job_option_groups import ClusterOptions, RoleOptions
+    from tflaunch.api.options.job_groups import ClusterOptions, RoleOptions
 
 MOST_TASKS = 10_000  # of one role
 

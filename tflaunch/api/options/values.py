@@ -7,36 +7,31 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-import typer
-
 from tflaunch.inputs.times import FOR_EVER, seconds, written
 
 if TYPE_CHECKING:
     from tflaunch.protocol.job import GpuCount
 
 MOST_GPUS = 1024  # of one task
-TIME_WORD = (
-    r"[0-9]*\.?[0-9]+[a-z]*"  # for optional_values: a word meant as a time, right or wrong; not 10.0.0.1
-)
 
 
 def time_parser(least_s: float = 0.0) -> Callable[[str], float]:
-    """Return a parser for a TIME of at least `least_s`; it returns seconds and raises BadParameter."""
+    """Return a parser for a TIME of at least `least_s`; it returns seconds and raises ValueError."""
 
     def read(text: str) -> float:
         try:
             time_s = seconds(text)
         except ValueError as error:
-            raise typer.BadParameter(f"{text[:40]!r} {error}") from None
+            raise ValueError(f"{text[:40]!r} {error}") from None
         if time_s < least_s:
-            raise typer.BadParameter(f"{text!r} is less than {written(least_s)}")
+            raise ValueError(f"{text!r} is less than {written(least_s)}")
         return time_s
 
     return read
 
 
 def parse_wait(text: str) -> float:
-    """Return how long to wait, in seconds, or infinity for FOR_EVER; raises BadParameter."""
+    """Return how long to wait, in seconds, or infinity for FOR_EVER; raises ValueError."""
     return math.inf if text == FOR_EVER else time_parser()(text)
 
 
@@ -70,27 +65,25 @@ def read_threshold(text: str) -> tuple[str, float]:
 
 
 def parse_age(text: str) -> float:
-    """Return a time in seconds; its unit must be written: `--older 7` hardly means seconds. Raises BadParameter."""
+    """Return a time in seconds; its unit must be written: `--older 7` hardly means seconds. Raises ValueError."""
     if text.strip()[-1:].isdigit():
-        raise typer.BadParameter(
-            f"{text!r} has no unit: {text.strip()}d (days), {text.strip()}h or {text.strip()}s"
-        )
+        raise ValueError(f"{text!r} has no unit: {text.strip()}d (days), {text.strip()}h or {text.strip()}s")
     return time_parser()(text)
 
 
 def parse_user(text: str) -> str:
-    """Return the name of an account; raises BadParameter."""
+    """Return the name of an account; raises ValueError."""
     from tflaunch.sessions.payload import USER_NAME
 
     if not USER_NAME.fullmatch(text):
-        raise typer.BadParameter(f"{text[:40]!r} is not the name of an account")
+        raise ValueError(f"{text[:40]!r} is not the name of an account")
     return text
 
 
 def parse_gpus(text: str) -> GpuCount:
-    """Return a number of GPUs, or `all`; raises BadParameter."""
+    """Return a number of GPUs, or `all`; raises ValueError."""
     if text == "all":
         return "all"
     if not re.fullmatch(r"[0-9]{1,4}", text) or int(text) > MOST_GPUS:
-        raise typer.BadParameter(f"{text!r} is not a whole number from 0 to {MOST_GPUS}, or all")
+        raise ValueError(f"{text!r} is not a whole number from 0 to {MOST_GPUS}, or all")
     return int(text)

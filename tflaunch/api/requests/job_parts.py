@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import os
 import shlex
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from tflaunch.protocol.errors import UsageError
 
 if TYPE_CHECKING:
-    from tflaunch.cli.job_option_groups import GpuOptions, ProgramOptions, TaskOptions
+    from tflaunch.api.options.job_groups import GpuOptions, ProgramOptions, TaskOptions
     from tflaunch.code.bundle import Bundle
     from tflaunch.code.program import Program
     from tflaunch.console.code_page import CodeReporter
@@ -22,16 +21,6 @@ if TYPE_CHECKING:
     from tflaunch.protocol.job import JobSpec, Requirements, Role
 
 LEASE_S = {False: 60.0, True: 600.0}  # whether the run is detached -> how long its agents wait for a launcher
-
-
-def command_line() -> tuple[str, ...]:
-    """Return this command as `tflaunch ...` for people and records, even if it was `python -m tflaunch`.
-
-    The values of --env and --job-env are left out, for they may be secrets.
-    """
-    from tflaunch.runs.hidden_values import without_values
-
-    return ("tflaunch", *without_values(sys.argv[1:]))
 
 
 def gpu_choice(options: GpuOptions) -> GpuChoice:

@@ -1,14 +1,13 @@
 """The options of the verbs that start tasks (run, up, sweep), in groups; `check` has some of them."""
 
-# No `from __future__ import annotations`: typer needs the annotations, and to evaluate text takes longer.
+# No `from __future__ import annotations`: the annotations are needed, and to evaluate text takes longer.
 
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from tflaunch.cli import completion
-from tflaunch.cli.options import argument, option
-from tflaunch.cli.values import parse_gpus, parse_wait, time_parser
+from tflaunch.api.options.declared import argument, option
+from tflaunch.api.options.values import parse_gpus, parse_wait, time_parser
 from tflaunch.protocol.job import GpuCount
 
 CLUSTER, GPUS, START, AGAIN = "Cluster", "GPUs", "Start", "When a task fails"
@@ -234,7 +233,7 @@ class GpuOptions:
         "",
         metavar="TEXT",
         help="Only GPUs with this in their name: H100.",
-        autocompletion=completion.gpu_models,
+        complete="gpu_models",
     )
     min_gpu_memory: str = option("", metavar="SIZE", help="Only GPUs with at least this much memory: 40GiB.")
     mix_models: bool = option(False, help="A worker may get GPUs of different models.")
@@ -245,13 +244,13 @@ class GpuOptions:
         (),
         metavar="HOST[:0,2]",
         help="Only these hosts, or these GPUs of a host; repeatable.",
-        autocompletion=completion.hosts,
+        complete="hosts",
     )
     exclude: tuple[str, ...] = option(
         (),
         metavar="HOST[:0,2]",
         help="Not these hosts, or these GPUs of a host; repeatable.",
-        autocompletion=completion.hosts,
+        complete="hosts",
     )
     share_gpus: bool = option(False, help="Also GPUs on which other processes compute.")
     wait: float | None = option(

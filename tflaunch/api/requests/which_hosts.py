@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def default_source() -> str | None:
     """Return the default hostfile, or None where there is none; raises UsageError, ConfigError."""
-    from tflaunch.cli import configured
+    from tflaunch.api.requests import configured
 
     return configured.default_source(Path.cwd())[0]
 
@@ -28,7 +28,7 @@ def load_hosts(source: str | None, connection: str = "", reporter: Reporter | No
     `connection` is the value of --connection.  Raises HostfileError, UsageError.
     """
     from tflaunch import hosts
-    from tflaunch.cli import configured
+    from tflaunch.api.requests import configured
 
     if source == "":  # an unset shell variable; the user did not mean the default hostfile
         raise UsageError("HOSTS is empty", "name hosts, or leave that word out for the default hostfile")
@@ -49,7 +49,7 @@ def load_hosts(source: str | None, connection: str = "", reporter: Reporter | No
 
 def kind_of_file(word: str) -> str:
     """Return `hosts`, `job` or `program` for a file of that kind here, or the hosts of a batch job; "" for all else."""
-    from tflaunch.cli.trainer_words import kind_of
+    from tflaunch.inputs.kinds import kind_of
 
     return kind_of(word) if word in ("slurm:", "pbs:") or Path(word).expanduser().is_file() else ""
 

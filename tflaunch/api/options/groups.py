@@ -1,49 +1,16 @@
-"""The options that several verbs have, in groups; job_option_groups has those of the verbs that start tasks."""
+"""The options that several verbs have, in groups; job_groups has those of the verbs that start tasks."""
 
-# No `from __future__ import annotations`: typer needs the annotations, and to evaluate text takes longer.
+# No `from __future__ import annotations`: the annotations are needed, and to evaluate text takes longer.
 
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-
-from tflaunch.cli import completion
-from tflaunch.cli.options import option
-from tflaunch.cli.values import read_threshold, time_parser
+from tflaunch.api.options.declared import option
+from tflaunch.api.options.values import read_threshold, time_parser
 
 OUTPUT = "Output"
-
-Hosts = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="HOSTS",
-        help="A hostfile, or host1,host2, or slurm: [$TFLAUNCH_HOSTS, ./hosts.yaml, ~/.config/tflaunch/hosts.yaml]",
-        show_default=False,
-    ),
-]
-Run = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="RUN",
-        help="The run's id, its name, or its first letters [the only run alive, else the newest]",
-        show_default=False,
-        autocompletion=completion.runs,
-    ),
-]
-LivingRun = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="RUN",
-        help="The run's id, its name, or its first letters [the only run alive]",
-        show_default=False,
-        autocompletion=completion.runs,
-    ),
-]
-JsonDocument = Annotated[
-    bool, typer.Option("--json", help="Print everything as one JSON document.", rich_help_panel=OUTPUT)
-]
 
 
 @dataclass(repr=False, eq=False)
@@ -113,7 +80,7 @@ class OutputOptions:
         (),
         metavar="TASK",
         help="Show only the output of this task: worker/0; repeatable.",
-        autocompletion=completion.tasks,
+        complete="tasks",
     )
     show_host: bool = option(False, help="Show the host's name in each line.")
     json: bool = option(False, help="Print one JSON object per line on stdout, for programs.")

@@ -1,0 +1,8 @@
+"""What can be asked for: the options of the verbs, as the command line and `api.run` have them.
+
+declared.py                      how a dataclass declares options
+groups.py, job_groups.py         the options, in groups
+of_run.py, of_up.py, of_sweep.py all options of a verb
+values.py                        parsers of their values
+given.py                         the values of one command, or of one call
+"""

@@ -1,0 +1,54 @@
+"""All options and arguments of `run`."""
+
+# No `from __future__ import annotations`: the annotations are needed, and to evaluate text takes longer.
+
+from dataclasses import dataclass
+
+from tflaunch.api.options.declared import argument
+from tflaunch.api.options.groups import ConnectionOptions, EndOptions, OutputOptions, WatchOptions
+from tflaunch.api.options.job_groups import (
+    ClusterOptions,
+    GpuOptions,
+    JobHosts,
+    ProgramOptions,
+    RestartOptions,
+    ResultOptions,
+    RoleOptions,
+    StartOptions,
+    TaskOptions,
+)
+
+
+@dataclass(repr=False, eq=False)
+class RunArguments(JobHosts):
+    """HOSTS, the trainer and its arguments."""
+
+    script: str | None = argument(
+        None,
+        metavar="TRAINER.py",
+        help="The program (or -m PKG.MOD), or a job file: job.yaml. The hosts' `python:` runs a Python file, whatever "
+        "its first line says; a .sh or an executable runs by its first line (#!).",
+        show_default=False,
+    )
+    arguments: tuple[str, ...] = argument(
+        (), metavar="-- ARGS", help="The trainer's own arguments, byte for byte.", show_default=False
+    )
+
+
+@dataclass(repr=False, eq=False)
+class RunOptions:
+    """All options and arguments of `run`."""
+
+    what: RunArguments
+    cluster: ClusterOptions
+    gpus: GpuOptions
+    start: StartOptions
+    program: ProgramOptions
+    tasks: TaskOptions
+    output: OutputOptions
+    results: ResultOptions
+    end: EndOptions
+    restarts: RestartOptions
+    watch: WatchOptions
+    roles: RoleOptions
+    connection: ConnectionOptions

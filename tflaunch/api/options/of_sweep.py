@@ -1,0 +1,173 @@
+"""All options and arguments of `sweep`."""
+
+# No `from __future__ import annotations`: the annotations are needed, and to evaluate text takes longer.
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from tflaunch.api.options.declared import Part, argument, option
+from tflaunch.api.options.groups import ConnectionOptions, EndOptions, OutputOptions
+from tflaunch.api.options.job_groups import (
+    GpuOptions,
+    JobHosts,
+    ProgramOptions,
+    ResultOptions,
+    StartOptions,
+    TaskOptions,
+)
+
+
+@dataclass(repr=False, eq=False)
+class SweepArguments(JobHosts):
+    """HOSTS, the trainer and the arguments of all trials."""
+
+    script: str | None = argument(
+        None, metavar="TRAINER.py", help="The program (or -m PKG.MOD).", show_default=False
+    )
+    arguments: tuple[str, ...] = argument(
+        (),
+        metavar="-- ARGS",
+        help="Arguments of all trials; {lr} stands for the value of lr, which else is added as --lr=VALUE.",
+        show_default=False,
+    )
+
+
+@dataclass(repr=False, eq=False)
+class TrialOptions:
+    """Which trials to run."""
+
+    panel = "Trials"
+
+    grid: tuple[str, ...] = option(
+        (), metavar="NAME=A,B,C", help="All combinations of these values; repeatable."
+    )
+    random: tuple[str, ...] = option(
+        (),
+        metavar="NAME=A..B[:log]",
+        help="Draw --trials values from a range, or from NAME=A,B,C; repeatable.",
+    )
+    trials: int | None = option(None, min=1, metavar="N", help="With --random: how many trials.")
+    seed: int | None = option(
+        None, metavar="N", help="With --random: the same seed draws the same trials [a new one]"
+    )
+    trials_file: Path | None = option(
+        None, metavar="FILE", help="Read the list of trials from this file: .yaml, .json, .jsonl or .csv."
+    )
+    name: str | None = option(
+        None, metavar="NAME", help="The sweep's name; if there is such a sweep, it goes on [a new name]"
+    )
+    resume: str | None = option(
+        None,
+        metavar="NAME",
+        help="Go on with this sweep: run the trials that have not succeeded yet; HOSTS, the trainer and the options "
+        "are those on record.",
+    )
+
+
+@dataclass(repr=False, eq=False)
+class TrialGpuOptions:
+    """How many GPUs each trial gets, and how many trials run at a time."""
+
+    panel = GpuOptions.panel
+
+    gpus_per_trial: int | None = option(
+        None, min=0, metavar="N", help="GPUs for each trial [1 where there are any]"
+    )
+    trials_per_gpu: int = option(1, min=1, metavar="N", help="Trials that share a GPU.")
+    trials_per_host: int | None = option(
+        None,
+        min=1,
+        metavar="N",
+        help="Trials at a time on a host [`slots:` of the hostfile; as many as it has GPUs, or 1]",
+    )
+
+
+@dataclass(repr=False, eq=False)
+class ScoreOptions:
+    """How to compare the trials."""
+
+    panel = "Results"
+
+    metric: str | None = option(
+        None,
+        metavar="KEY|REGEX",
+        help="The number to compare: KEY in the last JSON line that has it, or the last match of REGEX's group.",
+    )
+    maximize: bool = option(
+        False, "--maximize/--minimize", help="Whether a larger or a smaller number is better."
+    )
+    stop_below: str | None = option(
+        None,
+        metavar="median|25%",
+        help="Stop a trial whose best value so far is worse than the median, or among the worst 25%, of the trials "
+        "that succeeded, as it was after so many values; from the sixth trial on.",
+    )
+
+
+@dataclass(repr=False, eq=False)
+class RetryOptions:
+    """What to do when a trial fails."""
+
+    panel = "When something fails"
+
+    retries: int = option(
+        0,
+        min=0,
+        metavar="N",
+        help="Run a trial that fails again, at most N times, on another host if there is one.",
+    )
+    keep_going: bool = option(
+        False, "--keep-going", help="Run all trials, even if the first three fail at once and alike."
+    )
+
+
+@dataclass(repr=False, eq=False)
+class SweepOptions:
+    """All options and arguments of `sweep`."""
+
+    what: SweepArguments
+    trials: TrialOptions
+    score: ScoreOptions
+    per_trial: TrialGpuOptions
+    gpus: Annotated[GpuOptions, Part(without=("gpus_per_worker", "mix_models"))]
+    start: Annotated[
+        StartOptions,
+        Part(
+            "require_all",
+            "dry_run",
+            "yes",
+            help={"dry_run": "Print the trials and how many run at a time, and start nothing."},
+        ),
+    ]
+    failure: RetryOptions
+    program: Annotated[
+        ProgramOptions, Part(without=("flag", "flag_style", "no_empty_flags", "framework", "flags"))
+    ]
+    tasks: TaskOptions
+    end: Annotated[
+        EndOptions,
+        Part(
+            "grace",
+            "timeout",
+            "lease",
+            "detach",
+            help={
+                "detach": "Return once the trials start; the sweep goes on from this machine, without this terminal.",
+                "timeout": "End a trial that takes longer; it counts as failed.",
+                "lease": "Hosts end their trials after this time without word from this command [60s]",
+            },
+        ),
+    ]
+    results: Annotated[
+        ResultOptions,
+        Part(
+            help={
+                "fetch": "Copy files of the trials here at the end, by patterns in each trial's directory: "
+                "'checkpoints/**'; repeatable.",
+                "tensorboard": "Show in TensorBoard what the trials write on the host of the first trial.",
+            }
+        ),
+    ]
+    output: Annotated[OutputOptions, Part("json")]
+    connection: ConnectionOptions
