@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -18,17 +17,8 @@ from tflaunch.protocol import errors
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.fixture(scope="module")
-def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The pages, made in a process of its own, as Sphinx has them made."""
-    folder = tmp_path_factory.mktemp("docs") / "reference"
-    program = "import pathlib, sys, generator; generator.write(pathlib.Path(sys.argv[1]))"
-    subprocess.run([sys.executable, "-c", program, folder], cwd=ROOT / "docs", check=True)
-    return folder
-
-
 @pytest.mark.parametrize("verb", VERBS)
-def test_every_option_that_the_help_shows_is_there(pages: Path, verb: str) -> None:
+def test_every_option_that_the_help_shows_is_there(reference: Path, verb: str) -> None:
     done = subprocess.run(
         [*TFLAUNCH, verb, "--help"],
         env={"COLUMNS": "300", "TERM": "dumb", "NO_COLOR": "1"},
@@ -39,21 +29,21 @@ def test_every_option_that_the_help_shows_is_there(pages: Path, verb: str) -> No
     # What explains an option is indented further than its name.
     first = set(re.findall(r"^ {2,6}(?:-\w, )?(--[a-z][a-z-]+)", done.stdout, re.M))
     assert "--help" in first
-    page = (pages / f"{verb}.md").read_text()
+    page = (reference / f"{verb}.md").read_text()
     described = set(re.findall(r"--[a-z][a-z-]+", "\n".join(re.findall(r"^:::\{option\} (.*)", page, re.M))))
     assert first <= described <= set(re.findall(r"--[a-z][a-z-]+", done.stdout))
 
 
-def test_every_exit_code_is_there(pages: Path) -> None:
+def test_every_exit_code_is_there(reference: Path) -> None:
     codes = {str(value) for name, value in vars(errors).items() if name.startswith("EXIT_")}
-    assert codes <= set(re.findall(r"^\| `(\d+)`", (pages / "exit-codes.md").read_text(), re.M))
+    assert codes <= set(re.findall(r"^\| `(\d+)`", (reference / "exit-codes.md").read_text(), re.M))
 
 
 @pytest.mark.parametrize(
     ("document", "page"),
     [("hosts", "hostfile-keys.md"), ("job", "job-file-keys.md"), ("config", "config-keys.md")],
 )
-def test_every_key_is_there(pages: Path, document: str, page: str) -> None:
+def test_every_key_is_there(reference: Path, document: str, page: str) -> None:
     done = subprocess.run([*TFLAUNCH, "schema", document], capture_output=True, text=True, check=True)
 
     def keys(schema: object) -> set[str]:
@@ -64,20 +54,20 @@ def test_every_key_is_there(pages: Path, document: str, page: str) -> None:
         return set(schema.get("properties", ())).union(*map(keys, schema.values()))
 
     found = re.findall(
-        r"^(?::::\{option\} (\w+)|\| `(\w+)` \|.*|### \[(\w+)\])$", (pages / page).read_text(), re.M
+        r"^(?::::\{option\} (\w+)|\| `(\w+)` \|.*|### \[(\w+)\])$", (reference / page).read_text(), re.M
     )
     described = {"".join(names) for names in found}
     roles = {"ps", "worker", "chief", "master", "evaluator"} if document == "job" else set()
     assert described == keys(json.loads(done.stdout)) - roles
 
 
-def test_every_event_and_field_is_there(pages: Path) -> None:
-    text = (pages / "events.md").read_text()
+def test_every_event_and_field_is_there(reference: Path) -> None:
+    text = (reference / "events.md").read_text()
     for name, event in {**EVENTS, **SWEEP_EVENTS}.items():
         assert re.search(rf"^### {name}( \(sweep\))?$", text, re.M)
         assert all(f"| `{field}` |" in text for field in event.fields)
 
 
-def test_the_man_page_has_every_verb(pages: Path) -> None:
-    text = (pages / "tflaunch.1.md").read_text()
+def test_the_man_page_has_every_verb(reference: Path) -> None:
+    text = (reference / "tflaunch.1.md").read_text()
     assert sorted(re.findall(r"^### tflaunch (\w+)", text, re.M)) == sorted(VERBS)
