@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -11,11 +13,13 @@ from typing import Any
 
 import pytest
 
+from tests.support import ROOT
 from tests.support.lab import Gpus
 from tests.support.launcher import Launcher
 from tests.support.patience import PATIENCE_S, until
 from tests.support.sshd import SshNetwork
 
+PAGE = ROOT / "docs/python.md"
 TRAINER = """\
 import os, pathlib, sys, time
 pathlib.Path("result.txt").write_text(os.environ["TFLAUNCH_TASK"])
@@ -185,6 +189,62 @@ def test_a_run_that_is_handed_over_is_told(program: Program) -> None:
     program.launcher.wait_until_nothing_is_left()
 
 
+def test_a_program_hands_its_run_over_and_another_one_finds_and_ends_it(program: Program) -> None:
+    said = program.run("""
+        with api.run(HOSTS, "trainer.py", args=["wait"], workers=2, **OPTIONS) as run:
+            run.detach()
+            try:
+                run.wait()
+            except api.HandedOver:
+                print(run.id, run.running)
+        """)
+    [record] = program.launcher.records()
+    assert said == f"{record.name} False\n"
+    said = program.run("""
+        config = OPTIONS["ssh_config"]
+        [found] = api.runs(HOSTS, ssh_config=config).runs
+        [same] = api.runs(ssh_config=config).runs
+        print(found.run_id == same.run_id, found.alive, found.detached, [task.task for task in found.tasks])
+        ends = api.stop(found.run_id, grace_s=1, ssh_config=config)
+        print([(end.found, end.survivors) for end in ends.values()])
+        print(len(api.runs(HOSTS, ssh_config=config).runs))
+        [ended] = api.runs(HOSTS, everything=True, ssh_config=config).runs
+        print(ended.alive)
+        api.stop(found.run_id, ssh_config=config)  # to repeat it does no harm
+        for run, hosts in (("nothing-1", HOSTS), ("not an id", None)):
+            try:
+                api.stop(run, hosts, ssh_config=config)
+            except api.TflaunchError as error:
+                print(error.exit_code, error.message)
+        """)
+    lines = said.splitlines()
+    assert lines[:4] == [
+        "True True True ['worker/0', 'worker/1']",
+        "[(True, ()), (True, ())]",
+        "0",
+        "False",
+    ]
+    assert [line[:2] for line in lines[4:]] == ["2 ", "2 "]
+    program.launcher.wait_until_nothing_is_left()
+
+
+def test_a_run_that_is_over_or_never_started_cannot_be_handed_over(launcher: Launcher) -> None:
+    said = Program(launcher, launcher.local(1)).run("""
+        run = api.run(HOSTS, "trainer.py", workers=1, **OPTIONS)
+        run.wait()
+        try:
+            run.detach()
+        except api.TflaunchError as error:
+            print(error.message == f"{run.id} is over")
+        run = api.run(HOSTS, "trainer.py", workers=1, **{**OPTIONS, "min_gpu_memory": "999TiB", "gpus_per_worker": 1})
+        try:
+            run.detach()
+        except api.TflaunchError as error:
+            print(error.exit_code == run.exit_code != 0)
+        """)
+    assert said == "True\nTrue\n"
+
+
 def test_a_fork_of_the_program_does_not_wait_for_the_run(launcher: Launcher) -> None:
     said = Program(launcher, launcher.local(1)).run("""
         import os, sys
@@ -268,3 +328,24 @@ def test_a_plan_starts_nothing_and_gpus_tells_what_is_free(
     assert names == "['gpu01', 'gpu02', 'cpu']"
     until(lambda: launcher.leftovers() == [], "nothing on the hosts")
     assert launcher.records() == []
+
+
+def test_the_programs_of_the_page_do_what_it_says(launcher: Launcher) -> None:
+    blocks = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+    run, look, others = blocks
+    program = Program(launcher, launcher.local(1))
+    shutil.copy(launcher.local(1), launcher.code / "hosts.yaml")
+    run_id, status, code = program.run(run).splitlines()[-1].split()
+    assert (status, code) == ("succeeded", "0")
+    assert [record.name for record in launcher.records()] == [run_id]
+    tasks, gpus = program.run("from tflaunch import api\n" + look).splitlines()
+    assert re.fullmatch(r"\[\('ps/0', '\w+', \(\)\), \('worker/0', .*", tasks)
+    assert "gpu01" in gpus
+    stop = others.replace('"trainer-k3f9x2"', "run_of_another.id")
+    said = program.run(
+        "run_of_another = api.run(HOSTS, 'trainer.py', args=['wait'], workers=1, **OPTIONS)\n"
+        "next(event for event in run_of_another if event['event'] == 'log')\n"
+        f"{stop}\n"
+        "print(run_of_another.wait().status)\n"
+    )
+    assert re.fullmatch(r"trainer-\w+ True \[\('worker/0', '\w+', 'running'\)\]\ninterrupted\n", said)

@@ -123,6 +123,11 @@ def test_only_the_console_imports_rich() -> None:
     assert not [name for name in users if drawing[name] & {"rich.table", "rich.columns"}]
 
 
+def test_only_the_command_line_imports_typer() -> None:
+    users = {name for name, path in FILES.items() if "typer" in modules_named_in(path)}
+    assert {room_of(name) for name in users} == {"cli"}
+
+
 def test_only_the_watch_of_gpus_loads_textual() -> None:
     users = {
         name

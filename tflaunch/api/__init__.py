@@ -8,12 +8,13 @@
                 print(event["task"], event["line"])
     print(run.wait().status)
 
-`plan` and `run` take the options of `tflaunch run` by their names: `--gpus-per-worker 2` is `gpus_per_worker=2`.  What
-the command line would refuse is refused here with the same words: each error is a TflaunchError with `message`, `hint`
-and `exit_code`.  Nothing is asked: where the command would ask, say `yes=True`.
+`make_plan` and `run` take the options of `tflaunch run` by their names: `--gpus-per-worker 2` is `gpus_per_worker=2`.
+What the command line would refuse is refused here with the same words: each error is a TflaunchError with `message`,
+`hint` and `exit_code`.  Nothing is asked: where the command would ask, say `yes=True`.
 
     hosts.py            load_hosts, gpus
     running.py          make_plan, run, Run
+    known_runs.py       runs, stop
     fetching.py         Run.fetch
     keywords.py         the options, by name and type
     given_keywords.py   from keywords to options
@@ -31,31 +32,42 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tflaunch.api.hosts import gpus, load_hosts
     from tflaunch.api.keywords import Keywords
+    from tflaunch.api.known_runs import runs, stop
     from tflaunch.api.running import Event, HandedOver, Run, StoppedEarly, make_plan, run
     from tflaunch.hosts import Host, Hostfile
     from tflaunch.planning.cluster_plan import ClusterPlan
-    from tflaunch.protocol.errors import TflaunchError
+    from tflaunch.protocol.errors import ConnectErrors, StopError, TflaunchError
     from tflaunch.protocol.outcome import Outcome
     from tflaunch.runs.fetch_result import Fetched
+    from tflaunch.runs.listing import Listing
+    from tflaunch.runs.states import RunState
+    from tflaunch.runs.visits import Finished
     from tflaunch.survey.gpus import Overview
 
 __all__ = [
     "ClusterPlan",
+    "ConnectErrors",
     "Event",
     "Fetched",
+    "Finished",
     "HandedOver",
     "Host",
     "Hostfile",
     "Keywords",
+    "Listing",
     "Outcome",
     "Overview",
     "Run",
+    "RunState",
+    "StopError",
     "StoppedEarly",
     "TflaunchError",
     "gpus",
     "load_hosts",
     "make_plan",
     "run",
+    "runs",
+    "stop",
 ]
 
 _PLACES = {
@@ -63,12 +75,16 @@ _PLACES = {
     **dict.fromkeys(
         ("Event", "HandedOver", "Run", "StoppedEarly", "make_plan", "run"), "tflaunch.api.running"
     ),
+    **dict.fromkeys(("runs", "stop"), "tflaunch.api.known_runs"),
     **dict.fromkeys(("Host", "Hostfile"), "tflaunch.hosts"),
     "Keywords": "tflaunch.api.keywords",
     "ClusterPlan": "tflaunch.planning.cluster_plan",
-    "TflaunchError": "tflaunch.protocol.errors",
+    **dict.fromkeys(("ConnectErrors", "StopError", "TflaunchError"), "tflaunch.protocol.errors"),
     "Outcome": "tflaunch.protocol.outcome",
     "Fetched": "tflaunch.runs.fetch_result",
+    "Finished": "tflaunch.runs.visits",
+    "Listing": "tflaunch.runs.listing",
+    "RunState": "tflaunch.runs.states",
     "Overview": "tflaunch.survey.gpus",
 }
 

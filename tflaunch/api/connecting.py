@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from tflaunch.console.reporter import Reporter
     from tflaunch.hosts import Host
     from tflaunch.remote import Connector
+    from tflaunch.runs.visits import Visits
+    from tflaunch.sessions.watcher import ProgressWatcher
 
 
 @contextlib.contextmanager
@@ -42,3 +44,26 @@ def connected(
             for note in connector.notes:
                 reporter.warn_once(note)
         yield connector
+
+
+@contextlib.contextmanager
+def visiting(
+    hosts: Iterable[Host],
+    ssh: SshOptions,
+    watcher: ProgressWatcher,
+    *,
+    known_config: Path | None = None,
+    as_user: str = "",
+    ask: Callable[[str], str] | None = None,
+) -> Iterator[Visits]:
+    """Yield Visits to these hosts, and close them at the end of the block; the rest is as for `connected`.
+
+    `as_user`: visit the runs of that user; root alone may.
+    """
+    from tflaunch.runs.visits import Visits
+
+    with (
+        connected(hosts, ssh, known_config=known_config, ask=ask) as connector,
+        contextlib.closing(Visits(connector, watcher, as_user)) as visits,
+    ):
+        yield visits

@@ -6,8 +6,9 @@ import contextlib
 from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from tflaunch.api.known_runs import SILENT
 from tflaunch.api.requests.outputs import make_wish, parse_patterns
 from tflaunch.protocol.errors import ConnectErrors
 from tflaunch.runs.fetch import Fetch
@@ -20,17 +21,7 @@ if TYPE_CHECKING:
     from tflaunch.launch.request import Request
     from tflaunch.remote import Connector
 
-LIST_S = 30.0
 EVERYTHING = "**"
-
-
-class _Silent:
-    """A watcher that shows nothing."""
-
-    can_ask = False
-
-    def __getattr__(self, name: str) -> Any:
-        return lambda *_, **__: None
 
 
 def fetch(
@@ -43,7 +34,6 @@ def fetch(
     overwrite: bool,
 ) -> Fetched:
     """Copy the files that match from the hosts of the run; raises TflaunchError."""
-    watcher: Any = _Silent()
     wish = make_wish(
         parse_patterns(list(patterns) or [EVERYTHING], option=""),
         to=None if to is None else Path(to),
@@ -51,13 +41,13 @@ def fetch(
         keep_mode=False,
         most="",
     )
-    visits = Visits(connector, watcher)
+    visits = Visits(connector, SILENT)
     hosts = request.hostfile.hosts
     with contextlib.closing(visits):
         failures = visits.open(hosts, request.connect_s)
         if len(failures) == len(hosts):
             raise ConnectErrors(failures, len(hosts))
-        state = pick_run(run_id, visits.runs(LIST_S, everything=True, only=run_id).runs)
-        view = Follower(state, visits.sessions, request.hostfile, watcher, Wanted())
+        state = pick_run(run_id, visits.runs(everything=True, only=run_id).runs)
+        view = Follower(state, visits.sessions, request.hostfile, SILENT, Wanted())
         view.attach()
-        return Fetch(run_id, view.sessions, view.hosts, view.dial, watcher, wish=wish).run()
+        return Fetch(run_id, view.sessions, view.hosts, view.dial, SILENT, wish=wish).run()

@@ -16,13 +16,14 @@ from contextlib import AbstractContextManager
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
-from tflaunch.api.connecting import connected
+from tflaunch.api.connecting import connected, visiting
 from tflaunch.api.hosts import Hosts, load_hosts
+from tflaunch.api.known_runs import SILENT, signals_alone
 from tflaunch.console.json_lines import JsonReporter
 from tflaunch.console.logs import Options
 from tflaunch.console.writer import Stream
 from tflaunch.planning.cluster_plan import ClusterPlan
-from tflaunch.protocol.errors import EXIT_STOPPED, TflaunchError, UsageError
+from tflaunch.protocol.errors import EXIT_STOPPED, ConnectErrors, TflaunchError, UsageError
 from tflaunch.protocol.outcome import Outcome
 from tflaunch.runs.fetch_result import Fetched
 from tflaunch.sessions.group import Stopped
@@ -35,7 +36,10 @@ if TYPE_CHECKING:
     from tflaunch.api.options.groups import SshOptions
     from tflaunch.console.reporter import Reporter
     from tflaunch.launch.request import Request
+    from tflaunch.protocol.events import TaskStarted
+    from tflaunch.protocol.job import TaskId
     from tflaunch.remote import Connector
+    from tflaunch.runs.visits import Visits
 
 Event = dict[str, Any]
 
@@ -69,7 +73,7 @@ def make_plan(
     prepared = _Prepared(hosts, program, args, keywords, dry_run=True)
     prepared.events.discard()
     try:
-        with _unheard(), prepared.connected() as connector:
+        with signals_alone(), prepared.connected() as connector:
             dry(prepared.request, connector, prepared.reporter)
     finally:
         prepared.reporter.close()
@@ -130,6 +134,32 @@ class Run:
         for _ in range(2 if kill else 1):
             self._interrupter.interrupt(signal.SIGTERM)
 
+    def detach(self) -> None:
+        """Hand the run over to its hosts, as `tflaunch detach` does: it goes on without this program.
+
+        Waits until its tasks run, and returns when the run goes on without this program; `wait` raises HandedOver then.
+        Events that nobody has read are lost.  Raises what kept the tasks from starting, UsageError for a run that is
+        over, ConnectError when it was not handed over.
+        """
+        from tflaunch.runs.detaching import detach_run
+        from tflaunch.runs.states import pick_run
+
+        self._prepared.events.discard()
+        while not (self._prepared.reporter.all_started or self._over.wait(0.05)):
+            pass
+        if self._over.is_set():
+            if self._error is not None:
+                raise self._error
+            raise UsageError(f"{self.id} is over", f"how it ended: tflaunch status {self.id}")
+        hosts = self._prepared.request.hostfile.hosts
+        with signals_alone(), self._prepared.visiting() as visits:
+            failures = visits.open(hosts, self._prepared.request.connect_s)
+            if len(failures) == len(hosts):
+                raise ConnectErrors(failures, len(hosts))
+            found = visits.runs(everything=True, only=self.id)
+            detach_run(pick_run(self.id, found.runs), visits.sessions)
+        self._over.wait()
+
     def wait(self, timeout_s: float | None = None) -> Outcome:
         """Wait until it is over, and nothing of it is left; return how it ended.  Events that nobody has read are lost.
 
@@ -176,7 +206,7 @@ class Run:
         """
         from tflaunch.api.fetching import fetch
 
-        with _unheard(), self._prepared.connected() as connector:
+        with signals_alone(), self._prepared.connected() as connector:
             return fetch(self.id, self._prepared.request, connector, patterns, to, overwrite=overwrite)
 
     def _drive(self) -> None:
@@ -270,11 +300,21 @@ class _Reporter(JsonReporter):
     def __init__(self, options: Options, stdout: Stream, stderr: Stream) -> None:
         self.plans: list[ClusterPlan] = []
         self.outcomes: list[Outcome] = []
+        self._started: set[TaskId] = set()
         super().__init__(options, stdout, stderr)
 
     def plan(self, plan: ClusterPlan, *, brief: bool = False) -> None:
         self.plans.append(plan)
         super().plan(plan, brief=brief)
+
+    @property
+    def all_started(self) -> bool:
+        """Whether every task of the plan has been started."""
+        return bool(self.plans) and len(self._started) == len(self.plans[-1].tasks)
+
+    def started(self, started: TaskStarted) -> None:
+        self._started.add(started.task)
+        super().started(started)
 
     def report(self, outcome: Outcome) -> None:
         self.outcomes.append(outcome)
@@ -318,12 +358,6 @@ class _Prepared:
         """Connect to its hosts; nothing is asked: a key that needs a passphrase must be in an ssh-agent."""
         return connected(self.request.hostfile.hosts, self._ssh, reporter)
 
-
-@contextlib.contextmanager
-def _unheard() -> Iterator[None]:
-    """Inside, leave the signals of this program alone; Ctrl-C raises KeyboardInterrupt in it, as ever."""
-    token = INTERRUPTER.set(Interrupter())
-    try:
-        yield
-    finally:
-        INTERRUPTER.reset(token)
+    def visiting(self) -> AbstractContextManager[Visits]:
+        """Visit its hosts."""
+        return visiting(self.request.hostfile.hosts, self._ssh, SILENT)

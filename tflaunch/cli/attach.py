@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from tflaunch.runs.follow import Follower, Wanted
     from tflaunch.runs.states import RunState
     from tflaunch.runs.visits import Visits
-
-LIST_TIMEOUT_S = 30.0
 REPLAN_S = 120.0  # time for a launcher that has lost a host to look for tasks left there, and to plan again
 
 
@@ -236,7 +234,7 @@ def _troubles(view: Follower, connector: Connector, patient: Patient, connect_ti
     try:
         with visits.interrupts():
             visits.open([view.host(name) for name in view.lost], connect_timeout)
-            found = visits.runs(LIST_TIMEOUT_S, everything=True, only=view.run.run_id).runs
+            found = visits.runs(everything=True, only=view.run.run_id).runs
         return pick_run(view.run.run_id, found).troubles
     except UsageError:  # no host answered
         return []
@@ -250,9 +248,7 @@ def _state(visits: Visits, run: str | None, before: Follower | None) -> RunState
 
     deadline = time.monotonic() + REPLAN_S
     while True:
-        listed = visits.runs(
-            LIST_TIMEOUT_S, everything=True, only=run or ""
-        )  # on some hosts it may have ended
+        listed = visits.runs(everything=True, only=run or "")  # on some hosts it may have ended
         state = pick_run(run, listed.runs)
         if before is None or (state.planned > before.run.planned and state.running):
             return state

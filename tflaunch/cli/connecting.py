@@ -1,12 +1,14 @@
-"""Connect a verb to its hosts, and close the connections at its end."""
+"""Connect a verb to its hosts: what asks for a passphrase is the terminal."""
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
+
+from tflaunch.api import connecting
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,29 +21,17 @@ if TYPE_CHECKING:
     from tflaunch.sessions.watcher import ProgressWatcher
 
 
-@contextlib.contextmanager
 def connected(
     hosts: Iterable[Host],
     ssh: SshOptions,
     reporter: Reporter | None = None,
     *,
     known_config: Path | None = None,
-) -> Iterator[Connector]:
-    """Yield the Connector for these hosts, and close it at the end of the block; `reporter` shows its notes.
-
-    `known_config` is the ssh_config to read where the user named none.  Asks for the passphrase of an encrypted key
-    here, at the start, and only on a terminal.  Raises UsageError.
-    """
-    from tflaunch.api import connecting
-
-    can_ask = sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()
-    gc.freeze()  # what is loaded by now stays loaded; to look for garbage in it takes 50 ms
-    ask = _ask if can_ask else None
-    with connecting.connected(hosts, ssh, reporter, known_config=known_config, ask=ask) as connector:
-        yield connector
+) -> AbstractContextManager[Connector]:
+    """Connect as tflaunch.api.connecting.connected does; ask for the passphrase of a key on a terminal only."""
+    return connecting.connected(hosts, ssh, reporter, known_config=known_config, ask=_way_to_ask())
 
 
-@contextlib.contextmanager
 def visiting(
     hosts: Iterable[Host],
     ssh: SshOptions,
@@ -49,19 +39,16 @@ def visiting(
     *,
     known_config: Path | None = None,
     as_user: str = "",
-) -> Iterator[Visits]:
-    """Yield Visits to these hosts, and close them at the end of the block; the rest is as for `connected`.
+) -> AbstractContextManager[Visits]:
+    """Visit hosts as tflaunch.api.connecting.visiting does; ask for the passphrase of a key on a terminal only."""
+    return connecting.visiting(
+        hosts, ssh, watcher, known_config=known_config, as_user=as_user, ask=_way_to_ask()
+    )
 
-    `as_user`: visit the runs of that user; root alone may.
-    """
-    from tflaunch.runs.visits import Visits
 
-    with connected(hosts, ssh, known_config=known_config) as connector:
-        visits = Visits(connector, watcher, as_user)
-        try:
-            yield visits
-        finally:
-            visits.close()
+def _way_to_ask() -> Callable[[str], str] | None:
+    gc.freeze()  # what is loaded by now stays loaded; to look for garbage in it takes 50 ms
+    return _ask if sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty() else None
 
 
 def _ask(prompt: str) -> str:

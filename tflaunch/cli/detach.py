@@ -12,8 +12,6 @@ from tflaunch.cli.connecting import visiting
 from tflaunch.cli.reporting import Patient, reporting
 from tflaunch.protocol.errors import ConnectErrors
 
-LIST_TIMEOUT_S = 30.0
-
 
 def detach(
     run: Run = None,
@@ -48,7 +46,7 @@ def detach(
             failures = visits.open(hostfile.hosts, reach.connect_timeout)
             if len(failures) == len(hostfile.hosts):
                 raise ConnectErrors(failures, len(hostfile.hosts))
-            listed = visits.runs(LIST_TIMEOUT_S, everything=True, only=run or "")
+            listed = visits.runs(everything=True, only=run or "")
             state = pick_run(run, listed.runs)
             patient.settle()
             if not named:

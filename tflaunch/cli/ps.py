@@ -20,8 +20,6 @@ from tflaunch.protocol.errors import ConnectErrors, UsageError
 if TYPE_CHECKING:
     from tflaunch.runs.listing import Listing
 
-LIST_TIMEOUT_S = 30.0
-
 
 def ps(
     hosts: Annotated[
@@ -71,9 +69,7 @@ def ps(
                 visits.interrupts(),
             ):
                 visits.open(hostfile.hosts, ssh.connect_timeout)
-                found = visits.runs(
-                    LIST_TIMEOUT_S, everything=everything, records=() if user else list_runs()
-                )
+                found = visits.runs(everything=everything, records=() if user else list_runs())
         finally:
             patient.settle()
         _print(found, show, json=json, quiet=quiet, hosts=len(hostfile.hosts))

@@ -13,7 +13,6 @@ from tflaunch.api.requests.which_hosts import hosts_of_all, hosts_of_run
 from tflaunch.cli import completion
 from tflaunch.cli.arguments import JsonDocument, LivingRun
 from tflaunch.cli.connecting import visiting
-from tflaunch.cli.ps import LIST_TIMEOUT_S
 from tflaunch.cli.reporting import Patient, reporting
 from tflaunch.protocol.errors import ConnectErrors, UsageError
 from tflaunch.protocol.job import TaskId
@@ -67,7 +66,7 @@ def stacks(
                 failures = visits.open(hostfile.hosts, reach.connect_timeout)
                 if len(failures) == len(hostfile.hosts):
                     raise ConnectErrors(failures, len(hostfile.hosts))
-                listed = visits.runs(LIST_TIMEOUT_S, everything=run is not None, only=run or "")
+                listed = visits.runs(everything=run is not None, only=run or "")
                 one = pick_run(run, listed.runs)
                 found, silent = ask_stacks(visits, one, wanted_tasks(one, names))
         finally:

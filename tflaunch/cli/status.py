@@ -10,7 +10,6 @@ from tflaunch.api.options.groups import ReachOptions
 from tflaunch.api.requests.which_hosts import hosts_of_newest, hosts_of_run
 from tflaunch.cli.arguments import JsonDocument, Run
 from tflaunch.cli.connecting import visiting
-from tflaunch.cli.ps import LIST_TIMEOUT_S
 from tflaunch.cli.reporting import Patient, reporting
 from tflaunch.protocol.errors import ConnectErrors, RecordError, UsageError
 
@@ -77,13 +76,12 @@ def _ask(run: str | None, visits: Visits) -> tuple[str | None, Listing]:
     from tflaunch.runs.states import pick_run
 
     if run is None:
-        found = visits.runs(LIST_TIMEOUT_S, everything=True, records=list_runs())
+        found = visits.runs(everything=True, records=list_runs())
         try:
             run = pick_run(None, found.runs).run_id
         except UsageError:  # the caller says why
             return None, found
     found = visits.runs(  # also from hosts on which the run has ended
-        LIST_TIMEOUT_S,
         everything=True,
         only=run,
         tail_bytes=TAIL_BYTES,

@@ -14,13 +14,7 @@ import typer
 from tflaunch.api.options.declared import Part
 from tflaunch.api.options.groups import EndOptions, OutputOptions, ReachOptions
 from tflaunch.api.options.values import parse_user
-from tflaunch.api.requests.which_hosts import (
-    default_hostfile,
-    hosts_of_run,
-    load_hosts,
-    no_hosts_known,
-    recorded_hosts,
-)
+from tflaunch.api.requests.which_hosts import hosts_to_stop_on
 from tflaunch.cli.arguments import LivingRun
 from tflaunch.cli.connecting import visiting
 from tflaunch.cli.options import parser
@@ -28,14 +22,9 @@ from tflaunch.cli.reporting import Show, reporting
 from tflaunch.protocol.errors import ConnectErrors, StopError, UsageError
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tflaunch.console.reporter import Reporter
-    from tflaunch.hosts import Hostfile
     from tflaunch.runs.states import RunState
     from tflaunch.runs.visits import Finished, Visits
-
-LIST_TIMEOUT_S = 30.0
 
 
 def stop(
@@ -57,6 +46,7 @@ def stop(
 
     Without RUN: ends the only run alive, or asks which one.  To repeat it does no harm.
     """
+    from tflaunch.api.known_runs import refuse_unknown
     from tflaunch.runs.run_ids import check_run_id
 
     with reporting(
@@ -64,14 +54,14 @@ def stop(
     ) as show:
         if run is not None:
             check_run_id(run)
-        run, hostfile, known_config = _where(run, reach.hosts, of_others=bool(user))
+        run, hostfile, known_config = hosts_to_stop_on(run, reach.hosts, of_others=bool(user))
         hosts = hostfile.hosts
         visit = visiting(hosts, reach, show.reporter, known_config=known_config, as_user=user or "")
         with visit as visits, visits.interrupts():
             unreachable = visits.open(hosts, reach.connect_timeout)
             if len(unreachable) == len(hosts):
                 raise ConnectErrors(unreachable, len(hosts))
-            listed = visits.runs(LIST_TIMEOUT_S)
+            listed = visits.runs()
             chosen = _choose(run, listed.runs, visits, show)
             known = any(each.run_id == chosen for each in listed.runs)
             phase = "stopping" if known else "asking"
@@ -79,7 +69,7 @@ def stop(
         failures = {**listed.failures, **failures}
         if chosen is not None:
             if not failures and not any(end.known for end in finished.values()):
-                _refuse_unknown(chosen, listed.runs)
+                refuse_unknown(chosen, listed.runs)
             _tell(chosen, finished, show.reporter, sure=not failures)
         if failures:
             show.reporter.failures(ConnectErrors(failures, len(hosts)))
@@ -114,49 +104,12 @@ def _tell(run: str, finished: Mapping[str, Finished], reporter: Reporter, *, sur
         note_stopped(run)
 
 
-def _where(
-    run: str | None, source: str | None, *, of_others: bool
-) -> tuple[str | None, Hostfile, Path | None]:
-    """Return (full run id if this machine knows it, the hosts to look on, the ssh_config to reach them).
-
-    This machine's records say nothing `of_others`: of the runs of another user.
-    """
-    if run is not None and not of_others:
-        return hosts_of_run(run, source)
-    recorded, config = recorded_hosts(lively=True) if source is None and not of_others else (None, None)
-    if recorded is not None:
-        return None, recorded, config
-    hostfile = load_hosts(source) if source is not None else default_hostfile()
-    if hostfile is None:
-        raise no_hosts_known("stop")
-    return run, hostfile, None
-
-
-def _refuse_unknown(run: str, alive: Sequence[RunState]) -> None:
-    """Raise UsageError for a run that neither the hosts nor the records here know: it may be a typo."""
-    from tflaunch.runs.record import Record
-
-    try:
-        if Record.open(run).run_id == run:
-            return
-    except UsageError:
-        pass
-    names = ", ".join(each.run_id for each in alive)
-    hint = f"alive: {names}" if names else "no run is alive there"
-    if os.getuid() == 0:
-        hint += "; another user's: --user NAME"
-    raise UsageError(f"these hosts know no run {run}", hint)
-
-
 def _choose(run: str | None, alive: Sequence[RunState], visits: Visits, show: Show) -> str | None:
     """Return the id of the run to stop; None if the user named none and none is alive. Raises UsageError, Stopped."""
+    from tflaunch.api.known_runs import meant
+
     if run is not None:
-        matches = [each.run_id for each in alive if each.run_id.startswith(run)]
-        if len(matches) > 1 and run not in matches:
-            raise UsageError(
-                f"{run} matches {len(matches)} runs: {', '.join(matches)}", "write more of the id"
-            )
-        return matches[0] if len(matches) == 1 and run not in matches else run
+        return meant(run, alive)
     if not alive:
         show.reporter.note("no run is alive on these hosts")
         return None

@@ -17,6 +17,7 @@ from tflaunch.sessions.group import Sessions, Stopped
 from tflaunch.sessions.watcher import ProgressWatcher
 from tflaunch.sessions.wires import Opener
 
+LIST_S = 30.0  # for a host to list its runs
 FINISH_MARGIN_S = 60.0  # what a visit may take, beyond the grace, to end a run
 UNSURE = (
     "its agent and guard were killed: a process that left its parent and its environment would not be found"
@@ -76,7 +77,6 @@ class Visits:
 
     def runs(
         self,
-        timeout_s: float,
         *,
         everything: bool = False,
         only: str = "",
@@ -89,7 +89,7 @@ class Visits:
         """
         names = list(self._sessions.by_host)
         self._sessions.send(names, "list", all=everything, run=only, tail_bytes=tail_bytes)
-        replies, failures = self._sessions.gather("runs", names, timeout_s)
+        replies, failures = self._sessions.gather("runs", names, LIST_S)
         return listing(replies, {**self._unreachable, **failures}, time.time(), records)
 
     def wait(self, seconds: float) -> None:

@@ -18,8 +18,6 @@ from tflaunch.sweeps.results import Metric, Reading, Result, Results, result
 from tflaunch.sweeps.resume import is_done
 from tflaunch.sweeps.trials import Trial
 
-LIST_TIMEOUT_S = 30.0
-
 
 class RecoveryWatcher(ProgressWatcher, Protocol):
     """What shows the user how it goes."""
@@ -63,11 +61,7 @@ def recover(
     RecordError, Stopped.
     """
     run_id = results.record.run_id
-    states = [
-        each
-        for each in visits.runs(LIST_TIMEOUT_S, everything=True, only=run_id).runs
-        if each.run_id == run_id
-    ]
+    states = [each for each in visits.runs(everything=True, only=run_id).runs if each.run_id == run_id]
     found = {number: task for state in states for number, task in _succeeded(state, results).items()}
     if not found:
         return []

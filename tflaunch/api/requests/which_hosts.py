@@ -114,6 +114,24 @@ def hosts_of_newest(source: str | None, verb: str) -> tuple[Hostfile, Path | Non
     return merge(known), config or other_config
 
 
+def hosts_to_stop_on(
+    run: str | None, source: str | None, *, of_others: bool
+) -> tuple[str | None, Hostfile, Path | None]:
+    """Return (full run id if this machine knows it, the hosts to look on, the ssh_config to reach them).
+
+    This machine's records say nothing `of_others`: of the runs of another user.
+    """
+    if run is not None and not of_others:
+        return hosts_of_run(run, source)
+    recorded, config = recorded_hosts(lively=True) if source is None and not of_others else (None, None)
+    if recorded is not None:
+        return None, recorded, config
+    hostfile = load_hosts(source) if source is not None else default_hostfile()
+    if hostfile is None:
+        raise no_hosts_known("stop")
+    return run, hostfile, None
+
+
 def hosts_of_all(source: str | None, verb: str, *, everything: bool) -> tuple[Hostfile, Path | None]:
     """Return (hosts of the default hostfile and of the records here, the ssh_config); raises UsageError for none.
 
