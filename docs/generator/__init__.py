@@ -4,6 +4,7 @@
     exit_codes.py   from tflaunch.protocol.errors
     file_keys.py    the keys of the hostfile, the job file and the configuration: from their JSON Schemas
     events.py       what `--json` prints: from tflaunch.console.json_events
+    documents.py    likewise, where it is one document: from tflaunch.console.json_documents
     variables.py    what a task finds in its environment: from tflaunch.inputs.task_variables
     python_api.py   tflaunch.api: from its docstrings and type hints
     repository.py   README files and the changelog, as pages of the site
@@ -17,7 +18,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from generator import events, exit_codes, file_keys, manual, python_api, repository, variables, verbs
+from generator import (
+    documents,
+    events,
+    exit_codes,
+    file_keys,
+    manual,
+    python_api,
+    repository,
+    variables,
+    verbs,
+)
 
 
 def write(folder: Path) -> None:
@@ -28,6 +39,7 @@ def write(folder: Path) -> None:
         **file_keys.pages(),
         **repository.pages(),
         "events.md": events.page(),
+        "documents.md": documents.page(),
         "variables.md": variables.page(),
         "python-api.md": python_api.page(),
         "tflaunch.1.md": manual.page(),

@@ -16,8 +16,7 @@ and fields that you do not know: later versions may add some.
 
     tflaunch run hosts.yaml trainer.py --json | jq -r 'select(.event == "report") | .exit_code'
 
-`gpus`, `check`, `ps`, `status` and `stacks` print one JSON document instead; `tflaunch gpus --watch --json` prints one
-on each line.
+`gpus`, `check`, `ps`, `status`, `stacks`, `clean` and `config` print one [document](documents.md) instead.
 
 """
 _DRY = """\

@@ -5,7 +5,9 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import tflaunch
+from tests.support import ROOT
 from tests.support.launcher import TELL, TFLAUNCH, Launcher, told
 from tests.support.patience import until
 from tests.support.sshd import SshNetwork
@@ -309,3 +312,32 @@ def test_a_full_disk_behind_stdout_is_named(words: list[str]) -> None:
         )
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)
     assert "No space left on device" in done.stderr
+
+
+@pytest.mark.parametrize("words", [("gpus",), ("gpus", "--all-users"), ("ps",), ("check",)], ids=" ".join)
+def test_a_document_names_the_host_that_did_not_answer_in_what_to_do_about_it(
+    launcher: Launcher, words: tuple[str, ...]
+) -> None:
+    verb, *options = words
+    done = launcher.run(verb, "nowhere.invalid", *options, "--json").ran(69)
+    assert "check the spelling of nowhere.invalid" in done.out
+
+
+def test_the_queries_of_the_reference_find_what_they_say(launcher: Launcher) -> None:
+    if shutil.which("jq") is None:
+        pytest.skip("needs jq")
+    shown = subprocess.run(
+        [sys.executable, "-c", "from generator import documents; print(documents.page())"],
+        cwd=ROOT / "docs", capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+    queries = re.findall(r"^    tflaunch (\w+) --json \| jq -r '(.*)'$", shown, re.MULTILINE)
+    assert [verb for verb, _ in queries] == ["gpus", "ps", "check"]
+    found = []
+    for verb, query in queries:
+        done = launcher.run(verb, f"{launcher.local(1)}", "--json")
+        answer = subprocess.run(
+            ["jq", "-r", query], input=done.out, capture_output=True, text=True, check=True
+        )
+        found.append(answer.stdout)
+    assert re.fullmatch(r"\w+ 0\n", found[0])
+    assert found[1] == ""

@@ -31,6 +31,8 @@ from typing import Any, Protocol
 import yaml
 
 from tests.support.patience import PATIENCE_S, until
+from tflaunch.console.json_documents import DOCUMENTS
+from tflaunch.console.json_documents import disagreement as of_document
 from tflaunch.console.json_events import disagreement
 
 TFLAUNCH = (sys.executable, "-c", "import sys; from tflaunch.cli import main; sys.exit(main())")
@@ -181,6 +183,13 @@ class Done:
             if "event" in each:
                 assert not (fault := disagreement(each)), fault
         return found
+
+    def check_documents(self, verb: str) -> None:
+        """Fails unless every document that `--json` has printed is as it is declared."""
+        assert "{host}" not in self.out, "a hint that does not name its host"
+        for each in map(json.loads, self.out.splitlines()):
+            fault = disagreement(each) if "event" in each else of_document(verb, each)
+            assert not fault, fault
 
     @property
     def sentences(self) -> str:
@@ -359,7 +368,10 @@ class Launcher:
     ) -> Done:
         """Run `tflaunch VERB ...` to its end."""
         with self.start(verb, *words, cwd=cwd, env=env) as running:
-            return running.done()
+            done = running.done()
+        if "--json" in words and verb in DOCUMENTS:
+            done.check_documents(f"{verb} --all-users" if "--all-users" in words else verb)
+        return done
 
     # -- what is there -------------------------------------------------------------------------------------
 

@@ -11,7 +11,9 @@ import pytest
 
 from tests.support.launcher import TFLAUNCH
 from tflaunch.cli import VERBS
+from tflaunch.console.json_documents import DOCUMENTS
 from tflaunch.console.json_events import EVENTS, SWEEP_EVENTS
+from tflaunch.console.json_things import THINGS
 from tflaunch.protocol import errors
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -66,6 +68,13 @@ def test_every_event_and_field_is_there(reference: Path) -> None:
     for name, event in {**EVENTS, **SWEEP_EVENTS}.items():
         assert re.search(rf"^### {name}( \(sweep\))?$", text, re.M)
         assert all(f"| `{field}` |" in text for field in event.fields)
+
+
+def test_every_document_and_its_fields_are_there(reference: Path) -> None:
+    page = (reference / "documents.md").read_text()
+    sections = dict(re.findall(r"^###? (.+?)\n(.*?)(?=^##|\Z)", page, re.MULTILINE | re.DOTALL))
+    for name, thing in {**DOCUMENTS, **THINGS}.items():
+        assert set(re.findall(r"^\| `(\w+)` \|", sections[name], re.MULTILINE)) == thing.fields.keys()
 
 
 def test_the_man_page_has_every_verb(reference: Path) -> None:

@@ -6,13 +6,15 @@ import contextlib
 import os
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tflaunch.api.connecting import connected
 from tflaunch.api.options.groups import SshOptions
 from tflaunch.api.requests.which_hosts import load_hosts as load
 from tflaunch.hosts import Hostfile
-from tflaunch.survey.gpus import Overview, look
-from tflaunch.survey.survey import Survey
+
+if TYPE_CHECKING:
+    from tflaunch.survey.gpus import Overview
 
 Hosts = Hostfile | str | os.PathLike[str] | Iterable[str] | None
 
@@ -38,6 +40,9 @@ def gpus(
     `machines` of the result has the hosts with GPUs, `unreachable` those that could not be asked, with why.
     timeout_s: for one host to connect and to answer.
     """
+    from tflaunch.survey.gpus import look
+    from tflaunch.survey.survey import Survey
+
     hostfile = load_hosts(hosts)
     ssh = SshOptions(
         connect_timeout=0.8 * timeout_s, ssh_config=Path(ssh_config) if ssh_config is not None else None

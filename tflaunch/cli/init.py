@@ -231,7 +231,7 @@ def _found(visited: Sequence[HostAnswer], connector: Connector) -> list[HostEntr
     for each in visited:
         if each.error is not None or each.facts is None:
             error = each.error or ConnectError("it gave no answer")
-            hint = f" ({error.hint.format(host=each.host.name)})" if error.hint else ""
+            hint = f" ({error.hint_for(each.host.name)})" if error.hint else ""
             found.append(HostEntry(each.host, why_not=f"cannot be reached: {error.message}{hint}"))
             continue
         # A run refuses one machine under two names: see tflaunch.launch.roll_call.

@@ -317,7 +317,7 @@ def _host_data(each: HostAnswer, findings: Findings) -> dict[str, Any]:
     data: dict[str, Any] = {
         "host": each.host.name,
         "level": findings.level(each.host.name),
-        "error": None if each.error is None else {"message": each.error.message, "hint": each.error.hint},
+        "error": None if each.error is None else each.error.data_for(each.host.name),
         "versions": each.versions,
         "clock": None if each.clock is None else dataclasses.asdict(each.clock),
         "interface": findings.answers.interfaces.get(each.host.name, {}).get("name"),

@@ -47,7 +47,7 @@ def unconfirmed_hosts(errors: ConnectErrors | LaunchError) -> dict[str, str]:
 
 def unreachable_data(failures: Mapping[str, ConnectError]) -> dict[str, dict[str, str]]:
     """Return why each of these hosts did not answer, as JSON has it."""
-    return {host: {"message": each.message, "hint": each.hint} for host, each in failures.items()}
+    return {host: each.data_for(host) for host, each in failures.items()}
 
 
 def failures_lines(errors: ConnectErrors | LaunchError, sheet: Sheet) -> list[Text]:

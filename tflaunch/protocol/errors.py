@@ -124,6 +124,14 @@ class ConnectError(TflaunchError):
         super().__init__(message, hint)
         self.absent = absent
 
+    def hint_for(self, host: str) -> str:
+        """Return the hint with the name of that host."""
+        return self.hint.replace("{host}", host)
+
+    def data_for(self, host: str) -> dict[str, str]:
+        """Return it as JSON has it, for that host."""
+        return {"message": self.message, "hint": self.hint_for(host)}
+
 
 class WireClosed(ConnectError):
     """The connection to an agent has ended: nothing can be sent any more."""

@@ -99,8 +99,7 @@ def _row(cause: str, failed: Mapping[str, ConnectError | str]) -> Together:
         lines = tuple(f"{host:{width}}  {failure.line}" for host, failure in keys.items())
         return Together(tuple(keys), cause, first.step, lines, tuple(_commands(keys.values())))
     hints = {
-        host: "" if isinstance(failure, str) else failure.hint.replace("{host}", host)
-        for host, failure in failed.items()
+        host: "" if isinstance(failure, str) else failure.hint_for(host) for host, failure in failed.items()
     }
     if len(failed) == 1:
         only = next(iter(failed.values()))

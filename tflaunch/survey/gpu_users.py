@@ -126,8 +126,5 @@ def data(overview: Overview, now: float) -> dict[str, Any]:
             for each in users(overview)
         ],
         "unseen": unseen(overview),
-        "unreachable": {
-            host: {"message": error.message, "hint": error.hint}
-            for host, error in overview.unreachable.items()
-        },
+        "unreachable": {host: error.data_for(host) for host, error in overview.unreachable.items()},
     }

@@ -245,7 +245,7 @@ def document(overview: Overview, answers: Iterable[Answer], now: float) -> dict[
         entry: dict[str, Any] = {
             "host": answer.host,
             "names": list(machine.names) if machine else [answer.host],
-            "error": {"message": error.message, "hint": error.hint} if error else None,
+            "error": error.data_for(answer.host) if error else None,
         }
         facts = machine.facts if machine else answer.facts
         if facts is not None:

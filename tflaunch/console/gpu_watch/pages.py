@@ -195,7 +195,7 @@ class Pages:
         if row.error is not None:
             words = f"{self._marks.bad} {row.error.message}".split()
             lines += [Text(line, STYLES["broken"]) for line in wrapped_words(words, columns)]
-            hint = row.error.hint.replace("{host}", row.name).split()
+            hint = row.error.hint_for(row.name).split()
             lines += [
                 Text(line, "cyan") for line in wrapped_words([self._marks.next, *hint], columns) if hint
             ]

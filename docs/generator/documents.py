@@ -1,0 +1,44 @@
+"""The page of the documents that `--json` prints, from the tables with which the tests compare every document."""
+
+from __future__ import annotations
+
+from generator.markdown import table
+from tflaunch.console.json_documents import DOCUMENTS, things_of
+from tflaunch.console.json_things import THINGS, Thing
+
+_ABOUT = """\
+# Documents of `--json`
+
+With `--json`, `gpus`, `check`, `ps`, `status`, `stacks`, `clean` and `config` print one JSON document to stdout, in
+ASCII, on one line. All others print [events](events.md). A command that cannot make its document prints the event
+`error` or `failures` instead, and ends with its exit code. Read past fields that you do not know: later versions may
+add some.
+
+    tflaunch gpus --json | jq -r '.hosts[] | "\\(.host) \\([.gpus[]? | select(.state == "free")] | length)"'
+    tflaunch ps --json | jq -r '.runs[] | select(.detached) | .run_id'
+    tflaunch check --json | jq -r '.findings[] | select(.level == "error") | .what'
+
+"""
+
+
+def page() -> str:
+    """Return the page."""
+    parts = [_ABOUT]
+    for verb, document in DOCUMENTS.items():
+        parts.append(f"## {verb}\n\n{document.says}\n\n{_fields(document)}\n")
+    parts.append("## What is in them\n\nIn the order in which the documents name them.\n")
+    named = dict.fromkeys(name for document in DOCUMENTS.values() for name in things_of(document))
+    parts += [
+        f"### {name}\n\n{THINGS[name].says}\n\n{_fields(THINGS[name])}\n" for name in {**named, "run": None}
+    ]
+    return "\n".join(parts)
+
+
+def _fields(thing: Thing) -> str:
+    rows = []
+    for field, says in thing.fields.items():
+        held = thing.holds.get(field, "")
+        name = held.strip("[]{}")
+        link = f" ([{name}](#{name.replace(' ', '-')}))" if held else ""
+        rows.append([f"`{field}`", f"{'(not always) ' if field in thing.sometimes else ''}{says}{link}"])
+    return table(["field", "holds"], rows)
