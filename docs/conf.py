@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -49,14 +50,17 @@ pygments_style = "default"
 pygments_dark_style = "github-dark"
 
 root_doc = "reference/tflaunch.1" if tags.has("man") else "index"  # noqa: F821
+# Of the man page, which is kept in the repository: the same for everyone who builds it.
+today = re.search(r"^## \[\d[^]]*\] - (\S+)", (_HERE.parent / "CHANGELOG.md").read_text("utf-8"), re.M)[1]
 man_pages = [("reference/tflaunch.1", "tflaunch", generator.manual.ABOUT, "", 1)]
 
 
 def setup(app: sphinx.application.Sphinx) -> None:
-    """Have links of pages to other Markdown files of the repository lead to their pages of the site."""
+    """Have links lead to pages of the site, and pictures follow its button for dark and light."""
 
     def read(app: object, name: str, text: list[str]) -> None:  # noqa: ARG001  Sphinx gives them
-        text[0] = generator.repository.moved(text[0], f"docs/{name}.md", f"docs/{name}.md")
+        page = f"docs/{name}.md"
+        text[0] = generator.repository.with_button(generator.repository.moved(text[0], page, page))
 
     def copy_pictures(app: sphinx.application.Sphinx, error: Exception | None) -> None:
         # Sphinx finds a picture of Markdown; one in HTML, which may have a dark and a light one, it does not see.

@@ -14,6 +14,10 @@ _PAGES = {
     "CONTRIBUTING.md": "docs/reference/contributing.md",
     "CHANGELOG.md": "docs/reference/changelog.md",
 }
+# A dark and a light picture, as README files have them: the reader's system chooses.
+_PICTURE = re.compile(
+    r'<picture><source [^>]*srcset="([^"]*)">\s*<img src="([^"]*)" alt="([^"]*)"></picture>'
+)
 _LINK = re.compile(r"(\]\()((?![a-z]+:|#)[^)\s#]+)(#[^)\s]*)?(\))")
 
 
@@ -24,6 +28,14 @@ def pages() -> dict[str, str]:
         PurePosixPath(page).name: moved((_ROOT / source).read_text(encoding="utf-8"), source, page)
         for source, page in made.items()
     }
+
+
+def with_button(text: str) -> str:
+    """Return a page on which the site's button for dark and light chooses among pictures, too."""
+    img = '<img class="only-{}" src="{}" alt="{}">'
+    return _PICTURE.sub(
+        lambda match: img.format("light", match[2], match[3]) + img.format("dark", match[1], match[3]), text
+    )
 
 
 def moved(text: str, source: str, page: str) -> str:

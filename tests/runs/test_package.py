@@ -82,7 +82,8 @@ def test_the_sdist_has_all_that_the_repository_has_and_nothing_else(built: Path)
 def test_the_wheel_has_the_package_and_nothing_else(built: Path) -> None:
     package = {name for name in in_sdist(built) if name.startswith("tflaunch/")}
     about = {"METADATA", "RECORD", "WHEEL", "entry_points.txt", "licenses/LICENSE"}
-    assert in_wheel(built) == package | {f"{NAME}.dist-info/{name}" for name in about}
+    man = f"{NAME}.data/data/share/man/man1/tflaunch.1"
+    assert in_wheel(built) == package | {man} | {f"{NAME}.dist-info/{name}" for name in about}
     assert "tflaunch/py.typed" in package
 
 
@@ -172,6 +173,7 @@ def test_the_wheel_installs_and_runs_a_cluster(installed: Path, launcher: Launch
     assert run(command, "--version").stdout.startswith(f"tflaunch {tflaunch.__version__}, Python 3.")
     assert run(command, "run", "--help").stdout.startswith("Usage: tflaunch run [HOSTS] TRAINER.py")
     assert '"proxy_jump"' in run(command, "schema").stdout
+    assert (installed / "share/man/man1/tflaunch.1").read_text() == (ROOT / "docs/tflaunch.1").read_text()
 
     script = launcher.script("import os\nprint('it is', os.environ['TFLAUNCH_TASK'])\n")
     done = run(command, "run", launcher.local(2), script, "--ps=0", "--workers=2", "--name=wheel")

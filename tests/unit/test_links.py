@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import re
+import sys
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -67,6 +69,20 @@ def broken(page: Path, text: str, reference: Path) -> list[str]:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_link_leads_somewhere(page: Path, reference: Path) -> None:
     assert broken(page, page.read_text(encoding="utf-8"), reference) == []
+
+
+def test_on_the_site_each_picture_is_chosen_by_its_button() -> None:
+    sys.path.insert(0, str(ROOT / "docs"))
+    try:
+        repository = importlib.import_module("generator.repository")
+    finally:
+        sys.path.pop(0)
+    for page in (ROOT / "docs").glob("*.md"):
+        text = repository.with_button(page.read_text(encoding="utf-8"))
+        assert "<picture" not in text
+        pictures = re.findall(r'class="only-(dark|light)" src="pictures/([^"]*)-(dark|light)\.svg"', text)
+        assert all(button == picture for button, _, picture in pictures)
+        assert len(pictures) == text.count("<img") == 2 * len({name for _, name, _ in pictures})
 
 
 def test_links_that_lead_nowhere_are_found(reference: Path) -> None:

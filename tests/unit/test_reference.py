@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import tflaunch
 from tests.support.launcher import TFLAUNCH
 from tflaunch.cli import VERBS
 from tflaunch.console.json_documents import DOCUMENTS
@@ -75,6 +76,22 @@ def test_every_document_and_its_fields_are_there(reference: Path) -> None:
     sections = dict(re.findall(r"^###? (.+?)\n(.*?)(?=^##|\Z)", page, re.MULTILINE | re.DOTALL))
     for name, thing in {**DOCUMENTS, **THINGS}.items():
         assert set(re.findall(r"^\| `(\w+)` \|", sections[name], re.MULTILINE)) == thing.fields.keys()
+
+
+def letters(text: str) -> str:
+    """The letters and digits of a text: whatever the markup around them."""
+    return re.sub(r"[^a-z0-9]+", "", text.lower())
+
+
+def test_the_man_page_that_is_installed_says_what_the_code_says(reference: Path) -> None:
+    page = (ROOT / "docs/tflaunch.1").read_text(encoding="utf-8")
+    headings = (".SH ", ".SS ", ".B ")
+    lines = [line.partition(" ")[2] if line.startswith(headings) else line for line in page.splitlines()]
+    shown = "\n".join(line for line in lines if not line.startswith((".", "'")))
+    shown = re.sub(r"\\f[A-Z]|\\\([a-z]{2}|\\%", "", shown)  # fonts, and characters by name
+    made = (reference / "tflaunch.1.md").read_text(encoding="utf-8")
+    assert letters(made[made.index("## SYNOPSIS") :]) in letters(shown), "scripts/docs writes it anew"
+    assert f'"{tflaunch.__version__}"' in page
 
 
 def test_the_man_page_has_every_verb(reference: Path) -> None:
