@@ -18,7 +18,7 @@ from tflaunch.ends.facts import Ending, facts_of
 from tflaunch.ends.log_end import LogEnd
 from tflaunch.ends.rule import AFTERMATH, ANYWHERE, FINAL, STACK, Rule, SignalRule
 from tflaunch.ends.signals import ABORTS, KNOWN, LIKELY
-from tflaunch.ends.tables import BY_PLACE
+from tflaunch.ends.tables import patterns
 
 _BY_SHELL = {
     128 + each: each for each in (4, 6, 7, 8, 9, 11, 15, 24, 25, 31)
@@ -91,7 +91,7 @@ def _of_lines(
         left -= len(line)
         if left < 0 and number:
             break
-        for pattern, rule in BY_PLACE[where]:
+        for pattern, rule in patterns(where):
             if where != ANYWHERE and number >= rule.last:
                 continue
             if _fits(rule, facts) and (found := pattern.search(line)):

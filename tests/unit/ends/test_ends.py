@@ -18,8 +18,8 @@ from tflaunch.ends.facts import Ending
 from tflaunch.ends.here import where_file_lies, where_module_lies
 from tflaunch.ends.interpret import Here, Meaning, meaning
 from tflaunch.ends.log_end import LONGEST
-from tflaunch.ends.rule import Rule, SignalRule
-from tflaunch.ends.tables import PATTERNS, RULES, SIGNALS
+from tflaunch.ends.rule import AFTERMATH, ANYWHERE, FINAL, STACK, Rule, SignalRule
+from tflaunch.ends.tables import RULES, SIGNALS, patterns
 
 LOGS = Path(__file__).with_name("logs")
 GIB = 1 << 30
@@ -266,7 +266,7 @@ def test_hostile_lines_take_no_time() -> None:
         "UNAVAILABLE " * 80,
         "CUDA error " * 90,
     ]
-    for pattern, _ in PATTERNS:
+    for pattern, _ in (each for where in (FINAL, STACK, ANYWHERE, AFTERMATH) for each in patterns(where)):
         for line in lines:
             assert len(line) <= LONGEST
             pattern.search(line)
@@ -362,8 +362,7 @@ def test_how_much_of_a_log_is_searched_is_bounded(monkeypatch: pytest.MonkeyPatc
         def search(self, line: str) -> None:
             searched[self.where] = searched.get(self.where, 0) + len(line)
 
-    places = {where: ((Searched(where), Rule("", "", where)),) for where in interpret.BY_PLACE}
-    monkeypatch.setattr(interpret, "BY_PLACE", places)
+    monkeypatch.setattr(interpret, "patterns", lambda where: [(Searched(where), Rule("", "", where))])
     said("x" * 999 + "\n" + ("y" * 999 + "\n") * 65)
     assert set(searched) == {"final", "anywhere", "aftermath"}
     assert max(searched.values()) <= interpret._SEARCHED
