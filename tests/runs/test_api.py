@@ -84,7 +84,8 @@ def test_a_run_gives_its_events_and_its_outcome_and_brings_its_files(program: Pr
         try:
             run.log("worker/7")
         except api.TflaunchError as error:
-            assert error.message == "worker/7: there is no log of it", error
+            assert error.message == "worker/7: the run has no such task", error
+            assert error.hint == "it has worker/0, worker/1", error
         """)
     told = json.loads(said)
     kinds = [event["event"] for event in told["events"]]

@@ -112,6 +112,10 @@ class Run:
         atexit.register(self._end_with_program)
         self._thread.start()
 
+    def __repr__(self) -> str:
+        how = "runs" if self.running else f"exit code {self.exit_code}"
+        return f"<Run {self.id}: {how}>"
+
     def __iter__(self) -> Iterator[Event]:
         return iter(self._prepared.events)
 
@@ -182,7 +186,7 @@ class Run:
         return self._prepared.reporter.outcomes[-1]
 
     def log(self, task: str) -> str:
-        """What a task has printed so far, `worker/0`; raises UsageError for a task that has no log."""
+        """What a task has printed so far, `worker/0`; raises UsageError for a task that the run does not have."""
         from tflaunch.protocol.job import TaskId
         from tflaunch.runs.record import Record
 
@@ -190,11 +194,16 @@ class Run:
             name = TaskId.parse(task)
         except ValueError as error:
             raise UsageError(str(error)) from None
+        plans = self._prepared.reporter.plans
+        tasks = [each.id for each in plans[-1].tasks] if plans else []
+        if name not in tasks:
+            has = ", ".join(map(str, tasks)) or "none yet: its plan is being made"
+            raise UsageError(f"{task}: the run has no such task", f"it has {has}")
         path = Record.open(self.id).path / "logs" / f"{name.job}-{name.index}.log"
         try:
             return path.read_bytes().decode("utf-8", "backslashreplace")
         except FileNotFoundError:
-            raise UsageError(f"{task}: there is no log of it", f"the logs: {path.parent}") from None
+            return ""  # it has printed nothing
 
     def fetch(
         self, *patterns: str, to: str | PathLike[str] | None = None, overwrite: bool = False

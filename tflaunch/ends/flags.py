@@ -6,6 +6,10 @@ _NO_FLAGS = (
     "the program does not take the cluster flags: --no-flags leaves them out, and TF_CONFIG describes the cluster "
     "(add --ps 0 if it has no parameter servers); --flag ps_hosts=NAME if it calls them otherwise"
 )
+_BY_PLACE = (
+    "the program reads its words by their place, and the cluster flags stand before its own: --no-flags leaves them out, "
+    "and TF_CONFIG describes the cluster (add --ps 0 if it has no parameter servers)"
+)
 _ONE_FLAG = "the program has no {0}: --flag {0}=NAME says what it calls it, --flag {0}= leaves it out"
 _WITH_FLAGS = (
     "the program needs the cluster flags: --flags passes them; --flag ps_hosts=NAME, --flag task_index=NAME say what "
@@ -35,6 +39,7 @@ _OWN = r"(job_name|task_index)"
 
 # If several rules match a line, the first one counts.
 RULES = (
+    Rule(rf"(?:Error|Exception)\b.{{0,200}}'--{_HOSTS}=", _BY_PLACE),  # float(sys.argv[1]), open(sys.argv[1])
     Rule(rf"unrecognized arguments: (?:.*? )??--{_HOSTS}\b", _NO_FLAGS),  # argparse
     Rule(rf"unrecognized arguments: (?:.*? )??--{_OWN}\b", _ONE_FLAG),
     Rule(rf"unrecognized arguments: (-{FLAG})", _NO_SUCH),

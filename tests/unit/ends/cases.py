@@ -22,6 +22,7 @@ CASES: dict[str, tuple[int | str, str, bool]] = {
     'absl_type': (1, "the value of the program's flag --epochs does not fit: correct it", True),
     'absl_unparsed': (1, 'the program reads its flag epochs before absl has parsed the flags:', True),
     'addr_in_use': (1, 'a port is taken on gpu02: one that the program chose itself (`ss -ltnp`', True),
+    'argv_by_place': (1, 'the program reads its words by their place, and the cluster flags stand', True),
     'argparse_ambiguous': (2, '--task begins several arguments of the program: write the one you', True),
     'argparse_choice': (2, "the program's argument --model takes only certain values, which its", True),
     'argparse_expected': (2, "the program's argument --data stands there without a value: write it", True),
