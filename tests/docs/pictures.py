@@ -40,6 +40,7 @@ from tests.support.patience import PATIENCE_S
 
 PICTURES = ROOT / "docs/pictures"
 COLUMNS, ROWS = 100, 60
+MAKER = "made-by"  # in the directory of the pictures' hosts: a pid
 QUIET_S = 1.0  # what is on the screen is a picture once nothing has changed for so long
 _NORMAL = [
     (1, 1, 1),
@@ -172,6 +173,12 @@ def busy(world: World) -> None:
     world.must("tflaunch run --detach lab.yaml hold.py --name bert --ps 0 --workers 12")
 
 
+def at_work(world: World) -> None:
+    """A run has 12 GPUs of the lab, and computes on them."""
+    busy(world)
+    work(world, 2.0)
+
+
 def work(world: World, passed_s: float) -> None:
     """The GPUs of that run are at work: their use rises and falls, each in its own time."""
     for number, (name, host) in enumerate(zip(MODELS, world.bed.hosts, strict=True)):
@@ -210,7 +217,7 @@ SCENES: dict[str, Scene] = {
         until=r"has done nothing for[\s\S]*wait for it",
         files={"hosts.yaml": CPU_ONLY, "fit.py": STUCK},
     ),
-    "gpus": Scene("tflaunch gpus 'gpu[01-02]'", prepare=busy),
+    "gpus": Scene("tflaunch gpus 'gpu[01-02]'", prepare=at_work),
     "gpus-watch": Scene(
         "tflaunch gpus lab.yaml --watch --interval 0.3s",
         until="gpu03",
@@ -365,6 +372,14 @@ def take(world: World, name: str) -> None:
         screen.end()
 
 
+def forget_killed(directory: Path) -> None:
+    """Remove the directory if it is that of a `scripts/pictures` of this user that was killed."""
+    with contextlib.suppress(OSError, ValueError):
+        maker = int((directory / MAKER).read_text())
+        if directory.stat().st_uid == os.getuid() and not Path(f"/proc/{maker}").exists():
+            shutil.rmtree(directory)
+
+
 def main(names: list[str]) -> int:
     """Make these pictures, or all."""
     if reason := beds.missing():
@@ -375,8 +390,10 @@ def main(names: list[str]) -> int:
         return 2
     with contextlib.ExitStack() as stack:
         directory = Path("/tmp/ada")  # pictures show paths: short ones, if nobody has that place
+        forget_killed(directory)
         try:
             directory.mkdir(mode=0o700)
+            (directory / MAKER).write_text(f"{os.getpid()}\n")
             stack.callback(shutil.rmtree, directory, ignore_errors=True)
         except FileExistsError:
             directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
