@@ -53,7 +53,8 @@ def _described(name: str, thing: Any) -> list[str]:
     if not inspect.isclass(thing):
         return [f"## {name}\n", _block(name, thing), _text(thing)]
     parts = [f"## {name}\n", _text(thing)]
-    for each, member in vars(thing).items():
+    kinds = [kind for kind in reversed(thing.__mro__) if kind.__module__.startswith("tflaunch.")]
+    for each, member in {name: member for kind in kinds for name, member in vars(kind).items()}.items():
         function = member.fget if isinstance(member, property) else member
         if not each.startswith("_") and inspect.isfunction(function):
             parts += [f"### {name}.{each}\n"]

@@ -246,6 +246,41 @@ def test_a_run_that_is_over_or_never_started_cannot_be_handed_over(launcher: Lau
     assert said == "True\nTrue\n"
 
 
+def test_a_program_follows_the_run_of_another_one(program: Program) -> None:
+    program.run("""
+        run = api.run(HOSTS, "trainer.py", args=["wait"], workers=2, **OPTIONS)
+        run.detach()
+        """)
+    [record] = program.launcher.records()
+    said = program.run("""
+        config = OPTIONS["ssh_config"]
+        with api.attach(ssh_config=config) as run:
+            seen = [next(event for event in run if event["event"] == "log")["line"]]
+        try:
+            run.wait()
+        except api.NotFollowed as error:
+            print(error.exit_code, run.running, len(api.runs(HOSTS, ssh_config=config).runs))
+        run = api.attach(run.id, HOSTS, ssh_config=config)
+        next(event for event in run if event["event"] == "log")
+        fetched = run.fetch("*.txt", to="results")
+        print(seen, fetched.complete, api.fetch(run.id, "*.csv", to="more", ssh_config=config).unmatched)
+        run.stop(grace_s=1)
+        kinds = [event["event"] for event in run]
+        print(run.id, run.wait().status, run.exit_code, kinds[-1], run)
+        try:
+            api.attach("nothing-1")
+        except api.TflaunchError as error:
+            print(error.exit_code)
+        """)
+    assert said.splitlines() == [
+        "0 False 1",
+        "['args wait None'] True ['*.csv']",
+        f"{record.name} interrupted 143 report <Attached {record.name}: exit code 143>",
+        "2",
+    ]
+    program.launcher.wait_until_nothing_is_left()
+
+
 def test_a_fork_of_the_program_does_not_wait_for_the_run(launcher: Launcher) -> None:
     said = Program(launcher, launcher.local(1)).run("""
         import os, sys
@@ -333,7 +368,7 @@ def test_a_plan_starts_nothing_and_gpus_tells_what_is_free(
 
 def test_the_programs_of_the_page_do_what_it_says(launcher: Launcher) -> None:
     blocks = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
-    run, look, others = blocks
+    run, look, others, follow = blocks
     program = Program(launcher, launcher.local(1))
     shutil.copy(launcher.local(1), launcher.code / "hosts.yaml")
     run_id, status, code = program.run(run).splitlines()[-1].split()
@@ -342,11 +377,15 @@ def test_the_programs_of_the_page_do_what_it_says(launcher: Launcher) -> None:
     tasks, gpus = program.run("from tflaunch import api\n" + look).splitlines()
     assert re.fullmatch(r"\[\('ps/0', '\w+', \(\)\), \('worker/0', .*", tasks)
     assert "gpu01" in gpus
-    stop = others.replace('"trainer-k3f9x2"', "run_of_another.id")
-    said = program.run(
+    started = (
         "run_of_another = api.run(HOSTS, 'trainer.py', args=['wait'], workers=1, **OPTIONS)\n"
         "next(event for event in run_of_another if event['event'] == 'log')\n"
-        f"{stop}\n"
-        "print(run_of_another.wait().status)\n"
     )
+    stop = others.replace('"trainer-k3f9x2"', "run_of_another.id")
+    said = program.run(f"{started}{stop}\nprint(run_of_another.wait().status)\n")
     assert re.fullmatch(r"trainer-\w+ True \[\('worker/0', '\w+', 'running'\)\]\ninterrupted\n", said)
+    followed = follow.replace('"trainer-k3f9x2"', "run_of_another.id").replace(
+        '        if event["event"] == "log":',
+        '        if event["event"] == "log":\n            run_of_another.stop()',
+    )
+    assert program.run(started + followed) == "worker/0 args wait None\ninterrupted\n"

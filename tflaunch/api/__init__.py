@@ -15,7 +15,11 @@ What the command line would refuse is refused here with the same words: each err
     hosts.py            load_hosts, gpus
     running.py          make_plan, run, Run
     known_runs.py       runs, stop
-    fetching.py         Run.fetch
+    attached.py         attach, Attached
+    watched.py          what a Run and an Attached have in common
+    events.py           the events that they give
+    following.py        follow a run, over connections of its own
+    fetching.py         fetch
     keywords.py         the options, by name and type
     given_keywords.py   from keywords to options
     command_shown.py    from keywords to the command that means the same
@@ -30,10 +34,13 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tflaunch.api.attached import Attached, NotFollowed, attach
+    from tflaunch.api.events import Event
+    from tflaunch.api.fetching import fetch
     from tflaunch.api.hosts import gpus, load_hosts
     from tflaunch.api.keywords import Keywords
     from tflaunch.api.known_runs import runs, stop
-    from tflaunch.api.running import Event, HandedOver, Run, StoppedEarly, make_plan, run
+    from tflaunch.api.running import HandedOver, Run, StoppedEarly, make_plan, run
     from tflaunch.hosts import Host, Hostfile
     from tflaunch.planning.cluster_plan import ClusterPlan
     from tflaunch.protocol.errors import ConnectErrors, StopError, TflaunchError
@@ -45,6 +52,7 @@ if TYPE_CHECKING:
     from tflaunch.survey.gpus import Overview
 
 __all__ = [
+    "Attached",
     "ClusterPlan",
     "ConnectErrors",
     "Event",
@@ -55,6 +63,7 @@ __all__ = [
     "Hostfile",
     "Keywords",
     "Listing",
+    "NotFollowed",
     "Outcome",
     "Overview",
     "Run",
@@ -62,6 +71,8 @@ __all__ = [
     "StopError",
     "StoppedEarly",
     "TflaunchError",
+    "attach",
+    "fetch",
     "gpus",
     "load_hosts",
     "make_plan",
@@ -72,9 +83,10 @@ __all__ = [
 
 _PLACES = {
     **dict.fromkeys(("gpus", "load_hosts"), "tflaunch.api.hosts"),
-    **dict.fromkeys(
-        ("Event", "HandedOver", "Run", "StoppedEarly", "make_plan", "run"), "tflaunch.api.running"
-    ),
+    **dict.fromkeys(("HandedOver", "Run", "StoppedEarly", "make_plan", "run"), "tflaunch.api.running"),
+    "fetch": "tflaunch.api.fetching",
+    "Event": "tflaunch.api.events",
+    **dict.fromkeys(("Attached", "NotFollowed", "attach"), "tflaunch.api.attached"),
     **dict.fromkeys(("runs", "stop"), "tflaunch.api.known_runs"),
     **dict.fromkeys(("Host", "Hostfile"), "tflaunch.hosts"),
     "Keywords": "tflaunch.api.keywords",

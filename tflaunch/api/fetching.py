@@ -1,33 +1,49 @@
-"""Fetch the outputs of a run that this program has started."""
+"""Fetch the outputs of a run."""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
-from tflaunch.api.known_runs import SILENT
+from tflaunch.api.following import Where, open_run, where_is
+from tflaunch.api.hosts import Hosts
+from tflaunch.api.known_runs import SILENT, signals_alone, ssh_options
 from tflaunch.api.requests.outputs import make_wish, parse_patterns
-from tflaunch.protocol.errors import ConnectErrors
 from tflaunch.runs.fetch import Fetch
 from tflaunch.runs.fetch_result import Fetched
-from tflaunch.runs.follow import Follower, Wanted
-from tflaunch.runs.states import pick_run
-from tflaunch.runs.visits import Visits
+from tflaunch.runs.follow import Wanted
 
 if TYPE_CHECKING:
-    from tflaunch.launch.request import Request
-    from tflaunch.remote import Connector
+    from collections.abc import Sequence
+
+    from tflaunch.api.options.groups import SshOptions
 
 EVERYTHING = "**"
 
 
 def fetch(
-    run_id: str,
-    request: Request,
-    connector: Connector,
+    run: str,
+    *patterns: str,
+    to: str | PathLike[str] | None = None,
+    overwrite: bool = False,
+    hosts: Hosts = None,
+    timeout_s: float = 30.0,
+    ssh_config: str | PathLike[str] | None = None,
+) -> Fetched:
+    """Copy what the tasks of a run have written here, as `tflaunch fetch` does; it may be alive.
+
+    run, hosts, timeout_s: as for `attach`.  patterns: as in .gitignore; none: all that the tasks wrote.
+    to: this directory; None: ./RUN.  `complete` of the result says whether everything is here.
+    Raises TflaunchError.
+    """
+    where, ssh = where_is(run, hosts), ssh_options(timeout_s, ssh_config)
+    return fetch_from(where, ssh, patterns, to, overwrite=overwrite)
+
+
+def fetch_from(
+    where: Where,
+    ssh: SshOptions,
     patterns: Sequence[str],
     to: str | PathLike[str] | None,
     *,
@@ -41,13 +57,6 @@ def fetch(
         keep_mode=False,
         most="",
     )
-    visits = Visits(connector, SILENT)
-    hosts = request.hostfile.hosts
-    with contextlib.closing(visits):
-        failures = visits.open(hosts, request.connect_s)
-        if len(failures) == len(hosts):
-            raise ConnectErrors(failures, len(hosts))
-        state = pick_run(run_id, visits.runs(everything=True, only=run_id).runs)
-        view = Follower(state, visits.sessions, request.hostfile, SILENT, Wanted())
-        view.attach()
-        return Fetch(run_id, view.sessions, view.hosts, view.dial, SILENT, wish=wish).run()
+    silent = cast("Any", SILENT)
+    with signals_alone(), open_run(where, ssh, silent, silent, Wanted()) as view:
+        return Fetch(view.run.run_id, view.sessions, view.hosts, view.dial, silent, wish=wish).run()

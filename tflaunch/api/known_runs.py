@@ -65,7 +65,9 @@ def runs(
     )
     with (
         signals_alone(),
-        visiting(hostfile.hosts, _ssh(timeout_s, ssh_config), SILENT, known_config=known_config) as visits,
+        visiting(
+            hostfile.hosts, ssh_options(timeout_s, ssh_config), SILENT, known_config=known_config
+        ) as visits,
     ):
         visits.open(hostfile.hosts, timeout_s)
         return visits.runs(everything=everything, records=list_runs())
@@ -98,7 +100,9 @@ def stop(
         hostfile = load_hosts(hosts)
     with (
         signals_alone(),
-        visiting(hostfile.hosts, _ssh(timeout_s, ssh_config), SILENT, known_config=known_config) as visits,
+        visiting(
+            hostfile.hosts, ssh_options(timeout_s, ssh_config), SILENT, known_config=known_config
+        ) as visits,
     ):
         unreachable = visits.open(hostfile.hosts, timeout_s)
         if len(unreachable) == len(hostfile.hosts):
@@ -141,6 +145,7 @@ def refuse_unknown(run: str, alive: Sequence[RunState]) -> None:
     raise UsageError(f"these hosts know no run {run}", hint)
 
 
-def _ssh(timeout_s: float, ssh_config: str | PathLike[str] | None) -> SshOptions:
+def ssh_options(timeout_s: float, ssh_config: str | PathLike[str] | None) -> SshOptions:
+    """Return how to connect."""
     config = Path(fspath(ssh_config)) if ssh_config is not None else None
     return SshOptions(connect_timeout=timeout_s, ssh_config=config)

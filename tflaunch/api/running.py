@@ -4,30 +4,24 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import io
-import json
 import os
-import queue
 import signal
-import threading
-import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from os import PathLike, fspath
-from typing import TYPE_CHECKING, Any, TextIO, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from tflaunch.api.connecting import connected, visiting
+from tflaunch.api.events import EventReporter, Events
+from tflaunch.api.following import Where
 from tflaunch.api.hosts import Hosts, load_hosts
 from tflaunch.api.known_runs import SILENT, signals_alone
-from tflaunch.console.json_lines import JsonReporter
-from tflaunch.console.logs import Options
-from tflaunch.console.writer import Stream
+from tflaunch.api.watched import Watched
 from tflaunch.planning.cluster_plan import ClusterPlan
 from tflaunch.protocol.errors import EXIT_STOPPED, ConnectErrors, TflaunchError, UsageError
 from tflaunch.protocol.outcome import Outcome
 from tflaunch.runs.fetch_result import Fetched
 from tflaunch.sessions.group import Stopped
-from tflaunch.sessions.interrupts import INTERRUPTER, Interrupter
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -36,16 +30,10 @@ if TYPE_CHECKING:
     from tflaunch.api.options.groups import SshOptions
     from tflaunch.console.reporter import Reporter
     from tflaunch.launch.request import Request
-    from tflaunch.protocol.events import TaskStarted
-    from tflaunch.protocol.job import TaskId
     from tflaunch.remote import Connector
     from tflaunch.runs.visits import Visits
 
-Event = dict[str, Any]
-
-EVENTS_KEPT = 10_000  # while nobody reads them; then the hosts wait with their logs
 EXIT_S = 20.0  # for a run to end when this program ends before it
-_ALL = Options(quiet=False, only=None, show_host=False, grep=None, bare=False)
 
 
 class StoppedEarly(TflaunchError):
@@ -92,7 +80,7 @@ def run(
     return Run(_Prepared(hosts, program, args, keywords))
 
 
-class Run:
+class Run(Watched):
     """A run that goes on in a thread.  As a context it is stopped at the end of the block, if it still runs.
 
     To iterate over it gives its events as they come, the dicts that `tflaunch run --json` prints, up to `report`.
@@ -102,22 +90,11 @@ class Run:
 
     def __init__(self, prepared: _Prepared) -> None:
         self.id = prepared.request.run_id
-        self.exit_code: int | None = None  # as of `tflaunch run`, once it is over
+        super().__init__(prepared.events, prepared.reporter)
         self._prepared = prepared
-        self._interrupter = Interrupter()
-        self._error: BaseException | None = None
-        self._over = threading.Event()
         self._pid = os.getpid()
-        self._thread = threading.Thread(target=self._drive, name=f"tflaunch {self.id}", daemon=True)
         atexit.register(self._end_with_program)
         self._thread.start()
-
-    def __repr__(self) -> str:
-        how = "runs" if self.running else f"exit code {self.exit_code}"
-        return f"<Run {self.id}: {how}>"
-
-    def __iter__(self) -> Iterator[Event]:
-        return iter(self._prepared.events)
 
     def __enter__(self) -> Run:
         return self
@@ -127,11 +104,6 @@ class Run:
             self.stop()
             with contextlib.suppress(StoppedEarly, HandedOver):
                 self.wait()
-
-    @property
-    def running(self) -> bool:
-        """Whether it is not over yet."""
-        return not self._over.is_set()
 
     def stop(self, *, kill: bool = False) -> None:
         """Ask it to end, as Ctrl-C does: tasks get SIGTERM and `grace`; with `kill`, they are killed at once."""
@@ -148,7 +120,7 @@ class Run:
         from tflaunch.runs.detaching import detach_run
         from tflaunch.runs.states import pick_run
 
-        self._prepared.events.discard()
+        self._events.discard()
         while not (self._prepared.reporter.all_started or self._over.wait(0.05)):
             pass
         if self._over.is_set():
@@ -168,22 +140,9 @@ class Run:
         """Wait until it is over, and nothing of it is left; return how it ended.  Events that nobody has read are lost.
 
         Raises what kept the tasks from starting: a TflaunchError; StoppedEarly after `stop`.  Raises HandedOver when
-        `tflaunch detach` took the run from this program; raises TimeoutError.
+        `detach`, or `tflaunch detach`, took the run from this program; raises TimeoutError.
         """
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        self._prepared.events.discard()
-        while not self._over.wait(0.2 if deadline is None else min(0.2, deadline - time.monotonic())):
-            if deadline is not None and time.monotonic() >= deadline:
-                self._prepared.events.keep()
-                raise TimeoutError(f"{self.id} still runs after {timeout_s:g} s")
-        if self._error is not None:
-            raise self._error
-        if not self._prepared.reporter.outcomes:
-            raise HandedOver(
-                f"{self.id} goes on without this program: it was handed over to its hosts",
-                f"watch it: tflaunch attach {self.id}; end it: tflaunch stop {self.id}",
-            )
-        return self._prepared.reporter.outcomes[-1]
+        return super().wait(timeout_s)
 
     def log(self, task: str) -> str:
         """What a task has printed so far, `worker/0`; raises UsageError for a task that the run does not have."""
@@ -213,121 +172,36 @@ class Run:
         to: this directory; None: ./RUN.  `complete` of the result says whether everything is here.
         Raises TflaunchError.
         """
-        from tflaunch.api.fetching import fetch
+        from tflaunch.api.fetching import fetch_from
 
-        with signals_alone(), self._prepared.connected() as connector:
-            return fetch(self.id, self._prepared.request, connector, patterns, to, overwrite=overwrite)
+        where = Where(self.id, self._prepared.request.hostfile, None)
+        return fetch_from(where, self._prepared.ssh, patterns, to, overwrite=overwrite)
 
-    def _drive(self) -> None:
+    def _drive(self, reporter: Reporter) -> int:
         from tflaunch.launch.launch import launch
 
-        INTERRUPTER.set(self._interrupter)
-        prepared = self._prepared
         try:
-            with prepared.connected(prepared.reporter) as connector:
-                self.exit_code = launch(prepared.request, connector, prepared.reporter)
+            with self._prepared.connected(reporter) as connector:
+                return launch(self._prepared.request, connector, reporter)
         except Stopped as stopped:
             left = ", ".join(stopped.unconfirmed)
             hint = f"tflaunch stop {self.id} looks again on {left}" if left else ""
-            self._fail(StoppedEarly(f"{self.id} was stopped before its tasks were started", hint))
-        except TflaunchError as error:
-            self._fail(error)
-        except BaseException as error:  # a defect: `wait` raises it
-            self._error = error
+            raise StoppedEarly(f"{self.id} was stopped before its tasks were started", hint) from None
         finally:
-            self._over.set()
             atexit.unregister(self._end_with_program)
-            prepared.reporter.close()
-            prepared.events.end()
 
-    def _fail(self, error: TflaunchError) -> None:
-        self.exit_code, self._error = error.exit_code, error
-        self._prepared.reporter.error(error)
+    def _without_outcome(self) -> TflaunchError:
+        return HandedOver(
+            f"{self.id} goes on without this program: it was handed over to its hosts",
+            f"watch it: tflaunch attach {self.id}; end it: tflaunch stop {self.id}",
+        )
 
     def _end_with_program(self) -> None:
         if os.getpid() != self._pid:
             return  # a fork of the program: the run is not its own, and the thread is not there
         self.stop()
-        self._prepared.events.discard()
+        self._events.discard()
         self._over.wait(EXIT_S)
-
-
-class _Events(io.TextIOBase):
-    """The stdout of a reporter, one JSON object a line, for another thread to read."""
-
-    encoding = "utf-8"
-
-    def __init__(self) -> None:
-        self._queue: queue.Queue[str | None] = queue.Queue(EVENTS_KEPT)
-        self._rest = ""
-        self._dropping = False
-
-    def write(self, text: str) -> int:
-        *lines, self._rest = (self._rest + text).split("\n")
-        for line in lines:
-            self._put(line)
-        return len(text)
-
-    def fileno(self) -> int:
-        raise io.UnsupportedOperation("no file")
-
-    def end(self) -> None:
-        """After this no more events come."""
-        self._put(None)
-
-    def discard(self) -> None:
-        """Drop what is not read, and what comes."""
-        self._dropping = True
-        with contextlib.suppress(queue.Empty):
-            while True:
-                if self._queue.get_nowait() is None:
-                    self._queue.put(None)
-                    return
-
-    def keep(self) -> None:
-        """Keep what comes from now on."""
-        self._dropping = False
-
-    def __iter__(self) -> Iterator[Any]:
-        self.keep()
-        while (line := self._queue.get()) is not None:
-            yield json.loads(line)
-        self._queue.put(None)  # for whoever iterates again
-
-    def _put(self, line: str | None) -> None:
-        while line is None or not self._dropping:
-            try:
-                self._queue.put(line, timeout=0.2)
-            except queue.Full:
-                continue
-            return
-
-
-class _Reporter(JsonReporter):
-    """Gives events; keeps plans and outcomes as objects."""
-
-    def __init__(self, options: Options, stdout: Stream, stderr: Stream) -> None:
-        self.plans: list[ClusterPlan] = []
-        self.outcomes: list[Outcome] = []
-        self._started: set[TaskId] = set()
-        super().__init__(options, stdout, stderr)
-
-    def plan(self, plan: ClusterPlan, *, brief: bool = False) -> None:
-        self.plans.append(plan)
-        super().plan(plan, brief=brief)
-
-    @property
-    def all_started(self) -> bool:
-        """Whether every task of the plan has been started."""
-        return bool(self.plans) and len(self._started) == len(self.plans[-1].tasks)
-
-    def started(self, started: TaskStarted) -> None:
-        self._started.add(started.task)
-        super().started(started)
-
-    def report(self, outcome: Outcome) -> None:
-        self.outcomes.append(outcome)
-        super().report(outcome)
 
 
 class _Prepared:
@@ -350,12 +224,12 @@ class _Prepared:
 
         hostfile = load_hosts(hosts, connection=keywords.get("connection", ""))
         words = fspath(program), args, cast("Mapping[str, Any]", keywords)
-        self.events = _Events()
-        self.reporter = _Reporter(_ALL, Stream(cast("TextIO", self.events)), Stream(io.StringIO()))
+        self.events = Events()
+        self.reporter = EventReporter(self.events)
         try:
             options, job_file = options_of(*words)
             options.start.dry_run = dry_run
-            self._ssh: SshOptions = options.connection
+            self.ssh: SshOptions = options.connection
             command = command_of(hostfile.source, *words)
             self.request = request_of(options, job_file, self.reporter, command=command, hostfile=hostfile)
         except BaseException:
@@ -365,8 +239,8 @@ class _Prepared:
 
     def connected(self, reporter: Reporter | None = None) -> AbstractContextManager[Connector]:
         """Connect to its hosts; nothing is asked: a key that needs a passphrase must be in an ssh-agent."""
-        return connected(self.request.hostfile.hosts, self._ssh, reporter)
+        return connected(self.request.hostfile.hosts, self.ssh, reporter)
 
     def visiting(self) -> AbstractContextManager[Visits]:
         """Visit its hosts."""
-        return visiting(self.request.hostfile.hosts, self._ssh, SILENT)
+        return visiting(self.request.hostfile.hosts, self.ssh, SILENT)

@@ -17,19 +17,14 @@ from tflaunch.api.options.groups import OUTPUT, LogOptions, OutputOptions, Reach
 from tflaunch.api.requests.which_hosts import hosts_of_newest, hosts_of_run, run_and_words
 from tflaunch.cli import completion
 from tflaunch.cli.arguments import Run
-from tflaunch.cli.connecting import connected
+from tflaunch.cli.connecting import way_to_ask
 from tflaunch.cli.reporting import Patient, Show, reporting
-from tflaunch.inputs.times import duration
-from tflaunch.protocol.errors import EXIT_UNCLEAN, ConnectErrors, StopError, UsageError
+from tflaunch.protocol.errors import ConnectErrors, UsageError
 from tflaunch.protocol.job import TaskId
 
 if TYPE_CHECKING:
     from tflaunch.protocol.outcome import Outcome
-    from tflaunch.remote import Connector
     from tflaunch.runs.follow import Follower, Wanted
-    from tflaunch.runs.states import RunState
-    from tflaunch.runs.visits import Visits
-REPLAN_S = 120.0  # time for a launcher that has lost a host to look for tasks left there, and to plan again
 
 
 def attach(
@@ -53,7 +48,7 @@ def attach(
     watch one run.  Of a run that is over, a terminal gets the last 30 lines, the same number of each task, and how it
     ended.
     """
-    from tflaunch.runs.record import note_end
+    from tflaunch.api.following import tell_end
 
     tasks = _tasks(output.only)
     if everything and (lines.tail is not None or lines.since is not None):
@@ -70,15 +65,7 @@ def attach(
         json=output.json,
     ) as show:
         view, outcome = _follow(run, reach, show, wanted, output.json)
-        for trouble in view.troubles:
-            show.reporter.warn(trouble)
-        if outcome is not None:
-            note_end(outcome)
-            show.reporter.report(outcome)
-            show.exit_code = outcome.exit_code
-        else:
-            show.reporter.warn("no record says how this run ended: its launcher or coordinator is gone")
-            show.exit_code = EXIT_UNCLEAN
+        show.exit_code = tell_end(view, outcome, show.reporter)
 
 
 def logs(
@@ -136,16 +123,19 @@ def logs(
 def _follow(
     run: str | None, reach: ReachOptions, show: Show, wanted: Wanted, json: bool, *, events: bool = True
 ) -> tuple[Follower, Outcome | None]:
-    """Follow the run to its end, across new plans; return (the last Follower, how the run ended if that is known)."""
-    with open_view(run, reach, show, wanted, json) as view, _keys(view, show, wanted=events and not json):
-        outcome = view.follow(events)
-    while outcome is None and view.replanned:
+    """Follow the run to its end; return (the last Follower, how the run ended if that is known)."""
+    from tflaunch.api.following import follow_to_the_end
+
+    @contextlib.contextmanager
+    def opened(before: Follower | None) -> Iterator[Follower]:
+        named = run if before is None else before.run.run_id
         with (
-            open_view(view.run.run_id, reach, show, wanted, json, before=view) as view,
+            open_view(named, reach, show, wanted, json, before=before) as view,
             _keys(view, show, wanted=events and not json),
         ):
-            outcome = view.follow(events)
-    return view, outcome
+            yield view
+
+    return follow_to_the_end(opened, events=events)
 
 
 @contextlib.contextmanager
@@ -180,84 +170,22 @@ def open_view(
     *,
     before: Follower | None = None,
 ) -> Iterator[Follower]:
-    """Yield a Follower of the run, on all its hosts; show at the end which hosts could not be reached.
+    """Yield a Follower of the run, as tflaunch.api.following.open_run does.
 
-    `run` is an id, a name or its first letters, None the only run alive, else the newest.  With `before`, wait for a
-    plan later than that Follower's.
+    `run` is an id, a name or its first letters, None the only run alive, else the newest.
     """
-    from tflaunch.runs.follow import Follower
+    from tflaunch.api.following import Where, open_run
     from tflaunch.runs.run_ids import check_run_id
-    from tflaunch.runs.states import failures_of, why_picked
-    from tflaunch.runs.visits import Visits
 
     if run is None:
-        hostfile, known_config = hosts_of_newest(reach.hosts, "attach")
+        where = Where(None, *hosts_of_newest(reach.hosts, "attach"))
     else:
-        run, hostfile, known_config = hosts_of_run(check_run_id(run), reach.hosts)
-    patient = Patient(show.reporter, json)
-    with connected(hostfile.hosts, reach, known_config=known_config) as connector:
-        visits = Visits(connector, patient)
-        try:
-            with visits.interrupts():
-                failures = visits.open(hostfile.hosts, reach.connect_timeout)
-                if len(failures) == len(hostfile.hosts):
-                    raise ConnectErrors(failures, len(hostfile.hosts))
-                state = _state(visits, run, before)
-                if run is None:
-                    patient.settle()
-                    show.reporter.note(why_picked(state))
-                if before is None and wanted.shortens(state):
-                    run_id = state.run_id
-                    show.reporter.note(
-                        f"{run_id} is over; its last lines (all: tflaunch attach --all {run_id}):"
-                    )
-                shown = wanted.of(state)
-                view = Follower(state, visits.sessions, hostfile, show.reporter, shown, before=before)
-                failures.update(view.attach())
-                patient.settle()
-                yield view
-                if view.lost:
-                    view.troubles = _troubles(view, connector, patient, reach.connect_timeout)
-            if failures := failures_of(state, failures):
-                show.reporter.failures(ConnectErrors(failures, len(hostfile.hosts)))
-                show.exit_code = show.exit_code or ConnectErrors.exit_code
-        finally:
-            visits.close()
-
-
-def _troubles(view: Follower, connector: Connector, patient: Patient, connect_timeout: float) -> list[str]:
-    """Return what is left of the run on hosts whose agent is gone, as far as they answer; raises Stopped."""
-    from tflaunch.runs.states import pick_run
-    from tflaunch.runs.visits import Visits
-
-    visits = Visits(connector, patient)
-    try:
-        with visits.interrupts():
-            visits.open([view.host(name) for name in view.lost], connect_timeout)
-            found = visits.runs(everything=True, only=view.run.run_id).runs
-        return pick_run(view.run.run_id, found).troubles
-    except UsageError:  # no host answered
-        return []
-    finally:
-        visits.close()
-
-
-def _state(visits: Visits, run: str | None, before: Follower | None) -> RunState:
-    """Return the state of the run; raises UsageError if several runs or none match, StopError, Stopped."""
-    from tflaunch.runs.states import pick_run
-
-    deadline = time.monotonic() + REPLAN_S
-    while True:
-        listed = visits.runs(everything=True, only=run or "")  # on some hosts it may have ended
-        state = pick_run(run, listed.runs)
-        if before is None or (state.planned > before.run.planned and state.running):
-            return state
-        if time.monotonic() > deadline:
-            raise StopError(
-                f"{run}: a host was lost, and its launcher has made no new plan within {duration(REPLAN_S)}",
-                f"tflaunch status {run} shows its state",
-            )
-        visits.wait(1.0)
+        where = Where(*hosts_of_run(check_run_id(run), reach.hosts))
+    progress = Patient(show.reporter, json)
+    with open_run(where, reach, show.reporter, progress, wanted, before=before, ask=way_to_ask()) as view:
+        yield view
+    if view.missed:
+        show.exit_code = show.exit_code or ConnectErrors.exit_code
 
 
 def _tasks(texts: Sequence[str]) -> tuple[TaskId, ...]:

@@ -29,7 +29,7 @@ def connected(
     known_config: Path | None = None,
 ) -> AbstractContextManager[Connector]:
     """Connect as tflaunch.api.connecting.connected does; ask for the passphrase of a key on a terminal only."""
-    return connecting.connected(hosts, ssh, reporter, known_config=known_config, ask=_way_to_ask())
+    return connecting.connected(hosts, ssh, reporter, known_config=known_config, ask=way_to_ask())
 
 
 def visiting(
@@ -42,11 +42,12 @@ def visiting(
 ) -> AbstractContextManager[Visits]:
     """Visit hosts as tflaunch.api.connecting.visiting does; ask for the passphrase of a key on a terminal only."""
     return connecting.visiting(
-        hosts, ssh, watcher, known_config=known_config, as_user=as_user, ask=_way_to_ask()
+        hosts, ssh, watcher, known_config=known_config, as_user=as_user, ask=way_to_ask()
     )
 
 
-def _way_to_ask() -> Callable[[str], str] | None:
+def way_to_ask() -> Callable[[str], str] | None:
+    """Return what asks for the passphrase of a key, on a terminal; None elsewhere."""
     gc.freeze()  # what is loaded by now stays loaded; to look for garbage in it takes 50 ms
     return _ask if sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty() else None
 

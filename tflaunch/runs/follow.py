@@ -115,6 +115,9 @@ class Follower(Linked):
         self._events = False
         self._handed = False  # by its launcher, as the user of this command wanted it
         self.troubles: list[str] = []  # what the caller found on the hosts that are lost
+        self.missed: dict[
+            str, ConnectError
+        ] = {}  # hosts of the run that were not followed, as the caller found
         self.unreached: dict[str, ConnectError] = {}  # hosts whose logs were not printed to their end
 
     @property

@@ -104,7 +104,7 @@ def test_as_data() -> None:
     assert hosts["gpu01"]["gpus"][1]["processes"][0]["command"].startswith("/opt/env/bin/python3")
     instances = hosts["gpu02"]["gpus"][2]["mig"]
     assert [(each["label"], each["state"]) for each in instances] == [("2.0", "free"), ("2.1", "busy")]
-    assert hosts["dead1"]["error"] == {"message": "no route", "hint": "ping {host}"}
+    assert hosts["dead1"]["error"] == {"message": "no route", "hint": "ping dead1"}
     assert hosts["sick"]["gpu_note"] == "NVML: Driver Not Loaded"
     assert told["summary"]["free"] == 3
     assert told["summary"]["models"]["RTX 4090"] == {

@@ -1,0 +1,164 @@
+"""Follow a run that any machine has started, over connections that are opened here."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from tflaunch.api.connecting import connected
+from tflaunch.api.hosts import Hosts, load_hosts
+from tflaunch.inputs.times import duration
+from tflaunch.protocol.errors import EXIT_UNCLEAN, ConnectErrors, StopError, UsageError
+from tflaunch.sessions.watcher import ProgressWatcher
+
+if TYPE_CHECKING:
+    from tflaunch.api.options.groups import SshOptions
+    from tflaunch.console.reporter import Reporter
+    from tflaunch.hosts import Hostfile
+    from tflaunch.protocol.outcome import Outcome
+    from tflaunch.remote import Connector
+    from tflaunch.runs.follow import Follower, Wanted
+    from tflaunch.runs.states import RunState
+    from tflaunch.runs.visits import Visits
+
+REPLAN_S = 120.0  # time for a launcher that has lost a host to look for tasks left there, and to plan again
+
+
+class Progress(ProgressWatcher, Protocol):
+    """Shows how far the connecting is, until `settle`."""
+
+    def settle(self) -> None: ...
+
+
+class Where(NamedTuple):
+    """Which run is meant, and where it may be."""
+
+    run: str | None  # an id, a name or its first letters; None: the only run alive, else the newest
+    hostfile: Hostfile
+    known_config: Path | None  # the ssh_config of its record
+
+
+def where_is(run: str | None, hosts: Hosts) -> Where:
+    """Return which run is meant, and where it may be; raises UsageError."""
+    from tflaunch.api.requests.which_hosts import hosts_of_newest, hosts_of_run
+    from tflaunch.runs.run_ids import check_run_id
+
+    if hosts is not None:
+        return Where(check_run_id(run) if run is not None else None, load_hosts(hosts), None)
+    if run is None:
+        return Where(None, *hosts_of_newest(None, "attach"))
+    return Where(*hosts_of_run(check_run_id(run), None))
+
+
+@contextlib.contextmanager
+def open_run(
+    where: Where,
+    ssh: SshOptions,
+    reporter: Reporter,
+    progress: Progress,
+    wanted: Wanted,
+    *,
+    before: Follower | None = None,
+    ask: Callable[[str], str] | None = None,
+) -> Iterator[Follower]:
+    """Yield a Follower of the run, on all its hosts; show at the end which hosts could not be reached: its `missed`.
+
+    With `before`, wait for a plan later than that Follower's.  ask: as for tflaunch.api.connecting.connected.
+    """
+    from tflaunch.runs.follow import Follower
+    from tflaunch.runs.states import failures_of, why_picked
+    from tflaunch.runs.visits import Visits
+
+    hosts, run = where.hostfile.hosts, where.run
+    with (
+        connected(hosts, ssh, known_config=where.known_config, ask=ask) as connector,
+        contextlib.closing(Visits(connector, progress)) as visits,
+    ):
+        with visits.interrupts():
+            failures = visits.open(hosts, ssh.connect_timeout)
+            if len(failures) == len(hosts):
+                raise ConnectErrors(failures, len(hosts))
+            state = _state(visits, run, before)
+            if run is None:
+                progress.settle()
+                reporter.note(why_picked(state))
+            if before is None and wanted.shortens(state):
+                run_id = state.run_id
+                reporter.note(f"{run_id} is over; its last lines (all: tflaunch attach --all {run_id}):")
+            view = Follower(state, visits.sessions, where.hostfile, reporter, wanted.of(state), before=before)
+            failures.update(view.attach())
+            progress.settle()
+            yield view
+            if view.lost:
+                view.troubles = _troubles(view, connector, progress, ssh.connect_timeout)
+        view.missed = failures_of(state, failures)
+        if view.missed:
+            reporter.failures(ConnectErrors(view.missed, len(hosts)))
+
+
+def follow_to_the_end(
+    opened: Callable[[Follower | None], AbstractContextManager[Follower]], *, events: bool = True
+) -> tuple[Follower, Outcome | None]:
+    """Follow a run to its end, across new plans; return (the last Follower, how the run ended if that is known).
+
+    opened: opens the run by the plan after that of the Follower that it gets.
+    """
+    with opened(None) as view:
+        outcome = view.follow(events)
+    while outcome is None and view.replanned:
+        with opened(view) as view:
+            outcome = view.follow(events)
+    return view, outcome
+
+
+def tell_end(view: Follower, outcome: Outcome | None, reporter: Reporter) -> int:
+    """Show how a run that was followed to its end has ended, and note it here; return the exit code."""
+    from tflaunch.runs.record import note_end
+
+    for trouble in view.troubles:
+        reporter.warn(trouble)
+    if outcome is None:
+        reporter.warn("no record says how this run ended: its launcher or coordinator is gone")
+        return EXIT_UNCLEAN
+    note_end(outcome)
+    reporter.report(outcome)
+    return outcome.exit_code
+
+
+def _troubles(view: Follower, connector: Connector, progress: Progress, connect_timeout: float) -> list[str]:
+    """Return what is left of the run on hosts whose agent is gone, as far as they answer; raises Stopped."""
+    from tflaunch.runs.states import pick_run
+    from tflaunch.runs.visits import Visits
+
+    visits = Visits(connector, progress)
+    try:
+        with visits.interrupts():
+            visits.open([view.host(name) for name in view.lost], connect_timeout)
+            found = visits.runs(everything=True, only=view.run.run_id).runs
+        return pick_run(view.run.run_id, found).troubles
+    except UsageError:  # no host answered
+        return []
+    finally:
+        visits.close()
+
+
+def _state(visits: Visits, run: str | None, before: Follower | None) -> RunState:
+    """Return the state of the run; raises UsageError if several runs or none match, StopError, Stopped."""
+    from tflaunch.runs.states import pick_run
+
+    deadline = time.monotonic() + REPLAN_S
+    while True:
+        listed = visits.runs(everything=True, only=run or "")  # on some hosts it may have ended
+        state = pick_run(run, listed.runs)
+        if before is None or (state.planned > before.run.planned and state.running):
+            return state
+        if time.monotonic() > deadline:
+            raise StopError(
+                f"{run}: a host was lost, and its launcher has made no new plan within {duration(REPLAN_S)}",
+                f"tflaunch status {run} shows its state",
+            )
+        visits.wait(1.0)
