@@ -16,17 +16,9 @@ _ABOUT = """\
 [Runs from Python](../python.md) begins with examples. A name with a leading underscore may change at any time.
 """
 _OURS = (
-    "run",
-    "make_plan",
-    "load_hosts",
-    "gpus",
-    "runs",
-    "stop",
-    "Run",
-    "StoppedEarly",
-    "HandedOver",
-    "TflaunchError",
-)
+    "run", "make_plan", "load_hosts", "gpus", "runs", "attach", "stop", "fetch", "Run", "Attached",
+    "StoppedEarly", "HandedOver", "NotFollowed", "ConnectErrors", "StopError", "TflaunchError",
+)  # fmt: skip
 _PATHS = re.compile(r"\b(?:tflaunch(?:\.\w+)*|os|pathlib|collections\.abc|typing_extensions)\.(?=[A-Z])")
 
 

@@ -260,11 +260,12 @@ def test_a_program_follows_the_run_of_another_one(program: Program) -> None:
             run.wait()
         except api.NotFollowed as error:
             print(error.exit_code, run.running, len(api.runs(HOSTS, ssh_config=config).runs))
+        api.attach(hosts=HOSTS, ssh_config=config).close()
         run = api.attach(run.id, HOSTS, ssh_config=config)
         next(event for event in run if event["event"] == "log")
         fetched = run.fetch("*.txt", to="results")
         print(seen, fetched.complete, api.fetch(run.id, "*.csv", to="more", ssh_config=config).unmatched)
-        run.stop(grace_s=1)
+        api.attach(hosts=HOSTS, ssh_config=config).stop(grace_s=1)
         kinds = [event["event"] for event in run]
         print(run.id, run.wait().status, run.exit_code, kinds[-1], run)
         try:

@@ -46,7 +46,7 @@ def attach(
 
 
 class Attached(Watched):
-    """A run that another program or command has started, followed in a thread.
+    """A run that another program or command has started, followed in a thread.  `id`: "" until its hosts have said it.
 
     To iterate over it gives its events, from its beginning up to `report`: `started`, `log`, `exited` and so on.  As a
     context it stops following at the end of the block; the run goes on.
@@ -82,6 +82,10 @@ class Attached(Watched):
 
     def stop(self, *, grace_s: float = 10.0) -> None:
         """End the run, as `api.stop` does; `wait` says how it ended."""
+        while not (self.id or self._over.wait(0.05)):  # which run it is, its hosts are being asked
+            pass
+        if not self.id:
+            self.wait()  # raises what is wrong
         config = self._ssh.ssh_config or self._where.known_config
         timeout_s = self._ssh.connect_timeout
         stop_run(self.id, self._where.hostfile, grace_s=grace_s, timeout_s=timeout_s, ssh_config=config)
