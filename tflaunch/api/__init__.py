@@ -101,13 +101,15 @@ _PLACES = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    """Load what is asked for; the command line needs little of it."""
-    if name not in _PLACES:
-        raise AttributeError(f"module 'tflaunch.api' has no attribute {name!r}")
-    value = globals()[name] = getattr(importlib.import_module(_PLACES[name]), name)
-    return value
-
-
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
+
+
+if not TYPE_CHECKING:  # a type checker then finds a name that is not there
+
+    def __getattr__(name: str) -> Any:
+        """Load what is asked for; the command line needs little of it."""
+        if name not in _PLACES:
+            raise AttributeError(f"module 'tflaunch.api' has no attribute {name!r}")
+        value = globals()[name] = getattr(importlib.import_module(_PLACES[name]), name)
+        return value

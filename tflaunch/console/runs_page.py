@@ -35,7 +35,7 @@ def run_lines(found: Listing, sheet: Sheet, now: float) -> list[Text]:
     took = [_took(run) for run in runs]
     columns = [
         Column("run", [Text(run.run_id, "bold") for run in runs], shrink=1, least=_LEAST_RUN),
-        Column("state", [_run_state(run, sheet.marks) for run in runs]),
+        Column("state", [_listed_state(run, sheet.marks) for run in runs]),
         Column("tasks", [Text(_count(run)) for run in runs], right=True),
         Column("hosts", [Text(fold(run.hosts)) for run in runs], drop=3, shrink=2),
         Column(
@@ -84,9 +84,12 @@ def _told(sheet: Sheet, line: Text) -> Text:
 def _run_state(run: RunState, marks: Marks) -> Text:
     style = _RUN_STYLES.get(run.state, "dim")
     mark = {"starting": marks.wait, "running": marks.live, "succeeded": marks.ok, "failed": marks.bad}
-    return Text(
-        f"{mark.get(run.state, '?' if run.state in ('lost', 'unknown') else marks.dot)} {run.state}", style
-    )
+    shown = mark.get(run.state, "?" if run.state in ("lost", "unknown") else marks.dot)
+    return Text(f"{shown} {run.state}", style)
+
+
+def _listed_state(run: RunState, marks: Marks) -> Text:
+    return _run_state(run, marks).append(", detached" if run.alive and run.detached else "", "dim")
 
 
 def _without_name(command: Sequence[str]) -> str:

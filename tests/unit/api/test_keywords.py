@@ -183,3 +183,22 @@ def test_import_of_the_api_costs_nothing_until_it_is_used() -> None:
     assert "tflaunch.api" in loaded
     assert "tflaunch.api." not in loaded
     assert typer == "False", "the API needs no command line"
+
+
+def test_a_type_checker_knows_what_the_api_has(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "from tflaunch import api\n"
+        "run = api.run('hosts.yaml', 'trainer.py', ps=1, env={'A': 'b'})\n"
+        "reveal_type(run.wait().status)\n"
+        "api.run('hosts.yaml', 'trainer.py', workers='many')\n"
+        "api.rnu\n"
+    )
+    words = ("--no-incremental", "--config-file=", "--follow-imports=silent", "mine.py")
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", *words], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert [line.partition(": ")[0] for line in done.stdout.splitlines()[:-1]] == [
+        "mine.py:3",
+        "mine.py:4",
+        "mine.py:5",
+    ], done.stdout

@@ -99,6 +99,14 @@ def test_what_holds_of_a_run_that_lives() -> None:
     assert "unchanged" not in shown(example(), None)
 
 
+def test_the_list_says_which_runs_need_no_launcher() -> None:
+    alive = dataclasses.replace(example(), detached=True)
+    ended = dataclasses.replace(alive, shares=(Share("gpu01", "ended"),))
+    for run, state in ((example(), "● running  "), (alive, "● running, detached  "), (ended, "✗ failed  ")):
+        [_, row, *_] = run_lines(Listing((run,), 0, {}), Screen(), NOW)
+        assert state in row.plain
+
+
 def test_a_run_that_is_over_shows_what_ended_and_how_long_it_took() -> None:
     ended = dataclasses.replace(example(), shares=(Share("gpu01", "ended"),), ended=NOW - 200)
     assert " took 2 h 0 min\n" in shown(ended, None)
