@@ -9,6 +9,9 @@ BY_TF_CONFIG = {
     *MIRRORED, "ParameterServerStrategy", "ParameterServerStrategyV1", "ParameterServerStrategyV2",
     "TFConfigClusterResolver",
 }  # fmt: skip
+# Names of the one task that gives the others work: TensorFlow calls it the coordinator, and its job is `chief`.
+COORDINATES = {"ClusterCoordinator"}
+COORDINATES_IF_TOLD = {"ParameterServerStrategy", "ParameterServerStrategyV2"}  # TensorFlow 2: of a resolver
 OF_ESTIMATOR = {"train_and_evaluate", "RunConfig"}  # they read TF_CONFIG by themselves
 ON_ONE_MACHINE = {"MirroredStrategy", "CentralStorageStrategy", "OneDeviceStrategy"}
 # Names in code that learns of other machines in other ways.
@@ -58,6 +61,15 @@ KNOWN_PACKAGES = {
 # Packages that make options from the names of parameters and fields.
 BY_SIGNATURE = {"fire", "typer"}
 
+# Other names under which trainers have the cluster flags, as far as these are no words for anything else.
+ALSO_CALLED = {
+    "ps_hosts": ("ps_host", "ps_servers", "ps_addresses"),
+    "worker_hosts": ("worker_host", "worker_servers", "worker_addresses"),
+    "chief_hosts": ("chief_host",),
+    "job_name": ("job", "job_type", "task_type"),
+    "task_index": ("task_id", "worker_index", "replica_id", "task_idx", "task_number", "worker_id", "task"),
+}
+
 DEFINES = re.compile(
     r"add_argument|(add_|make_)?option|DEFINE(_\w+)?"
 )  # functions that take the name of an option
@@ -71,7 +83,7 @@ TOLERANT = {
 # Fields of Reading, and the names that set them.
 USES = {
     "tf_config": BY_TF_CONFIG, "mirrored": MIRRORED, "local": ON_ONE_MACHINE, "otherwise": OTHER_CLUSTERS,
-    "framework": FRAMEWORK_NAMES, "strict": STRICT,
+    "framework": FRAMEWORK_NAMES, "strict": STRICT, "coordinates": COORDINATES, "estimator": OF_ESTIMATOR,
 }  # fmt: skip
 PS_NAME = re.compile(r"(?:.*_)?ps(?:_.*)?|.*parameter_?server.*", re.IGNORECASE)
 PS_TEXT = re.compile(r"(?<![a-z0-9])ps(?![a-z0-9])|parameter[_ -]?server", re.IGNORECASE)

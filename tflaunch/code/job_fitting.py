@@ -1,4 +1,4 @@
-"""A job as the text of its program wants it: with cluster flags or without, with ps or without, by which framework.
+"""A job as the text of its program wants it: which flags, by which names, ps or none, a coordinator, which framework.
 
 Only a program that certainly takes no cluster flags gets none, and only one that certainly has no parameter servers
 gets no ps unasked.  Where there is doubt, the job stays as it is, for the classic trainers.  There is doubt about
@@ -9,17 +9,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tflaunch.code.cluster_words import FRAMEWORK_VARIABLES
+from tflaunch.code.cluster_words import ALSO_CALLED, FRAMEWORK_VARIABLES
 from tflaunch.code.program import Program
 from tflaunch.code.program_reading import Reading, read
 from tflaunch.planning.frameworks import OF_THEIR_OWN, started_by
-from tflaunch.protocol.job import PS, JobSpec, Role
+from tflaunch.protocol.job import CHIEF, EVALUATOR, FLAGS, MASTER, PS, TASK_FLAG, JobSpec, Role
 
 
-def fitted(job: JobSpec, program: Program, *, anyway: bool = False) -> JobSpec:
-    """Return `job` with the flags and ps that the text of its program wants, unless the user said which.
+def fitted(job: JobSpec, program: Program, *, anyway: bool = False, done_said: bool = False) -> JobSpec:
+    """Return `job` with the flags, ps and chief that the text of its program wants, unless the user said which.
 
-    The result says what was chosen and why.  `anyway`: pass the flags whatever the program takes.
+    The result says what was chosen and why.  `anyway`: pass the flags whatever the program takes.  `done_said`: the
+    user said whose success ends the run.
     """
     found = read(program, job)
     if job.framework == "auto" and not (found.tf_config or found.flags or found.otherwise):
@@ -28,8 +29,11 @@ def fitted(job: JobSpec, program: Program, *, anyway: bool = False) -> JobSpec:
         job = replace(job, framework=started_by(starts))
     if not anyway and job.flags is not None:
         job = _with_flags(job, found)
+    if job.flags is not None:
+        job = _with_names(job, found)
     if job.role(PS) == Role():  # the user asked for nothing about ps
         job = _with_ps(job, found)
+    job = _with_coordinator(job, found, done_said)
     if found.sets and not (found.flags or found.otherwise):
         hides = f"{found.sets}: that hides the TF_CONFIG that tflaunch gives each task"
         job = replace(job, notes=(*job.notes, hides))
@@ -81,6 +85,50 @@ def _with_ps(job: JobSpec, found: Reading) -> JobSpec:
         return _chosen(job, f"ps are planned, though {without}, because {why}; --ps 0 leaves them out")
     job = replace(job, roles={**job.roles, PS: Role(0)})
     return _chosen(job, f"no ps: {without}, and does not mention them; --ps N starts N")
+
+
+def _with_names(job: JobSpec, found: Reading) -> JobSpec:
+    """The flags by the names under which the program defines them: `--task_id`, `--task-index`."""
+    names = dict(job.flags or {})
+    spelt = {name: found.defines[name] for name in FLAGS if name in found.defines}
+    for name, others in ALSO_CALLED.items():
+        other = next((each for each in others if each in found.defines), None)
+        if name not in spelt and other is not None:
+            spelt[name] = found.defines[other]
+    # Each of these names alone may mean anything else.
+    if not ({"ps_hosts", "worker_hosts"} & spelt.keys() and {"job_name", "task_index"} & spelt.keys()):
+        return job
+    told = []
+    for name, defined in spelt.items():
+        by_user = names.get(name, "") != name or (TASK_FLAG in names and name in ("job_name", "task_index"))
+        if not by_user and defined.what != name:
+            names[name] = defined.what
+            told.append(f"--{defined.what} for --{name} ({defined.where})")
+    if not told:
+        return job
+    job = replace(job, flags=names)
+    return _chosen(
+        job, f"flags have the names that the program defines: {', '.join(told)}; --flag renames them"
+    )
+
+
+def _with_coordinator(job: JobSpec, found: Reading, done_said: bool) -> JobSpec:
+    """A chief where the program needs one to give the others work, and the end of the run when it has succeeded."""
+    if not (found.coordinates and found.resolves) or found.flags or found.estimator or found.sets:
+        return job
+    ps = job.role(PS).count
+    if ps == 0 or (found.mirrored and ps is None):
+        return job
+    why = f"{found.coordinates}: one task, the chief, gives ps and workers their work"
+    if job.role(CHIEF).count is None and not job.others.keys() - {EVALUATOR}:
+        # It computes nothing itself: all GPUs are the workers'.
+        job = replace(job, roles={**job.roles, CHIEF: replace(job.role(CHIEF), count=1, gpus=0)})
+        job = _chosen(job, f"a chief is added, without GPUs: {why}; --job chief=0 adds none")
+    if not done_said and job.done == "workers" and {CHIEF, MASTER} & job.others.keys():
+        job = _chosen(
+            replace(job, done="chief"), "the run ends when the chief is done; --done says otherwise"
+        )
+    return job
 
 
 def _chosen(job: JobSpec, choice: str) -> JobSpec:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from tflaunch.code.cluster_words import (
     ARGV,
     BY_SIGNATURE,
+    COORDINATES_IF_TOLD,
     DEFINES,
     DEFINES_ONLY,
     FRAMEWORK_NAMES,
@@ -68,6 +69,11 @@ class Reading:
     any_flags: Found | None = None  # it takes, or may take, flags that it does not name
     strict: Found | None = None  # it refuses flags that it does not name
     argv: Found | None = None  # sys.argv as a whole
+    coordinates: Found | None = None  # one of its tasks gives the others work
+    resolves: Found | None = None  # it finds out by TF_CONFIG which task it is, whatever strategy it uses
+    estimator: Found | None = None  # tf.estimator
+    # The flags that it defines, as they are written there: without dashes in front, `_` for `-` -> (name, where).
+    defines: dict[str, Found] = field(default_factory=dict)
 
     @property
     def doubt(self) -> Found | None:
@@ -220,6 +226,7 @@ class _Reader:
         self._flag_in(text, line)
         if "TF_CONFIG" in text:
             self._found("tf_config", "reads TF_CONFIG", line)
+            self._found("resolves", "reads TF_CONFIG", line)
         if text in FRAMEWORK_VARIABLES:
             self._found("framework", f"reads {text}", line)
         if VARIABLE_OF_OTHERS.fullmatch(text):
@@ -253,6 +260,8 @@ class _Reader:
         for kind, known in USES.items():
             if name in known:
                 self._found(kind, f"uses {name}", line)
+        if name == "TFConfigClusterResolver":
+            self._found("resolves", f"uses {name}", line)
         if name in TOLERANT:
             self._found("any_flags", f"takes options that it does not know ({name})", line)
         if PS_NAME.fullmatch(name):
@@ -312,6 +321,8 @@ class _Reader:
 
     def _call(self, node: ast.Call, line: int) -> None:
         called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        if called in COORDINATES_IF_TOLD and (node.args or node.keywords) and "v1" not in _chain(node.func):
+            self._found("coordinates", f"uses {called}", line)
         if called == "FLAGS":  # absl's, of words
             self._found("strict", "uses absl.flags", line)
         if called == "len" and node.args and _is_argv(node.args[0]):
@@ -320,12 +331,22 @@ class _Reader:
             self.seen.add(id(node.func))
             first = node.args[:1] if called.startswith("DEFINE") else node.args
             named = [word.value for word in node.keywords if word.arg == "name"]
+            self._defined(called, [*first, *named], line)
             if not all(isinstance(name, ast.Constant) for name in [*first, *named]):
                 self._found("any_flags", "makes the names of its flags when it runs", line)
         elif called in DYNAMIC and node.args and not isinstance(node.args[0], ast.Constant):
             self._found("hidden", "imports what has no name before it runs", line)
         elif called in RUNS_FILES:
             self._found("hidden", f"runs what cannot be read here ({called})", line)
+
+    def _defined(self, called: str, names: list[ast.expr], line: int) -> None:
+        """Note the flags that a call defines: absl's have no dashes there, those of argparse and click have two."""
+        for node in names:
+            if not isinstance(node, ast.Constant) or not isinstance(node.value, str):
+                continue
+            name = node.value.lstrip("-")
+            if called.startswith("DEFINE") or node.value.startswith("--"):
+                self.reading.defines.setdefault(_plain(name), Found(name, f"{self.path}:{line}"))
 
 
 def _is_argv(node: ast.AST) -> bool:

@@ -93,6 +93,8 @@ class Watched:
     serves: bool = (
         False  # the tasks are servers that run no program (`tflaunch up`): they may be idle for ever
     )
+    # Nothing but `stop` ends the run (--done never): a server may wait for work for ever.
+    endless: bool = False
     require_gpu: bool = False
     stop_on_nan: bool = False
 

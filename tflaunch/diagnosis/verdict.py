@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from tflaunch.diagnosis.rule import names_of
+from tflaunch.diagnosis.rule import names_of, trains
 from tflaunch.diagnosis.standing import FOR_PEERS, OWN_THREADS
 
 if TYPE_CHECKING:
@@ -29,6 +29,10 @@ SPAWN = (
 )
 CHIEFLESS = (
     "for the program none of them is the chief; one must be: is_chief=(task_index == 0), with an init_op"
+)
+COORDINATOR = (
+    "add --chief --done chief, where the program's coordinator is the chief (ParameterServerStrategy); where a worker"
+    " should train, look whether it is told that it is a ps"
 )
 REPLICAS = (
     "with SyncReplicasOptimizer a step needs replicas_to_aggregate gradients: no more than there are workers that"
@@ -98,7 +102,7 @@ class Court:
         """When all trainers stand still, or wait for a few that compute."""
         working = {name: seen for name, seen in self._seen.items() if seen.stand.kind != "serves"}
         if not working:
-            return None  # servers that nobody asks for anything
+            return self._all_serve()
         if len(self._watched.places) == 1 and all(map(_is_server, working.values())):
             return None
         waiting = {name for name, seen in working.items() if seen.stand.kind in FOR_PEERS}
@@ -116,6 +120,20 @@ class Court:
         if len(working) > 1 and len(culprits) == len(working):
             return self._none_waits(working)
         return self._odd(culprits, sorted(set(self._seen) - set(culprits), key=_order))
+
+    def _all_serve(self) -> Verdict | None:
+        """Servers that nobody asks for anything: the task that should is not there, or a server itself."""
+        tasks = list(self._watched.places)
+        alone = all(trains(task) or task.startswith(("ps/", "evaluator/")) for task in tasks)
+        if self._watched.endless or len(tasks) == 1 or not alone:
+            return None  # a server that others use; a task of the user's own may give them work
+        who = f"every task is a server ({names_of(sorted(tasks, key=_order))})"
+        text = f"{who} and has waited {self._waited} for work; none is the coordinator, which gives it: "
+        chief = next((task for task in tasks if task in ("chief/0", "master/0")), "")
+        text += f"{chief} must be it, and not call server.join()" if chief else COORDINATOR
+        # Once somebody from outside has connected, he may come again.
+        sure = not self._met and not any(seen.strangers for seen in self._seen.values())
+        return Verdict((), text, sure)
 
     def of_one(self, name: str) -> Verdict | None:
         """When one task stands still while its peers go on."""

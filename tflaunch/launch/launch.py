@@ -399,6 +399,7 @@ def make_ready(
         **request.watch,
         "gpus": {str(task.id): list(task.gpus) for task in plan.tasks if task.gpus},
         "serves": serves,
+        "endless": request.job.done == "never",
     }
     return Watchdog(places, names, request.limits_s, settings)
 

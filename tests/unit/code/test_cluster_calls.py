@@ -15,7 +15,7 @@ from tflaunch.code.imports import modules
 from tflaunch.code.job_fitting import fitted
 from tflaunch.code.program import find_program
 from tflaunch.code.program_reading import faults
-from tflaunch.protocol.job import PS, WORKER, JobSpec, Role
+from tflaunch.protocol.job import CHIEF, FLAGS, PS, WORKER, JobSpec, Role
 
 EXAMPLES = ROOT / "examples"
 
@@ -138,11 +138,11 @@ def fit(
     **job: Any,
 ) -> JobSpec:
     """What becomes of a job whose program is `target` of these files."""
-    anyway = job.pop("anyway", False)
+    anyway, done_said = job.pop("anyway", False), job.pop("done_said", False)
     made = {"trainer.py": files} if isinstance(files, str) else files
     home = grow(tmp_path / "code", {name: textwrap.dedent(text) for name, text in made.items()})
     program = find_program(target, module, home, code_dir)
-    return fitted(JobSpec(program.argv, **job), program, anyway=anyway)
+    return fitted(JobSpec(program.argv, **job), program, anyway=anyway, done_said=done_said)
 
 
 def chosen(job: JobSpec) -> tuple[bool, bool]:
@@ -458,6 +458,117 @@ def test_who_knows_nothing_of_others_trains_alone(tmp_path: Path, text: str, alo
     told = f"each of 2 workers, and each ps, trains alone: {alone}; {words} starts one"
     assert several == ((told,) if alone else ())
     assert plan(job, facts("g1")).notes == job.notes
+
+
+# ---- a coordinator
+
+
+def chief_of(job: JobSpec) -> tuple[int | None, Any, str]:
+    return job.role(CHIEF).count, job.role(CHIEF).gpus, job.done
+
+
+def test_a_program_with_a_coordinator_gets_a_chief_that_ends_the_run(tmp_path: Path) -> None:
+    two = {PS: Role(2), WORKER: Role(2)}
+    job = fit(tmp_path / "1", COORDINATOR, roles=two)
+    assert chief_of(job) == (1, 0, "chief")
+    line = next(
+        n for n, text in enumerate(COORDINATOR.split("\n"), 1) if " = tf.distribute.Parameter" in text
+    )
+    uses = f"trainer.py:{line} uses ParameterServerStrategy: one task, the chief, gives ps and workers their work"
+    assert job.choices[-2:] == (
+        f"a chief is added, without GPUs: {uses}; --job chief=0 adds none",
+        "the run ends when the chief is done; --done says otherwise",
+    )
+    planned = plan(job, facts("g1"), facts("g2"))
+    assert {"chief/0", "ps/1", "worker/1"} <= {str(task.id) for task in planned.tasks}
+    assert chief_of(fit(tmp_path / "2", COORDINATOR, roles=two, done_said=True)) == (1, 0, "workers")
+    mine = {**two, CHIEF: Role(1)}
+    assert chief_of(fit(tmp_path / "3", COORDINATOR, roles=mine)) == (1, None, "chief")
+    assert chief_of(fit(tmp_path / "4", COORDINATOR)) == (1, 0, "chief")
+    keras = COORDINATOR.replace("coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)", "")
+    assert chief_of(fit(tmp_path / "5", keras, roles=two)) == (1, 0, "chief")
+
+
+@pytest.mark.parametrize(
+    ("text", "roles"),
+    [
+        (COORDINATOR, {PS: Role(0)}),
+        (COORDINATOR, {CHIEF: Role(0)}),
+        (COORDINATOR, {"coordinator": Role(1)}),
+        (COORDINATOR.replace("--epochs", "--ps_hosts"), {PS: Role(1)}),
+        (COORDINATOR.replace("TFConfigClusterResolver", "SimpleClusterResolver"), {PS: Role(1)}),
+        (COORDINATOR + "import tensorflow as tf\ntf.distribute.MultiWorkerMirroredStrategy()\n", {}),
+        (
+            "import tensorflow as tf\ns = tf.compat.v1.distribute.experimental.ParameterServerStrategy(None)\n"
+            "print('TF_CONFIG')\n",
+            {PS: Role(1)},
+        ),
+        (ESTIMATOR + "s = tf.distribute.experimental.ParameterServerStrategy()\n", {PS: Role(1)}),
+    ],
+)
+def test_no_chief_is_added_where_the_program_may_do_without(
+    tmp_path: Path, text: str, roles: dict[str, Role]
+) -> None:
+    job = fit(tmp_path, text, roles=roles)
+    assert not job.role(CHIEF).count
+    assert job.done == "workers"
+
+
+# ---- flags by other names
+
+
+def defining(*names: str) -> str:
+    lines = "".join(f"parser.add_argument({name!r})\n" for name in names)
+    return ARGPARSE.replace('parser.add_argument("--epochs", type=int, default=3)\n', lines)
+
+
+@pytest.mark.parametrize(
+    ("text", "changed"),
+    [
+        (
+            defining("--ps_hosts", "--worker_hosts", "--job_name", "--task_id"),
+            {"task_index": "task_id"},
+        ),
+        (
+            defining("--ps_host", "--worker_host", "--job", "--replica_id"),
+            {
+                "ps_hosts": "ps_host",
+                "worker_hosts": "worker_host",
+                "job_name": "job",
+                "task_index": "replica_id",
+            },
+        ),
+        (
+            defining("--ps-hosts", "--worker-hosts", "--job-name", "--task-index"),
+            {
+                "ps_hosts": "ps-hosts",
+                "worker_hosts": "worker-hosts",
+                "job_name": "job-name",
+                "task_index": "task-index",
+            },
+        ),
+        (CLASSIC.replace("task_index", "worker_index"), {"task_index": "worker_index"}),
+        (CLASSIC, {}),
+        (defining("--ps_hosts", "--worker_hosts", "--job_name", "--task_index", "--task"), {}),
+        (defining("--task", "--job"), {}),  # of a task of another kind
+        (defining("--worker_hosts", "--model"), {}),
+    ],
+)
+def test_flags_have_the_names_that_the_program_defines(
+    tmp_path: Path, text: str, changed: dict[str, str]
+) -> None:
+    job = fit(tmp_path, text)
+    assert job.flags == {**FLAGS, **changed}
+    told = " ".join(each for each in job.choices if "flags have the names" in each)
+    assert all(f"--{theirs} for --{ours} (trainer.py:" in told for ours, theirs in changed.items())
+
+
+def test_names_that_the_user_gives_win(tmp_path: Path) -> None:
+    text = defining("--ps_host", "--worker_hosts", "--job_name", "--task_id")
+    mine = {**FLAGS, "task_index": "mine"}
+    assert fit(tmp_path / "1", text, flags=mine).flags == {**mine, "ps_hosts": "ps_host"}
+    both = {**FLAGS, "task": "job"}
+    assert fit(tmp_path / "2", text, flags=both).flags == {**both, "ps_hosts": "ps_host"}
 
 
 def test_a_tf_config_that_the_program_sets_is_told(tmp_path: Path) -> None:

@@ -537,10 +537,38 @@ def test_a_single_task_that_serves_notebooks() -> None:
     assert "poll" in one(scene.on(200)), "it does not serve, and nobody answers it"
 
 
-def test_servers_that_nobody_asks_for_anything() -> None:
+def test_servers_all_and_no_coordinator() -> None:
     scene = Scene("ps/0", "worker/0", "worker/1")
     for task in scene.looks:
         scene.stands(task, at(6, "main", *IN_JOIN))
+    scene.bytes_s = dict.fromkeys(scene.looks, 0.0)
+    text = one(scene.on(90))
+    assert text.startswith("every task is a server (ps/0, worker/0, worker/1) and has waited ")
+    assert "add --chief --done chief" in text
+
+
+def test_a_chief_that_is_a_server_like_all_others() -> None:
+    scene = Scene("chief/0", "ps/0", "worker/0")
+    for task in scene.looks:
+        scene.stands(task, at(6, "main", *IN_JOIN))
+    scene.bytes_s = dict.fromkeys(scene.looks, 0.0)
+    assert "chief/0 must be it, and not call server.join()" in one(scene.on(90))
+
+
+@pytest.mark.parametrize(
+    ("tasks", "watched"),
+    [
+        (("ps/0", "worker/0"), {"endless": True}),
+        (("ps/0", "worker/0"), {"serves": True}),
+        (("worker/0",), {}),
+        (("worker/0", "client/0"), {}),
+    ],
+)
+def test_servers_that_nobody_asks_for_anything(tasks: tuple[str, ...], watched: dict[str, bool]) -> None:
+    scene = Scene(*tasks, **watched)
+    for task in tasks:
+        scene.stands(task, at(6, "main", *IN_JOIN))
+    scene.bytes_s = dict.fromkeys(scene.looks, 0.0)
     assert scene.on(900) == []
 
 
@@ -560,11 +588,11 @@ def test_programs_that_serve_and_whose_stacks_are_known_only_once() -> None:
     scene = Scene("ps/0", "worker/0", "worker/1")
     for _ in range(4):
         for task in scene.looks:
-            scene.stands(task, at(6, "main", *IN_JOIN))
-        assert scene.on(150) == []
-        for task in scene.looks:
             scene.cores[task], scene.bytes_s[task] = 0.9, 50_000.0
         assert scene.on(30) == []
+        for task in scene.looks:
+            scene.stands(task, at(6, "main", *IN_JOIN))
+        assert scene.on(150) == []
 
 
 def test_one_worker_that_sleeps_has_much_time() -> None:

@@ -107,6 +107,7 @@ class LogOptions:
 class DoneChoice(str, Enum):
     """Values of --done."""
 
+    auto = "auto"
     chief = "chief"
     workers = "workers"
     all = "all"
@@ -148,7 +149,11 @@ class EndOptions:
 
     panel = "The end"
 
-    done: DoneChoice = option(DoneChoice.workers, help="Which tasks end the run when they succeed.")
+    done: DoneChoice = option(
+        DoneChoice.auto,
+        help="Which tasks end the run when they succeed; auto: the workers, but the chief where the program's "
+        "text says that it coordinates.",
+    )
     grace: float = option(
         10.0,
         parser=time_parser(),

@@ -27,14 +27,14 @@ from tflaunch.protocol.job import CHIEF, EVALUATOR, FLAGS, PS, TASK_FLAG, WORKER
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from tflaunch.api.options.job_groups import ProgramOptions, RestartOptions
+    from tflaunch.api.options.job_groups import RestartOptions
     from tflaunch.api.options.of_run import RunOptions
     from tflaunch.console.reporter import Reporter
     from tflaunch.hosts import Hostfile
     from tflaunch.inputs.job_file import JobFile
     from tflaunch.launch.request import Request
     from tflaunch.lifecycle.states import Restarts
-    from tflaunch.protocol.job import Framework, RestartPolicy
+    from tflaunch.protocol.job import Done, Framework, RestartPolicy
 
 
 JOBS = (PS, WORKER, CHIEF)
@@ -82,7 +82,7 @@ def request_of(
         dry_run=start.dry_run,
         of_roles={name: role.program for name, role in roles.items() if role.program},
     )
-    job = with_choices(_with_program(job, code, hostfile, options.program))
+    job = with_choices(_with_program(job, code, hostfile, options))
     return Request(
         run_id=new_run_id((start.name and check_name(start.name)) or code.stem),
         job=job,
@@ -139,6 +139,7 @@ def _job(options: RunOptions, roles: Mapping[str, Role], file: JobFile) -> JobSp
     flags = options.program.flags
     if framework in OF_THEIR_OWN and not options.program.flag and flags is None:
         flags = False
+    done = cast("Done", options.end.done.value.replace("auto", "workers"))
     return JobSpec(
         (),
         args=tuple(options.what.arguments),
@@ -149,12 +150,12 @@ def _job(options: RunOptions, roles: Mapping[str, Role], file: JobFile) -> JobSp
         flags=None if flags is False else _flags(options.program.flag, roles),
         flag_style=options.program.flag_style.value,
         empty_flags=not options.program.no_empty_flags,
-        done=options.end.done.value,
+        done=done,
         mix_models=options.gpus.mix_models,
     )
 
 
-def _with_program(job: JobSpec, code: TrainerCode, hostfile: Hostfile, options: ProgramOptions) -> JobSpec:
+def _with_program(job: JobSpec, code: TrainerCode, hostfile: Hostfile, options: RunOptions) -> JobSpec:
     """Return the job with its program, started as the program's source asks for, where that is known."""
     from tflaunch.code.job_fitting import fitted, with_program
 
@@ -165,8 +166,9 @@ def _with_program(job: JobSpec, code: TrainerCode, hostfile: Hostfile, options: 
     elsewhere = any(host.workdir is not None for host in hostfile.hosts)  # where the source may differ
     if code.program is None or elsewhere:
         return job
-    said = options.flags or options.flag or options.flag_style.value != "equals"
-    return fitted(job, code.program, anyway=bool(said))
+    program = options.program
+    said = program.flags or program.flag or program.flag_style.value != "equals"
+    return fitted(job, code.program, anyway=bool(said), done_said=options.end.done.value != "auto")
 
 
 def _restarts(options: RestartOptions, roles: Mapping[str, Role]) -> Restarts:
