@@ -84,6 +84,7 @@ TOLERANT = {
 USES = {
     "tf_config": BY_TF_CONFIG, "mirrored": MIRRORED, "local": ON_ONE_MACHINE, "otherwise": OTHER_CLUSTERS,
     "framework": FRAMEWORK_NAMES, "strict": STRICT, "coordinates": COORDINATES, "estimator": OF_ESTIMATOR,
+    "distributed": MIRRORED | COORDINATES_IF_TOLD,
 }  # fmt: skip
 PS_NAME = re.compile(r"(?:.*_)?ps(?:_.*)?|.*parameter_?server.*", re.IGNORECASE)
 PS_TEXT = re.compile(r"(?<![a-z0-9])ps(?![a-z0-9])|parameter[_ -]?server", re.IGNORECASE)

@@ -34,6 +34,9 @@ def fitted(job: JobSpec, program: Program, *, anyway: bool = False, done_said: b
     if job.role(PS) == Role():  # the user asked for nothing about ps
         job = _with_ps(job, found)
     job = _with_coordinator(job, found, done_said)
+    if found.distributed and found.compiles and found.fits and not (found.keras_chosen or found.estimator):
+        strategy = found.distributed.what.rpartition(" ")[2]
+        job = replace(job, keras_fit=f"fit under {strategy} ({found.fits.where})")
     if found.sets and not (found.flags or found.otherwise):
         hides = f"{found.sets}: that hides the TF_CONFIG that tflaunch gives each task"
         job = replace(job, notes=(*job.notes, hides))

@@ -72,6 +72,10 @@ class Reading:
     coordinates: Found | None = None  # one of its tasks gives the others work
     resolves: Found | None = None  # it finds out by TF_CONFIG which task it is, whatever strategy it uses
     estimator: Found | None = None  # tf.estimator
+    distributed: Found | None = None  # a strategy of TensorFlow's over several machines
+    compiles: Found | None = None  # Keras's `compile`
+    fits: Found | None = None  # Keras's `fit`, or what any other library calls so
+    keras_chosen: Found | None = None  # it says itself which Keras it wants
     # The flags that it defines, as they are written there: without dashes in front, `_` for `-` -> (name, where).
     defines: dict[str, Found] = field(default_factory=dict)
 
@@ -177,6 +181,8 @@ class _Reader:
     def _import(self, name: str, line: int) -> None:
         top = name.partition(".")[0]
         self.signatures |= top in BY_SIGNATURE
+        if top == "tf_keras":
+            self._found("keras_chosen", "imports tf_keras", line)
         if top in LEARNING:
             self._found("learns", f"imports {top}", line)
         if top in FRAMEWORK_PACKAGES:
@@ -224,6 +230,8 @@ class _Reader:
 
     def _text(self, text: str, line: int) -> None:
         self._flag_in(text, line)
+        if "TF_USE_LEGACY_KERAS" in text:
+            self._found("keras_chosen", "sets TF_USE_LEGACY_KERAS", line)
         if "TF_CONFIG" in text:
             self._found("tf_config", "reads TF_CONFIG", line)
             self._found("resolves", "reads TF_CONFIG", line)
@@ -321,6 +329,11 @@ class _Reader:
 
     def _call(self, node: ast.Call, line: int) -> None:
         called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        if isinstance(node.func, ast.Attribute):
+            if called == "fit":
+                self._found("fits", "calls fit", line)
+            elif called == "compile" and {"optimizer", "loss"} & {word.arg for word in node.keywords}:
+                self._found("compiles", "calls compile", line)
         if called in COORDINATES_IF_TOLD and (node.args or node.keywords) and "v1" not in _chain(node.func):
             self._found("coordinates", f"uses {called}", line)
         if called == "FLAGS":  # absl's, of words

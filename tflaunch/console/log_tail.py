@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -20,12 +21,28 @@ if TYPE_CHECKING:
 
 TAIL_LINES = 30
 WORDS = 1000  # lines in which a known cause is looked for
+ROWS = 3  # so many lines of numbers in a row are shown; more are rows of an array, of no use to a reader
+_OF_NUMBERS = frozenset(" \t[](){},.:;+-0123456789eE")
 
 
 def tail_lines(data: bytes, most: int = TAIL_LINES) -> list[str]:
-    """Return the last lines of a log, made safe to show."""
+    """Return the last lines of a log, made safe to show; of the rows of an array only how many there are."""
     assembler = LineAssembler()
-    return (assembler.feed(data) + assembler.end()).split("\n")[:-1][-most:]
+    lines = (assembler.feed(data) + assembler.end()).split("\n")[:-1]
+    return _without_rows(lines)[-most:]
+
+
+def _without_rows(lines: Sequence[str]) -> list[str]:
+    found: list[str] = []
+    for numbers, of_it in itertools.groupby(lines, _is_row):
+        rows = list(of_it)
+        found += [f"… {len(rows)} lines of numbers"] if numbers and len(rows) > ROWS else rows
+    return found
+
+
+def _is_row(line: str) -> bool:
+    """Whether a line shows nothing but numbers, as `numpy` and TensorFlow write the rows of an array."""
+    return _OF_NUMBERS.issuperset(line) and any(map(line.__contains__, "0123456789.")) and line[:1] in " [\t"
 
 
 def error_of(exit: TaskExit, record: str = "") -> str:

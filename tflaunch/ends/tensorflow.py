@@ -12,6 +12,15 @@ _TEMP = (
     "to one path: give it a directory that all hosts share, and let only the chief name the real one (other workers a "
     "path of their own)"
 )
+KERAS_2 = (
+    "use Keras 2 (tf_keras in --requirements, and --env TF_USE_LEGACY_KERAS=1), or a training loop of your own "
+    "(strategy.run)"
+)
+_KERAS_3 = f"Keras 3 has no fit under MultiWorkerMirroredStrategy and ParameterServerStrategy: {KERAS_2}"
+_PER_WORKER = (
+    f"with Keras's fit: {_KERAS_3}; in a loop of your own: give the dataset to "
+    "coordinator.create_per_worker_dataset()"
+)
 _NO_PS = "MultiWorkerMirroredStrategy takes no parameter servers: --ps 0"
 _SHAPE = (
     "shapes do not fit together at {place}: the data or a layer has other sizes than the program expects; print the "
@@ -40,6 +49,8 @@ _DEVICE = (
 _INDEX = "a label or index is outside of its range at {place}: the classes of the model (its last layer, depth) are fewer than the labels, or labels begin with 1"
 
 RULES = (
+    Rule(r"Attempt to convert a value \(PerReplica:|distribute\.values\.PerReplica'>\) to a Tensor", _KERAS_3),
+    Rule(r"pass this dataset to ClusterCoordinator\.create_per_worker_dataset", _PER_WORKER),
     Rule(r"There is no id for task_type 'ps'", _NO_PS),
     Rule(r"`task_id` (\d{1,6}) exceeds the maximum id of (\w{1,20})|Task (\d{1,6}) was not defined in job", "the program builds a cluster with fewer tasks than it is started as: take it from TF_CONFIG or the flags, with nothing hard-coded"),
     Rule(r"There must be at least one (ps|worker|chief)|must have (?:at least )?one (ps|worker|chief)", "the program's strategy wants a {0}: ParameterServerStrategy needs --ps 1 or more, --workers and --chief"),

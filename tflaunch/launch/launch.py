@@ -390,6 +390,7 @@ def make_ready(
         dial_key=dial_key,
         programs=_programs_to_read(request),
         stacks=request.watch.get("stacks", True),
+        keras_fit=request.job.keras_fit,
     )
     names = starter.dial_all(plan, dial_key) if dial_key else {}
     places = {

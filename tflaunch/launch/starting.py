@@ -86,13 +86,15 @@ class Starter:
         dial_key: str = "",
         programs: Mapping[str, Mapping[str, str] | None] | None = None,
         stacks: bool = True,
+        keras_fit: str = "",
     ) -> None:
         """Make every task ready, so that all can start in the same moment; `entrust` may follow only if `detached`.
 
         `about` is what every host keeps of the whole run (tflaunch.runs.listing).  With `dial_key`, the ports of the
         tasks answer `dial_all` from now until the release.  Every interpreter of the tasks must be able to read its
         program: `programs` maps a job to a file of the code (Bundle.reading), "" all other jobs.  Without `stacks`,
-        nothing is prepared by which the tasks tell their stacks while they run.  Raises LaunchError, Stopped.
+        nothing is prepared by which the tasks tell their stacks while they run.  `keras_fit` is what the program calls
+        and Keras 3 cannot do (JobSpec): this warns of hosts that have Keras 3.  Raises LaunchError, Stopped.
         """
         tasks_of: dict[str, list[dict[str, object]]] = {}
         ports_of: dict[str, list[int]] = {}
@@ -113,6 +115,7 @@ class Starter:
                 "about": about,
                 "dial_key": dial_key,
                 **({"programs": programs} if programs else {}),
+                **({"keras": True} if keras_fit else {}),
             }
             for name, tasks in tasks_of.items()
         }
@@ -129,7 +132,7 @@ class Starter:
             }
         for name in wanted.keys() & self.moves.requests.keys():
             wanted[name]["moves"] = self.moves.to_wire(name, stacks=stacks)
-        self._stage(wanted, timeout_s)
+        self._warn_of_keras(keras_fit, self._stage(wanted, timeout_s))
 
     def stage_none(
         self,
@@ -157,12 +160,24 @@ class Starter:
         }
         self._stage(wanted, timeout_s)
 
-    def _stage(self, wanted: Mapping[str, Mapping[str, Any]], timeout_s: float) -> None:
+    def _warn_of_keras(self, keras_fit: str, said: Mapping[str, Message]) -> None:
+        from tflaunch.ends.tensorflow import KERAS_2
+
+        hosts: dict[str, list[str]] = {}
+        for name, message in said.items():
+            if version := message.fields.get("keras"):
+                hosts.setdefault(printable(version), []).append(name)
+        for version, names in hosts.items():
+            self._watcher.warn(f"{fold(names)}: Keras {version} has no {keras_fit}; {KERAS_2}")
+
+    def _stage(self, wanted: Mapping[str, Mapping[str, Any]], timeout_s: float) -> dict[str, Message]:
         """Send each host its `stage`; where the code that it keeps is damaged, ship it again, then `stage`."""
+        staged: dict[str, Message] = {}
         while wanted:
             for name, fields in wanted.items():
                 self._sessions.send([name], "stage", **fields)
-            _, failures = self._sessions.gather("staged", wanted, timeout_s, "staging")
+            said, failures = self._sessions.gather("staged", wanted, timeout_s, "staging")
+            staged |= said
             damaged = {name: error for name, error in failures.items() if isinstance(error, Damaged)}
             self._refuse({name: error for name, error in failures.items() if name not in damaged})
             for reason in sorted({error.message for error in damaged.values()}):
@@ -172,6 +187,7 @@ class Starter:
                 bundle, ship_s = self._shipped
                 self.ship(bundle, damaged, ship_s)
             wanted = {name: wanted[name] for name in damaged}
+        return staged
 
     def dial_all(self, plan: ClusterPlan, key: str) -> dict[str, list[str]]:
         """Have all hosts dial, at once, every port that their tasks will dial (see tflaunch.planning.dial_check).

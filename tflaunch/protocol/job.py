@@ -181,6 +181,9 @@ class JobSpec:
     choices: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     alone: str = ""  # why workers of this program do not work together; "": they do, or that is not known
+    keras_fit: str = (
+        ""  # what Keras 3 cannot do, and the program's text calls: `fit under STRATEGY (FILE:LINE)`
+    )
     mix_models: bool = False  # workers may get GPUs of several models
 
     def role(self, job: str) -> Role:

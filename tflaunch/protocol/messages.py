@@ -316,7 +316,7 @@ FROM_AGENT = dict(
     code={"have": a_flag, "lacks": or_null([a_whole_number])},
     preparing={"line": a_word},
     prepared={"made": a_flag, "seconds": a_time},
-    staged={},
+    staged={"?keras": a_word},
     dialled={
         "results": [OneOf(a_time, (a_word, a_text))],
         "addresses": Each(a_word, [an_address]),
@@ -477,6 +477,7 @@ TO_AGENT = dict(
         "door": a_flag,
         "?about": Each(a_word, anything),
         "?programs": Each(a_word, or_null({"file": a_path, "read_by": a_word})),
+        "?keras": a_flag,
         "?dial_key": a_word,
         "?passing": a_flag,
         "?moves": {

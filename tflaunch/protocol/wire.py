@@ -29,6 +29,7 @@ sends MAGIC, so that what a login shell prints can be told from the frames.
                                                            programs: job ("": all others) -> the file of the code that
                                                            its tasks' Python must be able to read, `read_by` the
                                                            launcher's (3.11, or ""); null: Python does not read it;
+                                                           keras: say which Keras 3 the program gets, if any;
                                                            moves: requests for the case that hosts are lost
                                                            (tflaunch.protocol.moves);
                                                            (`failed` with again: send `code` and what is lacking now,
@@ -96,7 +97,7 @@ sends MAGIC, so that what a login shell prints can be told from the frames.
                                                            manifest; null: send the manifest itself
     preparing {line}                                       the last line of what installs there, until `prepared`
     prepared {made, seconds}                               made: it was not there before
-    staged   {}
+    staged   {keras}                                       the version of Keras 3 there, if `stage` asked for it
     dialled  {results: [ms | [verdict, detail]], addresses: {name: [address]}, ways}   see tflaunch.protocol.dialling
     pushed   {bytes, seconds, rtt_ms, lost, failed}        what arrived in that time; failed: [verdict, detail] | null
     looked   {tasks: {task: {...}}, gpus, gpus_age_s, fabrics}   see tflaunch.agent.tasks.look and gpus.use

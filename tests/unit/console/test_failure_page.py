@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
+from tests.support import ROOT
 from tests.support.endings import FAILED, FAILURES, PLAN
 from tests.support.screen import PS0, W0, W1, Reader, on_terminal, pipe, plain, shown, terminal
+from tflaunch.console.log_tail import tail_lines
 from tflaunch.console.reporter import Reporter, open_reporter
 from tflaunch.protocol.errors import (
     ConnectError,
@@ -297,3 +299,15 @@ def test_a_hint_breaks_between_words_only() -> None:
     lines = plain(on_terminal(lambda reporter: reporter.error(PlanError("no", hint)), columns=60))
     assert " ".join(" ".join(lines).split()) == f"✗ no → {hint}"
     assert max(map(len, lines)) <= 60
+
+
+def test_the_rows_of_an_array_are_counted_and_not_quoted() -> None:
+    log = (ROOT / "tests/unit/ends/logs/keras_per_replica.log").read_bytes()
+    lines = tail_lines(log)
+    at = lines.index("  0: <tf.Tensor: shape=(32, 784), dtype=float32, numpy=")
+    assert lines[at + 2 : at + 4] == [
+        "… 11 lines of numbers",
+        "        0.2786842 ]], shape=(32, 784), dtype=float32)>",
+    ]
+    few = "step 1\n 0.5\n 0.25\n[1, 2]\nstep 2\n"
+    assert tail_lines(few.encode()) == few.split("\n")[:-1]

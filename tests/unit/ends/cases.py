@@ -4,6 +4,8 @@ from __future__ import annotations
 
 # name of the log -> (exit code or signal, a part of the advice, whether it names a cause)
 CASES: dict[str, tuple[int | str, str, bool]] = {
+    'keras_per_replica': (1, 'Keras 3 has no fit under MultiWorkerMirroredStrategy and', True),
+    'keras_coordinator': (1, "with Keras's fit: Keras 3 has no fit under", True),
     'podman_cdi': (126, 'podman on gpu02 knows no GPU GPU-1234: there is no CDI file that names it', True),
     'write_nowhere': (1, "worker/1 writes out/model.txt, and its directory is not there on gpu02", True),
     'numpy_save_nowhere': (1, "worker/1 writes out/a.npy, and its directory is not there on gpu02", True),

@@ -4,6 +4,7 @@ staging      the launcher's messages about tasks: prepare, stage, release, add, 
 team         all tasks of the run; each exit goes to the journal
 task         one task: a shell that waits at a gate, then the program
 shell        the file of shell in front of a program: its variables and its setup
+keras        whether the program of the tasks gets Keras 3
 syntax       whether the Python of the tasks can parse their program
 prepare      a virtual environment or an image, before the tasks can be staged
 environment  virtual environments, made once for each requirements file and Python

@@ -86,8 +86,9 @@ class Staging:
         tasks = self._with_setup(message["tasks"])
         self._moves = message.fields.pop("moves", {})
         self._directory.write("plan.json", dict(message.fields, tasks=tasks))
+        asks_keras = message.fields.get("keras", False)
         if message["code"] is None:
-            self._team.stage(tasks, message["attempt"])
+            self._team.stage(tasks, message["attempt"], asks_keras=asks_keras)
             return
         from tflaunch.agent.files.code_store import CodeStore
 
@@ -97,7 +98,8 @@ class Staging:
             if "damaged" in copied:
                 self._code.report_damage(viewer, copied["damaged"])
             else:
-                self._team.stage(tasks, message["attempt"], message.fields.get("programs"))
+                programs = message.fields.get("programs")
+                self._team.stage(tasks, message["attempt"], programs, asks_keras=asks_keras)
 
         if store.small:
             copied = store.copy_to(self._directory.work)

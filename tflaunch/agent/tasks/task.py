@@ -57,6 +57,7 @@ class Task:
         self.reads = (
             ""  # a file that the interpreter must be able to read before the task is ready (tasks.syntax)
         )
+        self.asks_keras = False  # the shell says which Keras the program gets, before the task is ready
         self.released_at = None  # type: Optional[float]
         self.stopped = False  # the launcher, or the agent at the end of the run, has stopped it
         self.kill_at = None  # type: Optional[float]
@@ -140,6 +141,10 @@ class Task:
             from tflaunch.agent.tasks import syntax
 
             gate = gate.replace("echo " + READY.decode(), syntax.check(self.reads) + "echo " + READY.decode())
+        if self.asks_keras:
+            from tflaunch.agent.tasks import keras
+
+            gate = gate.replace("echo " + READY.decode(), keras.ask() + "echo " + READY.decode())
         if not (self._contained or self.request["setup"]):
             return ["/bin/sh", "-c", gate, "tflaunch"]
         from tflaunch.agent.tasks import shell
@@ -177,6 +182,15 @@ class Task:
         from tflaunch.agent.tasks import container
 
         return container.inside(self._directory.run, self._directory.host, self.id)
+
+    @property
+    def keras_3(self) -> str:
+        """The version of the Keras 3 that the program gets; "" where it gets none, or that was not asked."""
+        if not self.asks_keras:
+            return ""
+        from tflaunch.agent.tasks import keras
+
+        return keras.version_in(self._shell_said)
 
     def read_ready_pipe(self) -> "Optional[bool]":
         """True: the shell waits at the gate; False: the shell has ended before that; None: neither yet."""

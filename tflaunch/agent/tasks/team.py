@@ -76,11 +76,16 @@ class Team:
     # -- their start
 
     def stage(
-        self, requests: "List[Dict[str, Any]]", attempt: int, programs: "Optional[Mapping[str, Any]]" = None
+        self,
+        requests: "List[Dict[str, Any]]",
+        attempt: int,
+        programs: "Optional[Mapping[str, Any]]" = None,
+        asks_keras: bool = False,
     ) -> None:
         """Have these tasks wait at their gates, then send `staged`; raises HostError.
 
-        `programs` names the files that the tasks' interpreters must be able to parse (`wire`, message `stage`).
+        `programs` names the files that the tasks' interpreters must be able to parse (`wire`, message `stage`).  With
+        `asks_keras` the first task finds out whether its program gets Keras 3.
         """
         reads = {}  # type: Dict[str, str]
         if programs:
@@ -90,6 +95,7 @@ class Team:
         for request in requests:
             task = Task(self._directory, request, attempt)
             task.reads = reads.get(task.id, "")
+            task.asks_keras = asks_keras and request is requests[0]
             task.stage()
             self.tasks[task.id] = task
             self._listen_to(task)
@@ -116,7 +122,8 @@ class Team:
     def _send_staged(self) -> None:
         if self._staging and all(task.ready for task in self.tasks.values()):
             self._staging = False
-            self._send_to_launcher("staged")
+            found = [task.keras_3 for task in self.tasks.values() if task.keras_3]
+            self._send_to_launcher("staged", **({"keras": found[0]} if found else {}))
 
     def release(self) -> None:
         """Start the tasks that wait at their gates."""
