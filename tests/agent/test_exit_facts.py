@@ -59,6 +59,12 @@ def test_the_packages_are_those_of_the_tasks_python(any_host: Host) -> None:
     assert facts["packages"]["tensorflow"] == tensorflow.version.VERSION
 
 
+def test_a_package_of_pythonpath_hides_that_of_the_python(any_host: Host, tmp_path: Path) -> None:
+    (tmp_path / "tensorflow-1.15.5.dist-info").mkdir()
+    program = task(sys.executable, "-c", "raise SystemExit(1)", env={"PYTHONPATH": f"/nowhere:{tmp_path}"})
+    assert facts_of_end(any_host, program)["packages"]["tensorflow"] == "1.15.5"
+
+
 def test_counters_of_the_kernel_are_read() -> None:
     counters = oom_kills.counters()
     told = Path("/proc/vmstat").read_text().split()

@@ -197,7 +197,11 @@ class TextReporter(LogReporter):
 
     def unreachable(self, host: str, reason: str) -> None:
         mark = (f"{self._err.marks.warn} ", "yellow")
-        self._notice(mark, (f"{host} is out of reach", "bold"), f", its tasks run on: {reason}")
+        self._notice(
+            mark,
+            (f"{host} is out of reach", "bold"),
+            f": {reason}; its tasks go on there if the host lives, and their output comes later",
+        )
 
     def back(self, host: str, away_s: float) -> None:
         self._notice((f"{self._err.marks.ok} ", "green"), f"{host} is back after {duration(away_s)}")

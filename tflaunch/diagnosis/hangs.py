@@ -40,6 +40,11 @@ TOO_LATE = (
     "a task that starts after the chief has ended waits for ever, unless the program sets device_filters; if the run"
     " is to end with the chief, say --done chief"
 )
+# The same of a task that shows nothing of what it waits for.
+SERVES_OR_LATE = (
+    "a server (server.join()) gets no more work then, and a session that begins now waits for ever, unless the program"
+    " sets device_filters; if the run is to end with the chief, say --done chief"
+)
 
 _WAITS = ("blocked", "mute", "ended", "idle")  # one wait may change from one of these kinds to another
 _KINDS = (*_WAITS, "shut", "stopped", "disk")
@@ -364,7 +369,7 @@ class Hangs(Rule):
             return f"{who} has not opened its port for {waited} ({output}); {names_of(waiters)} {wait} for it"
         if kind == "idle":
             what = f"{have} done nothing for {waited} and {have} no connection to {peer}"
-            return f"{who} {what}, which has ended {cause}; {TOO_LATE}"
+            return f"{who} {what}, which has ended {cause}; {SERVES_OR_LATE}"
         if kind == "ended":
             return f"{who} {have} waited {waited} for {peer}, which has ended {cause}; {TOO_LATE}"
         there = f"{peer} at {endpoint(self._tasks[peer].place)}"

@@ -18,6 +18,7 @@ given         the task was given cluster flags
 env:NAME      the task's environment has that variable
 slow_start    the task ended within its first minute
 writes        its last call, as the traceback shows it, writes a file     own_port   its log names the port it was given
+restores      it failed in a call that reads a checkpoint
 """
 
 from __future__ import annotations

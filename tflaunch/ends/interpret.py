@@ -64,6 +64,8 @@ def meaning(lines: Sequence[str], end: Ending, here: Here = NOWHERE) -> Meaning:
         facts["place"] = log.place
     if log_end.writes(log.stack):
         facts["writes"] = "a file"
+    if log_end.restores(log.stack):
+        facts["restores"] = "a checkpoint"
     if end.port and any(re.search(rf"(?<!\d){end.port}(?!\d)", line) for line in log.final):
         facts["own_port"] = str(end.port)
     words = _words(facts)

@@ -29,12 +29,20 @@ _GOES_ON = re.compile(
 )
 _NOT_THE_PROGRAMS = re.compile(
     r"/(?:site|dist)-packages/|/lib(?:64)?/python\d|\.pyx$|^<|/\.pyenv/|/(?:opt|miniconda3|conda)/python"
+    # What AutoGraph makes of a program's function: its message names the real line.
+    r"|/__autograph_generated_file"
 )
+_IN_USER_CODE = ": in user code:"
 _LAST_CALLS = 3
 # Calls that make a file, as programs write them.
 _WRITES = re.compile(
     r"open\([^)]{0,200}[\"'][wax][bt+]{0,2}[\"']|\b(?:write_text|write_bytes|mkdir|savefig|savez?|save_\w{1,30}|to_csv|"
     r"to_json|to_parquet|to_pickle|FileHandler|TFRecordWriter|imwrite|symlink)\("
+)
+# Files of the libraries in which a checkpoint is read, and calls that read one.
+_RESTORES = re.compile(
+    r"/(?:checkpoint|saved_model|saving)/|/(?:saver|session_manager|saving_lib)\.py\"|"
+    r"\b(?:restore|load_weights|load_model|load_state_dict|from_pretrained)\("
 )
 _RUN_WORK = re.compile(r".*/work/(.+)")
 
@@ -71,7 +79,8 @@ def read(lines: Sequence[str], *, code: int | None, by_signal: bool) -> LogEnd:
         final = {number for number in range(start, len(kept)) if _says(kept[number]) and number not in inside}
         excepted = True
         stack = kept[last.start : last.exception + 1]
-        place = _place(stack)
+        generated = kept[last.exception].endswith(_IN_USER_CODE)
+        place = (_place(kept[last.exception + 1 :]) if generated else "") or _place(stack)
     above = [line for number, line in enumerate(kept) if number not in final and number not in inside]
     said = [kept[number] for number in sorted(final)]
     return LogEnd(tuple(said[::-1]), tuple(stack[::-1]), tuple(above[::-1]), excepted, place)
@@ -97,6 +106,11 @@ def writes(stack: Sequence[str]) -> bool:
         if _WRITES.search(call):
             return True
     return False
+
+
+def restores(stack: Sequence[str]) -> bool:
+    """Whether a traceback, whose last line comes first, was in a call that reads a checkpoint."""
+    return any(_RESTORES.search(line) for line in stack)
 
 
 def _tracebacks(lines: Sequence[str]) -> list[_Traceback]:

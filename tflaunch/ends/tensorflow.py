@@ -26,6 +26,36 @@ _SHAPE = (
     "shapes do not fit together at {place}: the data or a layer has other sizes than the program expects; print the "
     "shape there, mind the batch dimension and a last, smaller batch (batch(..., drop_remainder=True))"
 )
+_OTHER_SHAPES = (
+    r"Matrix size-incompatible"
+    r"|Incompatible shapes"
+    r"|Input to reshape is a tensor with"
+    r"|cannot reshape (?:array|tensor)"
+    r"|Shapes? .{0,60}(?:are|is) incompatible"
+    r"|incompatible with the layer"
+    r"|Dimensions must be equal"
+    r"|must have the same (?:shape|first dimension|rank)"
+    r"|Shape mismatch"
+    r"|shape mismatch"
+    r"|expected (?:axis|min_ndim|ndim|shape)"
+    r"|could not broadcast"
+    r"|operands could not be broadcast"
+    r"|Data cardinality is ambiguous"
+    r"|inhomogeneous"
+    r"|setting an array element with a sequence"
+    r"|Cannot batch tensors with different shapes"
+    r"|required broadcastable shapes"
+    r"|Dimension \d{1,3} (?:in both shapes|of input).{0,40}must"
+    r"|logits and labels must"
+    r"|ConcatOp : Dimension"
+    r"|Cannot feed value of shape"
+    r"|shapes .{0,60}not aligned"
+    r"|matmul: Input operand"
+    r"|all the input array dimensions"
+    r"|slice index \d{1,12} of dimension"
+    r"|TensorShape.{0,40}incompatible"
+    r"|Arguments `target` and `output` must have"
+)
 _BATCH = (
     "the batch does not divide evenly at {place}: take a global batch size that is a multiple of the number of "
     "replicas (workers x GPUs), and batch(..., drop_remainder=True)"
@@ -67,7 +97,9 @@ RULES = (
     Rule(r"NanLossDuringTrainingError|Tensor had (?:NaN|Inf)|Model diverged with loss = NaN|Nan in summary histogram|contains? (?:NaN|nan|inf)\b|Input (?:X )?contains NaN|check_numerics|FloatingPointError: invalid value|Terminating training.{0,20}NaN|returned nan values|non-finite", _NAN),
     Rule(r"Cannot assign a device for operation", _DEVICE),
     Rule(r"`?batch_?size`?.{0,80}(?:must be|is not|isn't) (?:divisible|a multiple)|(?:not|evenly) divi(?:sible|de)|Number of ways to split should evenly divide|not divisible by the number of|cannot be evenly divided|divisible by", _BATCH),
-    Rule(r"Matrix size-incompatible|Incompatible shapes|Input to reshape is a tensor with|cannot reshape (?:array|tensor)|Shapes? .{0,60}(?:are|is) incompatible|incompatible with the layer|Dimensions must be equal|must have the same (?:shape|first dimension|rank)|Shape mismatch|shape mismatch|expected (?:axis|min_ndim|ndim|shape)|could not broadcast|operands could not be broadcast|Data cardinality is ambiguous|inhomogeneous|setting an array element with a sequence|Cannot batch tensors with different shapes|required broadcastable shapes|Dimension \d{1,3} (?:in both shapes|of input).{0,40}must|logits and labels must|ConcatOp : Dimension|Cannot feed value of shape|shapes .{0,60}not aligned|matmul: Input operand|all the input array dimensions|slice index \d{1,12} of dimension|TensorShape.{0,40}incompatible|Arguments `target` and `output` must have", _SHAPE),
+    Rule(_OTHER_SHAPES, _CHECKPOINT, needs=("restores",)),
+    Rule(_OTHER_SHAPES, _SHAPE),
+    Rule(r"IndexError: index (-?\d{1,20}) is out of bounds for axis (\d{1,2}) with size (\d{1,20})", "the program takes entry {0} of an array that has {2} (axis {1}) at {place}: it is shorter on {host} than the program expects, or the number is one of other data (a label without a class)"),
     Rule(r"Received a label value of|indices\[.{0,60}\] = -?\d{1,20} is not in \[|index -?\d{1,20} is out of bounds|label_num|OOV|out of range \[|is out of valid range", _INDEX),
     Rule(r"You must feed a value for placeholder tensor '([\w/]{1,100})", "the program runs a step without a value for its placeholder {0} ({place}): put it into feed_dict"),
     Rule(r"cannot compute \w{1,40} as input #\d|Input '\w{1,40}' of '\w{1,40}' Op has type|Tensor conversion requested dtype|cannot be cast|incompatible dtypes|has type \w{1,20} that does not match|expected \w{1,20} but got \w{1,20} dtype|must be of the same type", "two tensors have different types at {place}: tf.cast one of them (float64 from NumPy and float32 of the model, mostly)"),

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 # name of the log -> (exit code or signal, a part of the advice, whether it names a cause)
 CASES: dict[str, tuple[int | str, str, bool]] = {
+    'numpy_index': (1, 'the program takes entry 5 of an array that has 3 (axis 0) at', True),
+    'autograph': (1, 'shapes do not fit together at trainer/trainer.py:7 in step()', True),
+    'restored_shapes': (1, 'the checkpoint does not fit the program', True),
     'keras_per_replica': (1, 'Keras 3 has no fit under MultiWorkerMirroredStrategy and', True),
     'keras_coordinator': (1, "with Keras's fit: Keras 3 has no fit under", True),
     'podman_cdi': (126, 'podman on gpu02 knows no GPU GPU-1234: there is no CDI file that names it', True),

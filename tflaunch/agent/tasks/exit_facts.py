@@ -90,7 +90,8 @@ def facts(task: "Task", before: "Mapping[str, int]") -> "Dict[str, Any]":
 
 
 def _of_files(task: "Task") -> "Dict[str, Any]":
-    found = _packages(os.path.expanduser(task.request["argv"][0]), task.cwd)
+    first = task.request["env"].get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
+    found = _packages(os.path.expanduser(task.request["argv"][0]), task.cwd, first)
     return found if task.stopped else dict(found, disks=_disks(_written(task)))
 
 
@@ -194,8 +195,11 @@ def _vectors() -> "List[str]":
     return []
 
 
-def _packages(python: str, cwd: str) -> "Dict[str, Any]":
-    """The version of that Python and of its packages, by the names of files: nothing is started."""
+def _packages(python: str, cwd: str, first: str) -> "Dict[str, Any]":
+    """The version of that Python and of its packages, by the names of files: nothing is started.
+
+    `first` is the task's PYTHONPATH: what lies there, Python takes before its own.
+    """
     if "/" not in python:
         import shutil
 
@@ -217,6 +221,8 @@ def _packages(python: str, cwd: str) -> "Dict[str, Any]":
         base = os.path.basename(os.path.realpath(python))[len("python") :]
         version = base if base.startswith("3.") else ""
         homes = [home, true, "/usr/local", os.path.expanduser("~/.local")]
+    for each in first.split(":") if first else ():
+        _read_packages(os.path.join(cwd, each), packages)
     short = ".".join(version.split(".")[:2])
     for each in homes:
         for library in _libraries(each, short):
