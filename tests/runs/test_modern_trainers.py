@@ -30,14 +30,20 @@ def test_a_trainer_that_knows_tf_config_alone_runs_at_once(launcher: Launcher) -
     trainer = launcher.script(TRAINER)
     done = launcher.run("run", launcher.local(), trainer, "--workers=2", "--", "--epochs", "5").ran()
     assert "task 1 of ['worker'] epochs 5" in done.out
-    assert "  no cluster flags: trainer.py:7 reads TF_CONFIG, and names none of them" in done.err
-    assert "  no ps: worker_strategy.py:4 uses MultiWorkerMirroredStrategy" in done.err
+    assert (
+        "  the program gets no cluster flags: trainer.py:7 reads TF_CONFIG, and none is in its text"
+        in done.err
+    )
+    assert "  no ps is started: worker_strategy.py:4 uses MultiWorkerMirroredStrategy" in done.err
 
     planned = (
         launcher.run("run", launcher.local(), trainer, "--workers=1", "--dry-run", "--json").ran().events
     )
     plan = next(event for event in planned if event["event"] == "plan")
-    assert [note.partition(":")[0] for note in plan["choices"]] == ["no cluster flags", "no ps"]
+    assert [note.partition(":")[0] for note in plan["choices"]] == [
+        "the program gets no cluster flags",
+        "no ps is started",
+    ]
     forced = ("--workers=1", "--ps=1", "--flags", "--dry-run", "--json")
     planned = launcher.run("run", launcher.local(), trainer, *forced).ran().events
     plan = next(event for event in planned if event["event"] == "plan")

@@ -38,7 +38,7 @@ def fitted(job: JobSpec, program: Program, *, anyway: bool = False, done_said: b
         strategy = found.distributed.what.rpartition(" ")[2]
         job = replace(job, keras_fit=f"fit under {strategy} ({found.fits.where})")
     if found.sets and not (found.flags or found.otherwise):
-        hides = f"{found.sets}: that hides the TF_CONFIG that tflaunch gives each task"
+        hides = f"{found.sets}, so the program does not see the TF_CONFIG that tflaunch gives each task"
         job = replace(job, notes=(*job.notes, hides))
     knows = found.tf_config or found.framework or found.flags or found.otherwise
     if found.learns and not (knows or found.doubt):
@@ -62,7 +62,7 @@ def with_program(job: JobSpec, name: str, program: Program | tuple[str, ...]) ->
     role = replace(role, program=program.argv, takes_flags=takes_flags, opens_port=bool(learns))
     job = replace(job, roles={**job.roles, name: role})
     if names is None and job.flags is not None:
-        job = _chosen(job, f"no cluster flags for {name}: {program.file} names none of them")
+        job = _chosen(job, f"{name} tasks get no cluster flags: none is in the text of {program.file}")
     return job
 
 
@@ -74,10 +74,14 @@ def _with_flags(job: JobSpec, found: Reading) -> JobSpec:
     if found.doubt and job.framework not in OF_THEIR_OWN:
         return _chosen(
             job,
-            f"the cluster flags are passed, too, though {reads}, because {found.doubt}; --no-flags leaves them out",
+            f"the program gets the cluster flags and TF_CONFIG: {reads}, but {found.doubt}; if it takes no flags, "
+            "add --no-flags",
         )
     job = replace(job, flags=None)
-    return _chosen(job, f"no cluster flags: {reads}, and names none of them; --flags passes them")
+    return _chosen(
+        job,
+        f"the program gets no cluster flags: {reads}, and none is in its text; to pass them, add --flags",
+    )
 
 
 def _with_ps(job: JobSpec, found: Reading) -> JobSpec:
@@ -85,9 +89,9 @@ def _with_ps(job: JobSpec, found: Reading) -> JobSpec:
     if without is None:
         return job
     if why := found.ps or (found.hidden if job.framework not in OF_THEIR_OWN else None):
-        return _chosen(job, f"ps are planned, though {without}, because {why}; --ps 0 leaves them out")
+        return _chosen(job, f"ps are started: {why}, though {without}; if it needs none, add --ps 0")
     job = replace(job, roles={**job.roles, PS: Role(0)})
-    return _chosen(job, f"no ps: {without}, and does not mention them; --ps N starts N")
+    return _chosen(job, f"no ps is started: {without}, which needs none; to start one, add --ps 1")
 
 
 def _with_names(job: JobSpec, found: Reading) -> JobSpec:
@@ -106,12 +110,13 @@ def _with_names(job: JobSpec, found: Reading) -> JobSpec:
         by_user = names.get(name, "") != name or (TASK_FLAG in names and name in ("job_name", "task_index"))
         if not by_user and defined.what != name:
             names[name] = defined.what
-            told.append(f"--{defined.what} for --{name} ({defined.where})")
+            told.append(f"--{defined.what} in place of --{name} ({defined.where})")
     if not told:
         return job
     job = replace(job, flags=names)
     return _chosen(
-        job, f"flags have the names that the program defines: {', '.join(told)}; --flag renames them"
+        job,
+        f"flags have the names that the program defines: {', '.join(told)}; to change one, add --flag NAME=OTHER",
     )
 
 
@@ -122,14 +127,15 @@ def _with_coordinator(job: JobSpec, found: Reading, done_said: bool) -> JobSpec:
     ps = job.role(PS).count
     if ps == 0 or (found.mirrored and ps is None):
         return job
-    why = f"{found.coordinates}: one task, the chief, gives ps and workers their work"
+    why = f"{found.coordinates}, and one task, the chief, must give the others their work"
     if job.role(CHIEF).count is None and not job.others.keys() - {EVALUATOR}:
         # It computes nothing itself: all GPUs are the workers'.
         job = replace(job, roles={**job.roles, CHIEF: replace(job.role(CHIEF), count=1, gpus=0)})
-        job = _chosen(job, f"a chief is added, without GPUs: {why}; --job chief=0 adds none")
+        job = _chosen(job, f"a chief is started, without GPUs: {why}; to start none, add --job chief=0")
     if not done_said and job.done == "workers" and {CHIEF, MASTER} & job.others.keys():
         job = _chosen(
-            replace(job, done="chief"), "the run ends when the chief is done; --done says otherwise"
+            replace(job, done="chief"),
+            "the run ends when the chief is done; to wait for the workers, too, add --done workers",
         )
     return job
 

@@ -391,20 +391,20 @@ def test_the_plan_says_what_was_chosen_and_why(tmp_path: Path) -> None:
     line = next(n for n, text in enumerate(MIRRORED.split("\n"), 1) if "Strategy()" in text)
     uses = f"trainer.py:{line} uses MultiWorkerMirroredStrategy"
     assert planned.to_json()["choices"] == [
-        f"no cluster flags: {uses}, and names none of them; --flags passes them",
-        f"no ps: {uses}, and does not mention them; --ps N starts N",
+        f"the program gets no cluster flags: {uses}, and none is in its text; to pass them, add --flags",
+        f"no ps is started: {uses}, which needs none; to start one, add --ps 1",
     ]
 
 
 def test_in_doubt_the_plan_says_why_nothing_is_left_out(tmp_path: Path) -> None:
     assert fit(tmp_path / "1", READS + "\nimport official.vision\n").choices == (
-        "the cluster flags are passed, too, though trainer.py:2 reads TF_CONFIG, because trainer.py:4 imports "
-        "official.vision, which is not read here; --no-flags leaves them out",
+        "the program gets the cluster flags and TF_CONFIG: trainer.py:2 reads TF_CONFIG, but trainer.py:4 imports "
+        "official.vision, which is not read here; if it takes no flags, add --no-flags",
     )
     both = "import tensorflow as tf\na = tf.distribute.MultiWorkerMirroredStrategy\nif ps: ...\n"
     assert fit(tmp_path / "2", both).choices[1:] == (
-        "ps are planned, though trainer.py:2 uses MultiWorkerMirroredStrategy, because trainer.py:3 has ps; "
-        "--ps 0 leaves them out",
+        "ps are started: trainer.py:3 has ps, though trainer.py:2 uses MultiWorkerMirroredStrategy; "
+        "if it needs none, add --ps 0",
     )
     assert fit(tmp_path / "3", CLASSIC).choices == ()
 
@@ -474,10 +474,10 @@ def test_a_program_with_a_coordinator_gets_a_chief_that_ends_the_run(tmp_path: P
     line = next(
         n for n, text in enumerate(COORDINATOR.split("\n"), 1) if " = tf.distribute.Parameter" in text
     )
-    uses = f"trainer.py:{line} uses ParameterServerStrategy: one task, the chief, gives ps and workers their work"
+    uses = f"trainer.py:{line} uses ParameterServerStrategy, and one task, the chief, must give the others their work"
     assert job.choices[-2:] == (
-        f"a chief is added, without GPUs: {uses}; --job chief=0 adds none",
-        "the run ends when the chief is done; --done says otherwise",
+        f"a chief is started, without GPUs: {uses}; to start none, add --job chief=0",
+        "the run ends when the chief is done; to wait for the workers, too, add --done workers",
     )
     planned = plan(job, facts("g1"), facts("g2"))
     assert {"chief/0", "ps/1", "worker/1"} <= {str(task.id) for task in planned.tasks}
@@ -560,7 +560,7 @@ def test_flags_have_the_names_that_the_program_defines(
     job = fit(tmp_path, text)
     assert job.flags == {**FLAGS, **changed}
     told = " ".join(each for each in job.choices if "flags have the names" in each)
-    assert all(f"--{theirs} for --{ours} (trainer.py:" in told for ours, theirs in changed.items())
+    assert all(f"--{theirs} in place of --{ours} (trainer.py:" in told for ours, theirs in changed.items())
 
 
 def test_names_that_the_user_gives_win(tmp_path: Path) -> None:
@@ -574,7 +574,7 @@ def test_names_that_the_user_gives_win(tmp_path: Path) -> None:
 def test_a_tf_config_that_the_program_sets_is_told(tmp_path: Path) -> None:
     text = "import json, os\nos.environ['TF_CONFIG'] = json.dumps({})\n"
     assert fit(tmp_path / "1", text).notes[-1] == (
-        "trainer.py:2 sets TF_CONFIG itself: that hides the TF_CONFIG that tflaunch gives each task"
+        "trainer.py:2 sets TF_CONFIG itself, so the program does not see the TF_CONFIG that tflaunch gives each task"
     )
     asked = "import os\nif not os.environ.get('TF_CONFIG'):\n    os.environ['TF_CONFIG'] = '{}'\n"
     assert not fit(tmp_path / "2", asked).notes
@@ -590,7 +590,7 @@ def test_of_a_huge_program_only_a_part_is_read_and_nothing_is_left_out(tmp_path:
     }
     job = fit(tmp_path, files)
     assert job.flags is not None
-    assert "because trainer.py is more than is read here; --no-flags" in job.choices[0]
+    assert "but trainer.py is more than is read here; if it takes no flags" in job.choices[0]
 
 
 def test_a_module_that_is_all_numbers_is_not_parsed(tmp_path: Path) -> None:
