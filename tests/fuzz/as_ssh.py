@@ -164,7 +164,7 @@ class Generated:
 
 def generated(seed: int) -> Generated:
     """The configuration of that number."""
-    chance = random.Random(seed)
+    chance = random.Random(seed)  # noqa: S311
     made = Generated(seed, name=chance.choice(NAMES))
     # Some have nothing wrong with them, so that what they mean is compared.
     wild = chance.random() < 0.5

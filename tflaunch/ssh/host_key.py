@@ -28,18 +28,12 @@ class HostKeyCheck:
     def accept(self, kind: str, key: bytes) -> None:
         """Return if the server is known by this key, or it is new and may be taken; else raise ConnectError."""
         target = self._target
-        lines, portless = self._lines(), self._portless()
-        revoked = [line for line in (*lines, *portless) if line.marker == "@revoked" and line.blob == key]
-        if revoked or key in target.revoked:
-            raise key_revoked(kind, str(revoked[0]) if revoked else target.revoked_by)
-        if 0 < (bits := rsa_bits(key)) < target.rsa_bits:
-            raise ConnectError(
-                f"the server's {kind} host key has {bits} bits, and RequiredRSASize asks for {target.rsa_bits}",
-                "give the server a longer key, or another kind: `ssh-keygen -A` there makes what is missing",
-            )
+        lines = self._lines()
         own = [line for line in lines if not line.marker]
-        # As with OpenSSH, a key that is known for a name without a port is good on every port of that name, unless
-        # another key is known for that port.
+        # As with OpenSSH, a line about the name without a port holds for every port of that name of which no line
+        # speaks.
+        portless = [] if own else self._portless()
+        self._check_trust(kind, key, [*lines, *portless])
         if any(line.blob == key for line in own or portless if not line.marker):
             return
         if own:
@@ -48,20 +42,33 @@ class HostKeyCheck:
             raise key_changed(
                 kind, str(line), fingerprint(key), forget, target, known_as=target.host_key_name
             )
-        if not self._accept_new:
+        # `UserKnownHostsFile none` takes no new key, to ssh too.
+        if not self._accept_new or not self._known.own:
             raise key_unknown(
                 kind,
                 fingerprint(key),
-                self._target,
+                target,
                 certificates=any(line.marker == "@cert-authority" for line in lines),
             )
         try:
-            self._known.add(self._target.host_key_name, kind, key, hashed=self._target.hash_known_hosts)
+            self._known.add(target.host_key_name, kind, key, hashed=target.hash_known_hosts)
         except OSError as error:
             raise ConnectError(
                 f"the new host key could not be written to {error.filename}: {error.strerror}",
                 "make the file writable, or name another with UserKnownHostsFile",
             ) from None
+
+    def _check_trust(self, kind: str, key: bytes, lines: list[KnownKey]) -> None:
+        """Raise ConnectError for a key that is revoked or too short."""
+        target = self._target
+        revoked = [line for line in lines if line.marker == "@revoked" and line.blob == key]
+        if revoked or key in target.revoked:
+            raise key_revoked(kind, str(revoked[0]) if revoked else target.revoked_by)
+        if 0 < (bits := rsa_bits(key)) < target.rsa_bits:
+            raise ConnectError(
+                f"the server's {kind} host key has {bits} bits, and RequiredRSASize asks for {target.rsa_bits}",
+                "give the server a longer key, or another kind: `ssh-keygen -A` there makes what is missing",
+            )
 
     def _lines(self) -> list[KnownKey]:
         return self._known.lookup(self._target.host_key_name)

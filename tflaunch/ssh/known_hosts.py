@@ -41,7 +41,7 @@ class KnownKey:
 class KnownHosts:
     """The keys in the given files; a file that does not exist holds none, a line that is no key is skipped.
 
-    New keys go to the first of `own`, the user's files; without such a file, tflaunch knows them for this run only.
+    New keys go to the first of `own`, the user's files; without such a file, like ssh, tflaunch takes none.
     Raises OSError for a file that exists and cannot be read.
     """
 
@@ -63,11 +63,12 @@ class KnownHosts:
         return list(self._find(name))
 
     def add(self, name: str, kind: str, blob: bytes, *, hashed: bool = False) -> None:
-        """Add a key, here and at the end of the user's first file; raises OSError."""
-        path = self.own[0] if self.own else Path(os.devnull)
+        """Add a key, here and at the end of the user's first file, which there must be; raises OSError."""
+        path = self.own[0]
         key = base64.b64encode(blob).decode()
         with self._lock:
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if path.parent == Path.home() / ".ssh":  # like ssh, which makes no other directory
+                path.parent.mkdir(mode=0o700, exist_ok=True)
             old = path.read_bytes() if path.exists() else b""
             line = f"{_hash(name) if hashed else name} {kind} {key}\n"
             if old and not old.endswith(b"\n"):
@@ -153,7 +154,7 @@ def fingerprint(blob: bytes) -> str:
 
 def rsa_bits(blob: bytes) -> int:
     """The size of an RSA key; 0 for a key of another kind."""
-    parts = []
+    parts: list[bytes] = []
     while blob and len(parts) < 3:
         end = 4 + int.from_bytes(blob[:4], "big")
         parts.append(blob[4:end])
