@@ -154,14 +154,20 @@ def fingerprint(blob: bytes) -> str:
 
 def rsa_bits(blob: bytes) -> int:
     """The size of an RSA key; 0 for a key of another kind."""
-    parts: list[bytes] = []
-    while blob and len(parts) < 3:
+    kind, *numbers = _fields(blob)
+    return int.from_bytes(numbers[1], "big").bit_length() if kind == b"ssh-rsa" and len(numbers) == 2 else 0
+
+
+def _fields(blob: bytes) -> list[bytes]:
+    """The strings of a public key as SSH sends it; raises ValueError where they are cut short."""
+    fields = []
+    while blob:
         end = 4 + int.from_bytes(blob[:4], "big")
-        parts.append(blob[4:end])
+        if end > len(blob):
+            raise ValueError("the key is cut short")
+        fields.append(blob[4:end])
         blob = blob[end:]
-    return (
-        int.from_bytes(parts[2], "big").bit_length() if parts[:1] == [b"ssh-rsa"] and len(parts) == 3 else 0
-    )
+    return fields or [b""]
 
 
 def _words(line: str) -> list[str]:
@@ -173,9 +179,8 @@ def _words(line: str) -> list[str]:
 def _blob(kind: str, text: str) -> bytes:
     """A public key as SSH sends it; raises ValueError (or binascii.Error) for one that ssh would not read."""
     blob = base64.b64decode(text, validate=True)
-    name = kind.encode()
-    if not blob.startswith(len(name).to_bytes(4, "big") + name):
-        raise ValueError("the key is of another kind")
+    if _fields(blob)[0] != kind.encode() or base64.b64encode(blob) != text.encode():
+        raise ValueError("the key is of another kind, or not written as a key is")
     return blob
 
 

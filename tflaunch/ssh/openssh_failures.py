@@ -96,9 +96,10 @@ def why_not(
     if _CONFIG.search(text) and not log.has_banner:
         return ConnectError(f"ssh cannot use its configuration: {plain('; '.join(messages))}", CORRECT)
     last = (log.words_of_login or messages or [""])[-1]
+    whose = "the last line of its log, which may be the server's: " if log.words_of_login else ""
     if re.match(r"Connection (closed|reset)|.*Broken pipe|Received disconnect|Timeout, server", last):
         return closed_during(log.stage)
-    said = f": {plain(last)}" if last else ""
+    said = f": {whose}{plain(last)}" if last else ""
     return ConnectError(f"ssh ended with exit status {code}{said}", f"does `{target.ssh} true` work?")
 
 
@@ -154,7 +155,7 @@ def _of_user(log: SshLog, target: Target) -> ConnectError | None:
     for line in (*log.own, *log.later):
         if re.match(r"Received disconnect .*: Too many authentication failures", line):
             return too_many_keys(target.user, _named(log.offered))
-        if found := re.match(r".*: Permission denied \((.*)\)", line):
+        if found := re.match(r"(?!debug).*: Permission denied \((.*)\)", line):
             return _refused(log, found[1].split(","), target)
     return None
 
@@ -248,7 +249,7 @@ def _refused(log: SshLog, methods: list[str], target: Target) -> ConnectError:
         "through that connection"
     )
     user, takes = f"user {target.user}", ", ".join(methods)
-    if found := log.find(r".*(session request failed: .*)"):
+    if found := log.find(r"mux_client_request_session: (session request failed: .*)"):
         return ConnectError(
             f"{user}: the connection of its ControlMaster takes no more sessions ({found})",
             "raise MaxSessions in its sshd_config; each run takes one",

@@ -38,8 +38,8 @@ _CHATTER = re.compile(
 # A line that quotes the server without a limit to one line: what follows it may be the server's.
 _QUOTES = re.compile(
     r"debug1: (Remote: |Server host certificate: |Authentications that can continue: |kex_input_ext_info: |"
-    r"client_input_|Server GSSAPI Error:)|Received disconnect from |Unable to negotiate with |.*: Permission denied \(|"
-    r"channel \d+: open failed: "
+    r"client_input_|Server GSSAPI Error:)|Received disconnect from |Unable to negotiate with |"
+    r"(?!debug).*: Permission denied \(|channel \d+: open failed: "
 )
 _EXCHANGED = "debug1: SSH2_MSG_NEWKEYS received"
 _COMMAND = "debug1: Sending command: "

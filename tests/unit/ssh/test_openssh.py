@@ -116,7 +116,8 @@ def why(text: str, code: int | None = 255, stderr: str = "") -> tuple[str, bool]
             BEFORE
             + BANNER
             + KEYS
-            + "debug1: Offering public key: /etc/passwd ED25519 SHA256:x\r\ndebug1: Server accepts key: /etc/passwd ED25519 SHA256:x\r\n"
+            + "debug1: Offering public key: /etc/passwd ED25519 SHA256:x\r\n"
+            + "debug1: Server accepts key: /etc/passwd ED25519 SHA256:x\r\n"
             + "me@gpu01: Permission denied (publickey).\r\n",
             255,
             "the server would take key /etc/passwd, but ssh could not sign with it",
@@ -250,7 +251,7 @@ def test_during_the_login_a_server_speaks_of_the_login_alone() -> None:
     assert not log.logged_in  # it does not know the command
     assert (log.hostname, log.port, log.user, log.host_key) == ("gpu01", 22, "me", "")
     message, absent = why(text)
-    assert message.startswith("user me: ssh had no key to offer; the server takes forged")
+    assert message.startswith("user me: the server takes no keys, only forged")
     assert not absent
 
 
