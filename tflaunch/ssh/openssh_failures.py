@@ -97,7 +97,10 @@ def why_not(
         return ConnectError(f"ssh cannot use its configuration: {plain('; '.join(messages))}", CORRECT)
     last = (log.words_of_login or messages or [""])[-1]
     whose = "the last line of its log, which may be the server's: " if log.words_of_login else ""
-    if re.match(r"Connection (closed|reset)|.*Broken pipe|Received disconnect|Timeout, server", last):
+    if re.match(
+        r"Connection (closed|reset)|Disconnected from |.*Broken pipe|Received disconnect|Timeout, server",
+        last,
+    ):
         return closed_during(log.stage)
     said = f": {whose}{plain(last)}" if last else ""
     return ConnectError(f"ssh ended with exit status {code}{said}", f"does `{target.ssh} true` work?")
