@@ -134,7 +134,7 @@ def test_algorithms_that_paramiko_lacks(client: Client, options: list[str]) -> N
 def test_what_the_configuration_may_say_that_paramiko_does_not_know(client: Client, tmp_path: Path) -> None:
     sshd = client.network.add()
     revoked = make_key(tmp_path / "revoked")
-    client.network.prepend(f"RevokedHostKeys {revoked}.pub")
+    client.network.prepend(f"RevokedHostKeys {revoked}.pub\nKnownHostsCommand /bin/true")
     assert "connection: openssh" in client.refusal(sshd.host()).hint
     assert everything(client.open(openssh(sshd), "echo in")) == b"in\n"
     shutil.copy(f"{sshd.host_key}.pub", f"{revoked}.pub")
@@ -263,7 +263,7 @@ def test_a_way_that_fails_is_quoted(client: Client, way: str, said: str, absent:
     sshd, unknown = client.network.add(), client.network.add(known=False)
     with pytest.raises(ConnectError) as caught:
         client.open(openssh(sshd, proxy_jump=way.format(unknown=unknown.name)))
-    assert f"the way through its ProxyJump or ProxyCommand failed: {said}" in caught.value.message
+    assert f"the way through its ProxyJump or ProxyCommand failed; it said: {said}" in caught.value.message
     assert caught.value.absent is absent
 
 

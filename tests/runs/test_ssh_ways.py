@@ -161,10 +161,10 @@ def test_ssh_config_that_cannot_be_obeyed_is_an_error(client: Client) -> None:
     host = client.network.add().host()
     for text, said in (
         ("Match tagged x", "tflaunch does not know Match 'tagged'"),
-        ("Port twenty", "'twenty' is not a number"),
-        ("ConnectTimeout soon", "'soon' is not a time"),
+        ("Port twenty", "port 'twenty': ssh takes no such value"),
+        ("ConnectTimeout soon", "connecttimeout 'soon': ssh takes no such value"),
         ("nonsense", "'nonsense' is not a keyword and a value"),
-        ("RevokedHostKeys /etc/revoked", "sets revokedhostkeys"),
+        ("RevokedHostKeys /etc/revoked", "RevokedHostKeys /etc/revoked: No such file"),
         ("ProxyJump user@host:port", "is not [user@]host[:port]"),
     ):
         client.network.prepended = text + "\n"

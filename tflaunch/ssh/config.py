@@ -5,21 +5,24 @@ What tflaunch cannot obey is an error: to pass over it could weaken what the use
 
 from __future__ import annotations
 
-import getpass
 import os
 import re
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 from tflaunch.hosts import Host
 from tflaunch.protocol.errors import ConnectError
-from tflaunch.ssh.config_lines import CORRECT, EVERYWHERE, Setting, read_settings
-from tflaunch.ssh.config_match import Answers, answers, expanded, first
-from tflaunch.ssh.failures import or_openssh
+from tflaunch.ssh.algorithms import ALGORITHMS, Algorithms
+from tflaunch.ssh.config_lines import EVERYWHERE, Setting, read_settings
+from tflaunch.ssh.config_match import Answers, answers
+from tflaunch.ssh.failures import CORRECT, or_openssh
+from tflaunch.ssh.keywords import KEYWORDS, is_harmless, port_number, seconds
+from tflaunch.ssh.known_hosts import revoked_keys
 from tflaunch.ssh.target import SSH_PORT, StrictHostKeys, Target, check_host, known_hosts_name, shortened
+from tflaunch.ssh.tokens import OF_WAYS, Tokens, local_user, tilde
 
 SYSTEM_CONFIG = Path("/etc/ssh/ssh_config")
 KNOWN_HOSTS = ("~/.ssh/known_hosts", "~/.ssh/known_hosts2")
@@ -27,8 +30,6 @@ SYSTEM_KNOWN_HOSTS = ("/etc/ssh/ssh_known_hosts", "/etc/ssh/ssh_known_hosts2")
 DEFAULT_IDENTITIES = ("id_ed25519", "id_ecdsa", "id_rsa")
 
 _HOP_LIMIT = 8
-# keyword -> the value with which it asks for nothing; any other would weaken the connection if it were ignored
-_UNSUPPORTED = {"revokedhostkeys": "none", "proxyusefdpass": "no"}
 # Ways to log in that only the system's `ssh` has: keyword -> the value that means no, and how people write it
 _OPENSSH_ONLY = {
     "certificatefile": ("none", "CertificateFile"),
@@ -48,13 +49,14 @@ class SshConfig:
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
         self._settings: list[Setting] = []
-        user_directory = Path.home() / ".ssh"
-        for file in (path,) if path else (user_directory / "config", SYSTEM_CONFIG):
+        self._revoked: dict[Path, frozenset[bytes]] = {}  # by file
+        for file in (path,) if path else (Path.home() / ".ssh/config", SYSTEM_CONFIG):
             # Like ssh: other users may be able to write a file that was named, or the system's.
             trusted = file in (path, SYSTEM_CONFIG)
             if path or os.path.exists(file):  # noqa: PTH110  Path.exists may raise
-                beside = file.parent if trusted else user_directory
-                self._settings += read_settings(file, beside, trusted=trusted)
+                self._settings += read_settings(
+                    file, trusted=trusted, system=file == SYSTEM_CONFIG and not path
+                )
 
     def target(self, host: Host) -> Target:
         """Everything that a connection to `host` needs; the hostfile's own settings win over ssh_config.
@@ -74,16 +76,17 @@ class SshConfig:
         same = name == host.name and target.ssh.endswith(" " + name)
         return replace(target, ssh=target.ssh.removesuffix(name) + "{host}") if same else target
 
-    def _answers(self, name: str, **given: object) -> dict[str, list[str]]:
+    def _answers(self, name: str, **given: object) -> Answers:
         """What ssh_config says about `name`; what is given comes first, as the options of `ssh` do."""
         options = [
             Setting(EVERYWHERE, key, (str(value),)) for key, value in given.items() if value is not None
         ]
         found = answers([*options, *self._settings], name)
-        for key, harmless in _UNSUPPORTED.items():
-            if first(found, key, harmless).lower() != harmless:
+        for keyword, words in found.items():
+            if KEYWORDS[keyword].harmless is not None and not is_harmless(keyword, " ".join(words)):
                 raise ConnectError(
-                    f"ssh_config sets {key}, which tflaunch cannot obey", or_openssh(CORRECT, "obeys it")
+                    f"{found.where(keyword)}: ssh_config sets {keyword}, which tflaunch cannot obey",
+                    or_openssh(CORRECT, "obeys it"),
                 )
         return found
 
@@ -104,45 +107,80 @@ class SshConfig:
             found["proxyjump"] = [jump]
         given = {"-F": self._path, "-l": user, "-p": port, "-i": identity, "-J": jump if not before else None}
         words = [word for key, value in given.items() if value is not None for word in (key, str(value))]
-        hostname = first(found, "hostname")
-        number = _port(found)
-        identities = [
-            expanded(file, found, name) for file in found.get("identityfile", ()) if file.lower() != "none"
-        ]
-        jumps, command = self._way(name, found, before)
+        hostname = found.first("hostname")
+        number = port_number(found.first("port", str(SSH_PORT)))
+        alias = found.first("hostkeyalias").lower()
+        tokens = Tokens(
+            name,
+            hostname=hostname,
+            port=str(number),
+            user=found.first("user"),
+            alias=alias,
+            jump=found.first("proxyjump").replace("none", ""),
+        )
+        identities = _paths(found, "identityfile", tokens)
+        _paths(found, "certificatefile", tokens)  # only whether they can be read as ssh reads them
+        jumps, command = self._way(name, found, tokens, before)
         return Target(
             name=name,
             hostname=hostname,
             port=number,
-            user=first(found, "user") or getpass.getuser(),
-            identities=tuple(map(_path, identities))
-            or tuple(Path.home() / ".ssh" / file for file in DEFAULT_IDENTITIES),
+            user=found.first("user") or local_user(),
+            identities=identities or tuple(Path.home() / ".ssh" / file for file in DEFAULT_IDENTITIES),
             identities_named="identityfile" in found,
-            identities_only=_yes(found, "identitiesonly"),
-            agent=_agent_socket(found),
-            known_hosts=_files(found, "userknownhostsfile", KNOWN_HOSTS, name),
-            global_known_hosts=_files(found, "globalknownhostsfile", SYSTEM_KNOWN_HOSTS, name),
+            identities_only=found.is_on("identitiesonly"),
+            agent=_agent_socket(found, tokens),
+            known_hosts=_paths(found, "userknownhostsfile", tokens, KNOWN_HOSTS),
+            global_known_hosts=_global_known_hosts(found),
             # An alias stands for itself; OpenSSH adds no port to it.
-            host_key_name=first(found, "hostkeyalias").lower() or known_hosts_name(hostname, number),
+            host_key_name=alias or known_hosts_name(hostname, number),
+            portless_name="" if alias or number == SSH_PORT else known_hosts_name(hostname, SSH_PORT),
             strict=_strict(found),
-            hash_known_hosts=_yes(found, "hashknownhosts"),
+            hash_known_hosts=found.is_on("hashknownhosts"),
             family=_family(found),
-            timeout_s=_seconds(found, "connecttimeout"),
+            timeout_s=seconds(found.first("connecttimeout", "none")),
+            revoked=self._revoked_keys(found),
+            revoked_by=found.first("revokedhostkeys"),
+            rsa_bits=max(int(found.first("requiredrsasize", "0")), 0),
+            algorithms=tuple(
+                Algorithms(keyword, found.first(keyword), found.where(keyword))
+                for keyword in ALGORITHMS
+                if keyword in found
+            ),
             openssh_only=_openssh_only(found),
             jumps=jumps,
             proxy_command=command,
             ssh=shlex.join(("ssh", *words, name)),
         )
 
-    def _way(self, name: str, found: Answers, before: tuple[str, ...]) -> tuple[tuple[Target, ...], str]:
+    def _revoked_keys(self, found: Answers) -> frozenset[bytes]:
+        """The keys in the file of RevokedHostKeys; raises ConnectError, as ssh refuses every host then."""
+        name = found.first("revokedhostkeys", "none")
+        if name.lower() == "none":
+            return frozenset()
+        where = found.where("revokedhostkeys")
+        if name.startswith("~") or "%" in name or "${" in name:
+            raise ConnectError(
+                f"{where}: RevokedHostKeys {shortened(name)} is another file to one version of ssh than to another",
+                or_openssh("name it by its whole path", "reads it as your ssh does"),
+            )
+        path = Path(name)
+        if path not in self._revoked:
+            self._revoked[path] = revoked_keys(path, where)
+        return self._revoked[path]
+
+    def _way(
+        self, name: str, found: Answers, tokens: Tokens, before: tuple[str, ...]
+    ) -> tuple[tuple[Target, ...], str]:
         """The jump hosts before a target, or its proxy command: whichever ssh_config says first."""
         for keyword, words in found.items():
-            value = " ".join(words)
-            if keyword == "proxycommand":
-                return (), "" if value.lower() == "none" else expanded(value, found, name)
-            if keyword == "proxyjump":
-                value = expanded(value, found, name)
-                return (() if value.lower() == "none" else self._jumps(name, value, before)), ""
+            if keyword not in ("proxycommand", "proxyjump"):
+                continue
+            value = words[0]
+            if value.lower() == "none":
+                return (), ""
+            value = tokens.filled(value, OF_WAYS, found.where(keyword))
+            return (self._jumps(name, value, before), "") if keyword == "proxyjump" else ((), value)
         return (), ""
 
     def _jumps(self, name: str, value: str, before: tuple[str, ...]) -> tuple[Target, ...]:
@@ -173,68 +211,45 @@ def _hop(spec: str) -> tuple[str | None, str, int | None]:
     return user or None, found[1] or found[3] or found[5], int(port) if port else None
 
 
-def _agent_socket(found: Answers) -> str:
-    value = first(found, "identityagent", "SSH_AUTH_SOCK").strip('"')
-    if value.lower() == "none":
+def _agent_socket(found: Answers, tokens: Tokens) -> str:
+    value, where = found.first("identityagent", "SSH_AUTH_SOCK"), found.where("identityagent")
+    if value == "none":
         return ""
     if value == "SSH_AUTH_SOCK":
         return os.environ.get("SSH_AUTH_SOCK", "")
-    if value.startswith("$"):
-        return os.environ.get(value.strip("${}"), "")
-    return str(_path(expanded(value, found)))
+    path = str(tokens.path(value, where))
+    return os.environ.get(path[1:], "") if path.startswith("$") else path
 
 
 def _strict(found: Answers) -> StrictHostKeys:
-    value = first(found, "stricthostkeychecking", "ask").lower()
-    if value in ("no", "off"):
+    value = found.first("stricthostkeychecking", "ask").lower()
+    if value in ("no", "off", "false"):
         return "off"
     return "accept-new" if value == "accept-new" else "check"
 
 
 def _family(found: Answers) -> Literal["any", "inet", "inet6"]:
-    value = first(found, "addressfamily", "any").lower()
+    value = found.first("addressfamily", "any").lower()
     return "inet" if value == "inet" else "inet6" if value == "inet6" else "any"
 
 
-def _path(name: str) -> Path:
-    """The path, `~` filled in; that of a user whom this machine does not know stays as it is, and leads nowhere."""
-    return Path(os.path.expanduser(name))  # noqa: PTH111  Path's own raises
+def _paths(found: Answers, keyword: str, tokens: Tokens, default: Sequence[str] = ()) -> tuple[Path, ...]:
+    """The files that a keyword names; raises ConnectError."""
+    words = list(enumerate(found.get(keyword, default)))
+    return tuple(tokens.path(word, found.where(keyword, at)) for at, word in words if word.lower() != "none")
 
 
-def _files(found: Answers, keyword: str, default: Sequence[str], name: str) -> tuple[Path, ...]:
-    words: Iterable[str] = default
-    if keyword in found:
-        words = (expanded(word, found, name) for word in found[keyword])
-    return tuple(_path(word) for word in words if word.lower() != "none")
+def _global_known_hosts(found: Answers) -> tuple[Path, ...]:
+    """The system's files of host keys, whose names hold no tokens and no variables to ssh; raises ConnectError."""
+    words = enumerate(found.get("globalknownhostsfile", SYSTEM_KNOWN_HOSTS))
+    named = [(word, found.where("globalknownhostsfile", at)) for at, word in words if word.lower() != "none"]
+    return tuple(Path(tilde(word, where)) for word, where in named)
 
 
 def _openssh_only(found: Answers) -> tuple[str, ...]:
-    wanted = [key for key, (no, _) in _OPENSSH_ONLY.items() if first(found, key, no).lower() != no]
+    wanted = [
+        key for key, (no, _) in _OPENSSH_ONLY.items() if found.first(key, no).lower() not in (no, "false")
+    ]
     # Many systems say yes to GSSAPI for everybody; it lets only those in who have a ticket.
     ticket = os.environ.get("KRB5CCNAME") or os.path.exists(f"/tmp/krb5cc_{os.getuid()}")  # noqa: PTH110, S108
     return tuple(_OPENSSH_ONLY[key][1] for key in wanted if key != "gssapiauthentication" or ticket)
-
-
-def _yes(found: Answers, keyword: str) -> bool:
-    return first(found, keyword, "no").lower() in ("yes", "true")
-
-
-def _port(found: Answers) -> int:
-    value = first(found, "port", "none")
-    if value.lower() == "none":
-        return SSH_PORT
-    if not re.fullmatch(r"[0-9]{1,9}", value) or not 0 < int(value) < 65536:
-        raise ConnectError(f"ssh_config: port {shortened(value)} is not a number from 1 to 65535", CORRECT)
-    return int(value)
-
-
-def _seconds(found: Answers, keyword: str) -> float | None:
-    """A time in OpenSSH's notation (`30`, `30s`, `1m30s`); None when it is not said, or 0."""
-    value = first(found, keyword, "none").lower()
-    if value == "none":
-        return None
-    parts = re.findall(r"([0-9]{1,9})(?![0-9])([smhdw]?)", value)
-    if "".join(number + unit for number, unit in parts) != value:
-        raise ConnectError(f"ssh_config: {keyword} {shortened(value)} is not a time", CORRECT)
-    seconds = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
-    return float(sum(int(number) * seconds[unit] for number, unit in parts)) or None

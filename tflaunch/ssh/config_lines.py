@@ -15,35 +15,17 @@ from tflaunch.inputs import hostnames
 from tflaunch.inputs.documents import open_regular
 from tflaunch.inputs.ownership import written_by_others
 from tflaunch.protocol.errors import ConnectError
-from tflaunch.ssh.failures import or_openssh
+from tflaunch.ssh.failures import CORRECT, or_openssh
+from tflaunch.ssh.keywords import ALIASES, KEYWORDS
 from tflaunch.ssh.target import shortened
-
-CORRECT = "correct it, or give another file with --ssh-config"
+from tflaunch.ssh.tokens import check_variables
 
 _LARGEST = 4 * 1024 * 1024  # bytes of one file, and of all that it includes
 _LONGEST_PATH = 4096  # PATH_MAX
 _INCLUDE_DEPTH = 16  # OpenSSH's own limit
-# Their value is one word; OpenSSH, too, refuses a second one.
-_SINGLE = frozenset(
-    {
-        "addressfamily",
-        "connecttimeout",
-        "hashknownhosts",
-        "hostkeyalias",
-        "hostname",
-        "identitiesonly",
-        "identityagent",
-        "identityfile",
-        "port",
-        "proxyusefdpass",
-        "stricthostkeychecking",
-        "user",
-    }
-)
-# Their value is a command, to the end of the line: `#` and quotes are for the shell.
-_COMMANDS = frozenset({"proxycommand", "localcommand", "remotecommand", "knownhostscommand"})
+_WHITE = " \t\r\n"
 _CRITERIA = frozenset({"all", "canonical", "final", "exec", "host", "originalhost", "user", "localuser"})
-_ALONE = frozenset({"all", "canonical", "final"})  # the criteria that take no argument
+_ALONE = frozenset({"canonical", "final"})  # the criteria that take no argument
 
 
 @dataclass(frozen=True)
@@ -61,6 +43,7 @@ class Block:
 
     patterns: tuple[str, ...] = ()  # of a Host line
     criteria: tuple[Criterion, ...] = ()  # of a Match line
+    outer: Block | None = None  # the block whose Include brought the file: it must hold as well
 
 
 EVERYWHERE = Block(patterns=("*",))  # before the first Host or Match line
@@ -72,7 +55,8 @@ class Setting:
 
     block: Block
     keyword: str  # in lower case
-    words: tuple[str, ...]  # the value; that of a command is one
+    words: tuple[str, ...]  # the value; one to the end of the line is one word
+    where: str = ""  # FILE:LINE, "" for what the hostfile says
 
 
 @dataclass
@@ -80,17 +64,20 @@ class _Source:
     """The file that the user named, or one of the default files, with all that it includes."""
 
     beside: Path  # where relative Includes look
+    system: bool = False  # the system's file: it has no `~`
     size: int = 0  # bytes read so far
     hosts: list[str] = field(default_factory=list)  # every pattern of a Host line
 
 
-def read_settings(path: Path, beside: Path, *, trusted: bool) -> list[Setting]:
-    """Every setting of an ssh_config and of what it includes, in order; relative Includes look in `beside`.
+def read_settings(path: Path, *, trusted: bool, system: bool = False) -> list[Setting]:
+    """Every setting of an ssh_config and of what it includes, in order.
 
-    As with ssh, other users may be able to write a `trusted` file, but no other one, nor one that a file includes.
-    Raises ConnectError for a file that cannot be read, and for what tflaunch would have to ignore.
+    As with ssh, other users may be able to write a `trusted` file, but no other one, nor one that a file includes;
+    relative Includes look in ~/.ssh, those of the `system`'s file beside it.  A line whose keyword nobody knows is
+    there, too: IgnoreUnknown may speak of it.  Raises ConnectError for a file that cannot be read, and for a line that
+    ssh would not take.
     """
-    return list(_settings(path, _Source(beside), trusted=trusted))
+    return list(_settings(path, _source(path, system=system), EVERYWHERE, trusted=trusted))
 
 
 def host_names(path: Path) -> list[str]:
@@ -100,8 +87,8 @@ def host_names(path: Path) -> list[str]:
     """
     if not os.path.exists(path):  # noqa: PTH110  Path.exists may raise
         return []
-    source = _Source(Path.home() / ".ssh" if path == Path.home() / ".ssh/config" else path.parent)
-    for _ in _settings(path, source, trusted=True):
+    source = _source(path, system=False)
+    for _ in _settings(path, source, EVERYWHERE, trusted=True):
         pass
     found: dict[str, None] = {}
     for name in source.hosts:
@@ -141,34 +128,35 @@ def split(text: str) -> list[str]:
     return words if word is None else [*words, word]
 
 
+def _source(path: Path, *, system: bool) -> _Source:
+    return _Source(path.parent if system else Path.home() / ".ssh", system=system)
+
+
 def _settings(
-    path: Path, source: _Source, *, trusted: bool = False, inside: Block = EVERYWHERE, depth: int = 0
+    path: Path, source: _Source, inside: Block, *, trusted: bool = False, depth: int = 0
 ) -> Iterator[Setting]:
     """The settings of a file that is included by the block `inside`."""
     if depth > _INCLUDE_DEPTH:
         raise ConnectError(f"{path}: Too many recursive configuration includes", CORRECT)
     block = inside
+    outer = inside if depth else None
     for number, line in enumerate(_lines(path, source, trusted), 1):
-        if not line.strip() or line.lstrip().startswith("#"):
-            continue
         where = f"{path}:{number}"
-        keyword, words = _keyword(line, where)
+        keyword, value = _keyword(line, where)
+        if not keyword:
+            continue
+        words = _words(keyword, value, where)
         if keyword == "include":
-            for file in _included(words, source.beside, where):
-                yield from _settings(file, source, inside=block, depth=depth + 1)
-        elif keyword not in ("host", "match"):
-            yield Setting(block, keyword, tuple(words))
-        elif inside is not EVERYWHERE:
-            # It would hold only where the block around the Include holds.
-            raise ConnectError(
-                f"{where}: {line.strip()!r} in a file that is included by a block",
-                or_openssh(CORRECT, "reads it"),
-            )
+            for file in _included(words, source, where):
+                yield from _settings(file, source, block, depth=depth + 1)
         elif keyword == "host":
             source.hosts += words
-            block = Block(patterns=tuple(words))
+            block = Block(patterns=tuple(words), outer=outer)
+        elif keyword == "match":
+            block = Block(criteria=tuple(_criteria(value, where)), outer=outer)
+            yield Setting(block, keyword, (), where)  # it is asked here, whatever follows
         else:
-            block = Block(criteria=tuple(_criteria(words, where)))
+            yield Setting(block, keyword, tuple(words), where)
 
 
 def _lines(path: Path, source: _Source, trusted: bool) -> list[str]:
@@ -197,31 +185,84 @@ def _lines(path: Path, source: _Source, trusted: bool) -> list[str]:
     return content.decode(errors="surrogateescape").split("\n")
 
 
-def _keyword(line: str, where: str) -> tuple[str, list[str]]:
-    """A line's keyword in lower case and the words of its value; raises ConnectError."""
-    found = re.match(r'\s*(?:"(\w+)"|(\w+))(?:\s*=\s*|\s+)(\S.*?)\s*$', line)
-    if not found:
+def _keyword(line: str, where: str) -> tuple[str, str]:
+    """A line's keyword in lower case, "" where it has none, and its value as it is written; raises ConnectError."""
+    line = line.rstrip(_WHITE + "\f")
+    word, rest = _delimited(line)
+    if word == "":  # white space before the keyword
+        word, rest = _delimited(rest or "")
+    if not word or word.startswith("#"):
+        return "", ""
+    keyword = word.lower()
+    value = (rest or "").lstrip(_WHITE)
+    if not value:
         raise ConnectError(f"{where}: {shortened(line)} is not a keyword and a value", CORRECT)
-    keyword = (found[1] or found[2]).lower()
+    return ALIASES.get(keyword, keyword), value
+
+
+def _delimited(text: str) -> tuple[str | None, str | None]:
+    """The first word of a text and what follows it (strdelim of OpenSSH's misc.c).
+
+    A word ends at white space, at one `=`, or at its quote; None for the word: its quote has no end; None for the rest:
+    there is none.
+    """
+    found = re.search(r'[ \t\r\n"=]', text)
+    if not found:
+        return text, None
+    at = found.start()
+    if text[at] == '"':
+        before, text = text[:at], text[at + 1 :]
+        end = text.find('"')
+        if end < 0:
+            return None, None
+        return before + text[:end], text[end + 1 :].lstrip(_WHITE)
+    rest = text[at + 1 :].lstrip(_WHITE)
+    if text[at] != "=" and rest.startswith("="):
+        rest = rest[1:].lstrip(_WHITE)
+    return text[:at], rest
+
+
+def _words(keyword: str, value: str, where: str) -> list[str]:
+    """The words of a keyword's value; raises ConnectError for what ssh would not take."""
     try:
-        words = split(found[3])
+        words = split(value)
     except ValueError:
-        raise ConnectError(f"{where}: invalid quotes: {shortened(line)}", CORRECT) from None
-    if keyword in _COMMANDS:
-        return keyword, [found[3]]
-    if not words:
+        raise ConnectError(f"{where}: invalid quotes: {shortened(value)}", CORRECT) from None
+    known = KEYWORDS.get(keyword)
+    if known is None or known.takes == "anything":
+        return words
+    if known.takes == "rest":
+        return [value.lstrip(_WHITE + "=")]
+    if not words or (known.takes == "word" and not words[0]):
         raise ConnectError(f'{where}: no argument after keyword "{keyword}"', CORRECT)
-    if keyword in _SINGLE and len(words) > 1:
+    if known.takes == "word" and len(words) > 1:
         raise ConnectError(f"{where}: keyword {keyword} extra arguments at end of line", CORRECT)
-    if keyword == "host" and not all(words):
-        raise ConnectError(f"{where}: keyword host empty argument", CORRECT)
-    return keyword, words
+    if not all(words):
+        raise ConnectError(f"{where}: keyword {keyword} empty argument", CORRECT)
+    if keyword not in ("host", "include") and len(words) > 1 and "none" in (word.lower() for word in words):
+        raise ConnectError(f'{where}: keyword {keyword} "none" argument must appear alone', CORRECT)
+    for word in words:
+        if not known.is_valid(word):
+            raise ConnectError(f"{where}: {keyword} {shortened(word)}: ssh takes no such value", CORRECT)
+    if keyword == "identityagent":
+        check_variables(words[0], where)
+        if re.match(r"\$(?!\{|[A-Za-z_][A-Za-z0-9_]*$)", words[0]):
+            raise ConnectError(f"{where}: {shortened(words[0])} is no name of a variable", CORRECT)
+    return words
 
 
-def _included(words: list[str], beside: Path, where: str) -> Iterator[Path]:
+def _included(words: list[str], source: _Source, where: str) -> Iterator[Path]:
     """The files that an Include names; like ssh it takes no offence at one that is missing, or at an unknown user."""
     for word in words:
-        pattern = os.path.join(beside, os.path.expanduser(word))  # noqa: PTH111, PTH118  Path's raises for no user
+        if source.system and word.startswith("~"):
+            raise ConnectError(f"{where}: bad include path {shortened(word)}", CORRECT)
+        # Newer ones of ssh fill these in; the older ones, like the C library's glob, read a backslash otherwise.
+        if re.search(r"\$\{|%|\\", word):
+            raise ConnectError(
+                f"{where}: Include {shortened(word)} means another file to one version of ssh than to another",
+                or_openssh(CORRECT, "reads it as your ssh does"),
+            )
+        pattern = os.path.join(source.beside, os.path.expanduser(word))  # noqa: PTH111, PTH118  Path's raises for no user
         if len(os.fsencode(pattern)) > _LONGEST_PATH:
             raise ConnectError(f"{where}: bad include path {shortened(word)}: it is too long", CORRECT)
         try:
@@ -233,11 +274,14 @@ def _included(words: list[str], beside: Path, where: str) -> Iterator[Path]:
         yield from (Path(path) for path in found if not os.path.isdir(path))  # noqa: PTH112
 
 
-def _criteria(words: list[str], where: str) -> Iterator[Criterion]:
+def _criteria(value: str, where: str) -> Iterator[Criterion]:
     """The conditions of a Match line; raises ConnectError for those that tflaunch does not know."""
-    rest = iter(words)
-    names = []
-    for word in rest:
+    count = 0
+    rest: str | None = value
+    while rest:
+        word, rest = _delimited(rest)
+        if not word or word.startswith("#"):
+            break
         name = word.removeprefix("!").lower()
         if name not in _CRITERIA:
             known = ", ".join(sorted(_CRITERIA))
@@ -245,10 +289,18 @@ def _criteria(words: list[str], where: str) -> Iterator[Criterion]:
                 f"{where}: tflaunch does not know Match {shortened(name)} (only {known})",
                 or_openssh(CORRECT, "may know it"),
             )
-        names.append(name)
-        argument = "" if name in _ALONE else next(rest, "")
-        if not argument and name not in _ALONE:
+        argument: str | None = ""
+        if name not in _ALONE:
+            argument, rest = _delimited(rest) if rest is not None else (None, None)
+        given = argument and not argument.startswith("#")
+        if name == "all":
+            if count > 1 or given:
+                raise ConnectError(f"{where}: Match all stands alone, or behind canonical or final", CORRECT)
+            yield Criterion(name, negated=word.startswith("!"))
+            return
+        count += 1
+        if name not in _ALONE and not given:
             raise ConnectError(f"{where}: Missing Match criteria for {name}", CORRECT)
-        yield Criterion(name, argument, negated=word.startswith("!"))
-    if "all" in names and names not in (["all"], ["canonical", "all"], ["final", "all"]):
-        raise ConnectError(f"{where}: Match all stands alone, or behind canonical or final", CORRECT)
+        yield Criterion(name, argument or "", negated=word.startswith("!"))
+    if not count:
+        raise ConnectError(f"{where}: Match needs a condition", CORRECT)

@@ -1,135 +1,150 @@
-"""Which settings of an ssh_config hold for a host: Host and Match lines, canonical names, tokens."""
+"""Which settings of an ssh_config hold for a host: Host and Match lines, canonical names."""
 
 from __future__ import annotations
 
 import contextlib
 import fnmatch
-import getpass
-import hashlib
+import ipaddress
 import os
-import re
 import socket
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Sequence
 
 from tflaunch.protocol.errors import ConnectError
-from tflaunch.ssh.config_lines import CORRECT, Block, Criterion, Setting
+from tflaunch.ssh.config_lines import EVERYWHERE, Block, Criterion, Setting
+from tflaunch.ssh.failures import CORRECT, or_openssh
+from tflaunch.ssh.keywords import KEYWORDS, YES, port_number
 from tflaunch.ssh.target import SSH_PORT, shortened
-
-# keyword in lower case -> the words of its value; of IdentityFile, those of every line
-Answers = Mapping[str, Sequence[str]]
+from tflaunch.ssh.tokens import OF_HOSTNAME, OF_MATCH, Tokens, local_user
 
 FAMILIES = {"any": socket.AF_UNSPEC, "inet": socket.AF_INET, "inet6": socket.AF_INET6}
+_COLLECTED = ("identityfile", "certificatefile")  # every line adds to them
 
 
-def answers(settings: Iterable[Setting], name: str) -> dict[str, list[str]]:
-    """What the settings say of the host `name`, in their order, with the tokens in HostName filled in.
+class Answers(dict[str, list[str]]):
+    """What ssh_config says of a host: keyword in lower case -> the words of its value.
 
-    Of each keyword the first value holds; of IdentityFile all do.  Raises ConnectError.
+    Of IdentityFile and CertificateFile they are those of every line.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._places: dict[tuple[str, int], str] = {}
+
+    def add(self, setting: Setting) -> None:
+        """Take what a line says, if no line before it has said it."""
+        found = self.setdefault(setting.keyword, [])
+        if found and setting.keyword not in _COLLECTED:
+            return
+        for word in setting.words:
+            if word not in found or setting.keyword not in _COLLECTED:
+                self._places[setting.keyword, len(found)] = setting.where
+                found.append(word)
+
+    def first(self, keyword: str, default: str = "") -> str:
+        """The value of a keyword; of one that several lines may set, the first."""
+        return next(iter(self.get(keyword, ())), default)
+
+    def where(self, keyword: str, index: int = 0) -> str:
+        """FILE:LINE of that word of a keyword's value; "" for what no file says."""
+        return self._places.get((keyword, index), "")
+
+    def is_on(self, keyword: str, default: str = "no") -> bool:
+        """Whether a keyword says yes."""
+        return self.first(keyword, default).lower() in YES
+
+
+def answers(settings: Iterable[Setting], name: str) -> Answers:
+    """What the settings say of the host `name`, in their order; `hostname` is what is to be dialled.
+
+    Raises ConnectError.
     """
     settings = tuple(settings)
-    found: dict[str, list[str]] = {}
-    _collect(settings, found, name)
-    found.setdefault("hostname", [name])
-    canonical = _canonical_name(name, found)
-    if canonical:
-        found["hostname"] = [canonical]
-    _collect(settings, found, canonical or name, canonical=bool(canonical), final=True)
+    found = Answers()
+    _collect(settings, found, name, name)
+    hostname = name
+    if "hostname" in found:
+        tokens = Tokens(name, hostname=name)
+        hostname = tokens.filled(found.first("hostname"), OF_HOSTNAME, found.where("hostname"))
+    hostname = _small(hostname)
+    canonical = _canonical_name(hostname, found)
+    found["hostname"] = [canonical or hostname]
+    again = any(each.name == "final" for setting in settings for each in setting.block.criteria)
+    if again or found.first("canonicalizehostname", "no").lower() not in ("no", "false"):
+        # Now a Host line is compared with what is to be dialled, too.
+        _collect(settings, found, found.first("hostname"), name, final=True)
     return found
 
 
-def first(found: Answers, keyword: str, default: str = "") -> str:
-    """The value of a keyword; of one that several lines may set, the first."""
-    return next(iter(found.get(keyword, ())), default)
-
-
-def expanded(text: str, found: Answers, name: str = "", allowed: str = "dhijklLnpruC") -> str:
-    """Fill in OpenSSH's tokens, all at once: a value that holds a `%` brings no token.  Raises ConnectError."""
-
-    def value(token: re.Match[str]) -> str:
-        letter = token[1]
-        if letter == "%":
-            return "%"
-        if letter not in allowed:
-            raise ConnectError(f"ssh_config: unknown key %{letter} in {shortened(text)}", CORRECT)
-        hostname, port = first(found, "hostname"), first(found, "port", str(SSH_PORT))
-        remote, jump = first(found, "user", getpass.getuser()), first(found, "proxyjump")
-        match letter:
-            case "d":
-                return str(Path.home())
-            case "h":
-                return hostname
-            case "i":
-                return str(os.getuid())
-            case "j":
-                return jump
-            case "k":
-                return first(found, "hostkeyalias", name)
-            case "l":
-                return socket.gethostname()
-            case "L":
-                return socket.gethostname().partition(".")[0]
-            case "n":
-                return name
-            case "p":
-                return port
-            case "r":
-                return remote
-            case "u":
-                return getpass.getuser()
-        whole = f"{socket.gethostname()}{hostname}{port}{remote}{jump}"
-        return hashlib.sha1(whole.encode(errors="surrogateescape"), usedforsecurity=False).hexdigest()
-
-    return re.sub(r"(?s)%(.?)", value, text)
-
-
 def _collect(
-    settings: Sequence[Setting],
-    found: dict[str, list[str]],
-    name: str,
-    *,
-    canonical: bool = False,
-    final: bool = False,
+    settings: Sequence[Setting], found: Answers, host: str, name: str, *, final: bool = False
 ) -> None:
-    """Add the settings of the blocks that hold for `name`; a Match sees what was found before it."""
-    holding: dict[int, bool] = {}  # decided at the first setting of a block, for all of them
+    """Add the settings of the blocks that hold for `host`, which is `name` to the user.
+
+    A Match sees what was found before it.
+    """
+    holding: dict[int, bool] = {id(EVERYWHERE): True}  # decided at a block's line, for all its settings
+
+    def holds(block: Block) -> bool:
+        known = id(block)
+        if known not in holding:
+            holding[known] = (block.outer is None or holds(block.outer)) and _holds(
+                block, found, host, name, final
+            )
+        return holding[known]
+
     for setting in settings:
-        block = id(setting.block)
-        if block not in holding:
-            holding[block] = _holds(setting.block, found, name, canonical, final)
-        if not holding[block]:
-            continue
-        if setting.keyword == "hostname" and "hostname" not in found:
-            found["hostname"] = [expanded(setting.words[0], {"hostname": [name]}, name, "hn")]
-        elif setting.keyword == "identityfile":
-            files = found.setdefault("identityfile", [])
-            files += [file for file in setting.words if file not in files]
-        else:
-            found.setdefault(setting.keyword, list(setting.words))
+        active = holds(setting.block)
+        if setting.keyword not in KEYWORDS:
+            _check_ignored(setting, found)
+        elif active and setting.keyword != "match":
+            found.add(setting)
 
 
-def _holds(block: Block, found: Answers, name: str, canonical: bool, final: bool) -> bool:
+def _check_ignored(setting: Setting, found: Answers) -> None:
+    """Raise ConnectError for a keyword that nobody knows, unless an IgnoreUnknown before it names it."""
+    if _matches(setting.keyword, found.first("ignoreunknown").lower().split(",")):
+        return
+    raise ConnectError(
+        f"{setting.where}: Bad configuration option: {shortened(setting.keyword)}",
+        or_openssh(CORRECT, "may know it"),
+    )
+
+
+def _holds(block: Block, found: Answers, host: str, name: str, final: bool) -> bool:
     if not block.criteria:
-        return _matches(name, block.patterns)
-    known = {"canonical": canonical, "final": final, "all": True}
+        return _matches(host, block.patterns)
+    hostname = host
+    if not final and "hostname" in found:
+        hostname = Tokens(name, hostname=name).filled(
+            found.first("hostname"), OF_HOSTNAME, found.where("hostname")
+        )
+    result = True
     for each in block.criteria:
-        passed = known[each.name] if each.name in known else _meets(each, found, name)
-        if passed == each.negated:
-            return False
-    return True
+        if each.name == "exec" and not result:
+            continue  # once a condition has failed, ssh runs no command
+        if each.name in ("all", "final", "canonical"):
+            met = final or each.name == "all"
+        else:
+            met = _meets(each, found, hostname, name)
+        if met == each.negated:
+            result = False
+    return result
 
 
-def _meets(criterion: Criterion, found: Answers, name: str) -> bool:
+def _meets(criterion: Criterion, found: Answers, hostname: str, name: str) -> bool:
     argument = criterion.argument
+    user = found.first("user") or local_user()
     if criterion.name == "exec":
-        return _succeeds(expanded(argument, {"hostname": [name], **found}, name))
+        alias = found.first("hostkeyalias") or hostname
+        number = str(port_number(found.first("port", str(SSH_PORT))))
+        tokens = Tokens(name, hostname=hostname, port=number, user=user, alias=alias)
+        return _succeeds(tokens.filled(argument, OF_MATCH))
     if criterion.name == "host":
-        return _matches(first(found, "hostname", name), argument.split(","))
+        return _matches(hostname.lower(), argument.lower().split(","))
     if criterion.name == "originalhost":
-        return _matches(name, argument.split(","))
-    user = first(found, "user", getpass.getuser()) if criterion.name == "user" else getpass.getuser()
-    return _matches(user, argument.split(","))
+        return _matches(name.lower(), argument.lower().split(","))
+    return _matches(user if criterion.name == "user" else local_user(), argument.split(","))
 
 
 def _succeeds(command: str) -> bool:
@@ -151,23 +166,36 @@ def _matches(text: str, patterns: Iterable[str]) -> bool:
     return bool(hits) and not any(pattern.startswith("!") for pattern in hits)
 
 
-def _canonical_name(name: str, found: Answers) -> str:
+def _small(hostname: str) -> str:
+    """The name in small letters; an address stays as it is."""
+    return hostname if _is_address(hostname) else hostname.lower()
+
+
+def _canonical_name(hostname: str, found: Answers) -> str:
     """The name in one of CanonicalDomains that resolves; "" where names are not to be canonicalized."""
-    wanted = first(found, "canonicalizehostname", "no").lower() in ("yes", "always")
-    most_dots = first(found, "canonicalizemaxdots", "1")
-    if not re.fullmatch("-?[0-9]{1,3}", most_dots):
-        raise ConnectError(
-            f"ssh_config cannot be read: CanonicalizeMaxDots {shortened(most_dots)} is not a number", CORRECT
-        )
-    if not wanted or name.count(".") > int(most_dots):
+    wanted = found.first("canonicalizehostname", "no").lower()
+    if wanted in ("no", "false") or _is_address(hostname):
         return ""
-    if "canonicaldomains" not in found:
-        raise ConnectError("ssh_config cannot be read: CanonicalizeHostname needs CanonicalDomains", CORRECT)
-    family = FAMILIES.get(first(found, "addressfamily", "any").lower(), socket.AF_UNSPEC)
-    for domain in found["canonicaldomains"]:
+    ways = [found.first(keyword, "none") for keyword in ("proxycommand", "proxyjump")]
+    if wanted != "always" and any(way.lower() != "none" for way in ways):
+        return ""  # who leads there looks the name up
+    if hostname.endswith("."):
+        return hostname.rstrip(".")
+    most_dots = int(found.first("canonicalizemaxdots", "1"))
+    if most_dots >= 0 and hostname.count(".") > most_dots:
+        return ""
+    family = FAMILIES[found.first("addressfamily", "any").lower()]
+    for domain in found.get("canonicaldomains", ()):
         with contextlib.suppress(OSError, UnicodeError):
-            socket.getaddrinfo(f"{name}.{domain}", None, family, socket.SOCK_STREAM)
-            return f"{name}.{domain}"
-    if first(found, "canonicalizefallbacklocal", "yes").lower() != "yes":
-        raise ConnectError(f"ssh_config forbids a name that cannot be canonicalized: {name}", CORRECT)
-    return name
+            socket.getaddrinfo(f"{hostname}.{domain}", None, family, socket.SOCK_STREAM)
+            return _small(f"{hostname}.{domain}")
+    if not found.is_on("canonicalizefallbacklocal", "yes"):
+        raise ConnectError(f"ssh_config forbids a name that cannot be canonicalized: {hostname}", CORRECT)
+    return ""
+
+
+def _is_address(hostname: str) -> bool:
+    with contextlib.suppress(ValueError):
+        ipaddress.ip_address(hostname)
+        return True
+    return False

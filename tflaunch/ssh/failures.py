@@ -12,6 +12,7 @@ from tflaunch.ssh.deadline import Deadline, NameTimeout
 from tflaunch.ssh.refused_keys import RefusedKey
 from tflaunch.ssh.target import Target
 
+CORRECT = "correct it, or give another file with --ssh-config"  # an ssh_config
 SLOW = "check the network between, or give --connect-timeout"
 SILENT = "is it switched on? does a firewall stand between?"
 # No connection to sshd at all.  What this machine itself forbids or lacks (EACCES, EMFILE) says nothing of the host.

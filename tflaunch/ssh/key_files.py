@@ -101,7 +101,8 @@ def read_key(path: Path) -> KeyFile:
         with open_regular(path) as opened:
             data, about = opened.read(_LARGEST), os.fstat(opened.fileno())
     except OSError as error:
-        return KeyFile(path, problem=error.strerror or str(error))
+        # Its public half alone names a key of an ssh-agent.
+        return KeyFile(path, _public_beside(path), problem=error.strerror or str(error))
     except ValueError:  # a NUL in its name
         return KeyFile(path, problem="no such file")
     public, encrypted = _halves(data)

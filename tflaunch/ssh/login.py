@@ -17,6 +17,7 @@ from paramiko.ssh_exception import (
 
 from tflaunch.protocol.errors import ConnectError, NoThreads
 from tflaunch.sessions.wires import LARGE_PACKETS
+from tflaunch.ssh.algorithms import Algorithms
 from tflaunch.ssh.deadline import Deadline
 from tflaunch.ssh.dropped import DROPPED, Dropped
 from tflaunch.ssh.failures import (
@@ -30,8 +31,8 @@ from tflaunch.ssh.failures import (
     without_banner,
 )
 from tflaunch.ssh.host_key import HostKeyCheck
-from tflaunch.ssh.keys import Offers
-from tflaunch.ssh.target import Target
+from tflaunch.ssh.keys import Offer, Offers
+from tflaunch.ssh.target import Target, shortened
 from tflaunch.ssh.transport import QuietPacketizer, Stream, TunedTransport
 
 # Keyword of sshd_config -> what it is about, and an algorithm that every OpenSSH of the last ten years has.
@@ -41,6 +42,14 @@ _ALGORITHMS = {
     "Ciphers": ("cipher", "aes128-gcm@openssh.com"),
     "MACs": ("MAC for the ciphers in common", "hmac-sha2-256-etm@openssh.com"),
 }
+# Keyword of ssh_config -> the attribute of paramiko's options.
+_ATTRIBUTES = {
+    "ciphers": "ciphers",
+    "macs": "digests",
+    "kexalgorithms": "kex",
+    "hostkeyalgorithms": "key_types",
+}
+_RSA = ("rsa-sha2-512", "rsa-sha2-256")  # the signatures that an RSA key makes
 # How the system's `ssh` helps where a login asks questions.
 _MASTER = "goes through the connection of a ControlMaster that you have logged in to"
 
@@ -70,6 +79,7 @@ class LoginClient(SSHClient):
         self._started, self.stream = True, stream
         self._transport = transport = _transport(stream, self._check.kinds)
         with self._explaining():
+            _restrict(transport, self._target.algorithms)
             transport.banner_timeout = self._deadline.left()
             transport.start_client(self._exchanged)
 
@@ -106,7 +116,7 @@ class LoginClient(SSHClient):
             raise reason from None
 
 
-def _transport(stream: Stream, known_kinds: set[str]) -> Transport:
+def _transport(stream: Stream, known_kinds: set[str]) -> TunedTransport:
     """A transport that asks first for the kinds of host key by which the server is known."""
     made = TunedTransport(stream, packetizer_class=QuietPacketizer)  # type: ignore[arg-type]
     options = made.get_security_options()
@@ -119,11 +129,38 @@ def _transport(stream: Stream, known_kinds: set[str]) -> Transport:
     return made
 
 
+def _restrict(transport: TunedTransport, algorithms: Sequence[Algorithms]) -> None:
+    """Leave out the algorithms that ssh_config does not allow; raises ConnectError where none is left."""
+    options = transport.get_security_options()
+    for each in algorithms:
+        if each.keyword == "pubkeyacceptedalgorithms":
+            continue  # it speaks of the user's keys
+        attribute = _ATTRIBUTES[each.keyword]
+        ours = getattr(options, attribute)
+        allowed = each.allowed(ours)
+        if not allowed:
+            raise ConnectError(
+                f"{each.where}: {each.keyword} {shortened(each.value)} allows none that tflaunch has: {_names(ours)}",
+                or_openssh("allow one of them", "has others"),
+            )
+        setattr(options, attribute, allowed)
+
+
+def _accepted(offers: Sequence[Offer], algorithms: Sequence[Algorithms]) -> Iterator[Offer]:
+    """The keys that PubkeyAcceptedAlgorithms allows."""
+    rules = [each for each in algorithms if each.keyword == "pubkeyacceptedalgorithms"]
+    for offer in offers:
+        kind = offer.key.get_name()
+        names = _RSA if kind == "ssh-rsa" else (kind,)
+        if all(each.allowed(names) for each in rules):
+            yield offer
+
+
 def log_in(transport: Transport, target: Target, offers: Offers, deadline: Deadline) -> None:
     """Offer one key after another until the server takes one; raises ConnectError."""
     tried: list[str] = []
     user = target.user
-    for offer in offers.keys:
+    for offer in _accepted(offers.keys, target.algorithms):
         answered = threading.Event()
         try:
             transport.auth_publickey(user, offer.key, answered)

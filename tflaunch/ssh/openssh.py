@@ -8,32 +8,28 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import os
 import re
-import select
 import shlex
 import shutil
-import socket
 import subprocess
 import threading
-import time
-from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from tflaunch.hosts import Host
-from tflaunch.protocol.errors import ConnectError, NoThreads, WireClosed
+from tflaunch.protocol.errors import ConnectError, NoThreads
 from tflaunch.ssh.child import WAIT_S
 from tflaunch.ssh.deadline import Deadline
 from tflaunch.ssh.dropped import patiently
-from tflaunch.ssh.failures import text
 from tflaunch.ssh.openssh_failures import why_not
+from tflaunch.ssh.openssh_key import shown_key
 from tflaunch.ssh.openssh_log import SshLog
-from tflaunch.ssh.sockets import AT_ONCE, RECV_BYTES, has_room
+from tflaunch.ssh.openssh_wire import OpenSshWire
 from tflaunch.ssh.target import SSH_PORT, Target, check_host
 
 KEEPALIVE_S = (3, 2)  # seconds idle, and how many questions may stay unanswered: after 9 s ssh hangs up
 ANSWERS_S = 10.0  # what `ssh -V` and `ssh -G` may take
-LOG_BYTES = 16 * 1024
+SHOWS_S = 5.0  # at least, to show the server's key
 
 # What tflaunch needs, whatever the user's configuration says; all else is as it says.
 _NEEDED = (
@@ -70,11 +66,12 @@ class OpenSsh:
             )
         self._program = program
         self._named = ("-F", str(config)) if config else ()
-        options = [*_NEEDED, *(option for since, option in _SINCE if self._version() >= since)]
-        if accept_new:
-            options.append("StrictHostKeyChecking=accept-new")
+        self._version = self._ask_version()
+        options = [*_NEEDED, *(option for since, option in _SINCE if self._version >= since)]
         self._options = tuple(word for option in options for word in ("-o", option))
         self._timeout_s = timeout_s
+        self._accept_new = accept_new
+        self._configurations: dict[str, dict[str, str]] = {}  # by the host's name
         self._hostnames: dict[str, str] = {}
         self._fingerprints: dict[str, str] = {}
         # Not logged in yet.  A host may have two: one that was given up, and one that dials it again.
@@ -121,41 +118,45 @@ class OpenSsh:
         found = self._hostnames.get(host.name, "")
         if not found:  # not dialled yet, or by a ControlMaster
             found = self._hostnames[host.name] = (
-                self._configured("hostname", host) or host.ssh_host or host.name
+                self._configuration(host).get("hostname") or host.ssh_host or host.name
             )
         return found
 
     def user(self, host: Host) -> str:
         """The account that `ssh` logs in to; "" where it does not tell."""
-        return host.user or self._configured("user", host)
+        return host.user or self._configuration(host).get("user", "")
 
     def host_key(self, host: Host) -> str:
         """The SHA256 fingerprint of the host's key; "" before the first connection, or through a ControlMaster."""
         return self._fingerprints.get(host.name, "")
 
     def _attempt(self, host: Host, command: str, first: bytes, deadline: Deadline) -> OpenSshWire:
-        target = self._target(host)
-        argv = [
-            self._program,
+        configured = self._configuration(host)
+        target = replace(self._target(host), host_key_name=configured.get("hostkeyalias", ""))
+        words = [
             *self._named,
             "-T",
             *self._options,
+            *self._strictness(configured.get("stricthostkeychecking", "")),
             *_options_of(host),
             "--",
             target.name,
-            command,
         ]
         with self._lock:
             if self._closed:
                 raise ConnectError("it was not dialled: tflaunch is ending")
             try:
-                wire = OpenSshWire(argv)
+                wire = OpenSshWire(self._program, words, command)
             except OSError as error:
                 raise _not_started(error) from None
             self._wires = [*(other for other in self._wires if not other.wait(0)), wire]
             self._dialling[wire] = host.name, target
         try:
-            wire.log_in(first, target, deadline)
+            if not wire.log_in(first, deadline):
+                known = wire.log.known(target)
+                raise why_not(
+                    wire.log, wire.exit_status, known, deadline, lambda: self._shown(host, wire.log, deadline)
+                )
         except BaseException:
             wire.close()
             raise
@@ -164,11 +165,35 @@ class OpenSsh:
                 del self._dialling[wire]
         return wire
 
-    def _configured(self, key: str, host: Host) -> str:
-        """What ssh's configuration says of that host; "" where ssh does not tell."""
-        answer = self._ask("-G", *self._named, *_options_of(host), "--", self._target(host).name)
-        found = re.search(rf"^{key} (\S+)$", answer, re.MULTILINE)
-        return found[1] if found else ""
+    def _strictness(self, configured: str) -> tuple[str, ...]:
+        """What ssh is told of host keys: one that has changed it refuses in any case, by itself."""
+        newer = self._version >= (7, 6)
+        if self._accept_new:
+            return ("-o", "StrictHostKeyChecking=accept-new")
+        if configured in ("false", "no", "off"):  # it would go on with a key that has changed
+            return ("-o", f"StrictHostKeyChecking={'accept-new' if newer else 'yes'}")
+        return () if configured else ("-o", "StrictHostKeyChecking=yes")
+
+    def _shown(self, host: Host, log: SshLog, deadline: Deadline) -> tuple[str, str]:
+        """The kind and the fingerprint of the key that the host shows, by a connection that ends without a login."""
+        seconds = min(max(deadline.left(), SHOWS_S), self._timeout_s)
+        words = (*self._named, *_options_of(host))
+        return shown_key(
+            self._program,
+            words,
+            self._target(host).name,
+            log.host_key_kind,
+            seconds,
+            command_known=self._version >= (8, 5),
+        )
+
+    def _configuration(self, host: Host) -> dict[str, str]:
+        """What ssh's configuration says of that host, by keyword; nothing where ssh does not tell."""
+        if host.name not in self._configurations:
+            answer = self._ask("-G", *self._named, *_options_of(host), "--", self._target(host).name)
+            lines = (line.partition(" ") for line in answer.splitlines())
+            self._configurations[host.name] = {keyword: value for keyword, _, value in reversed([*lines])}
+        return self._configurations[host.name]
 
     def _target(self, host: Host) -> Target:
         """What the hostfile says of that host; ssh itself finds out the rest."""
@@ -195,7 +220,7 @@ class OpenSsh:
             ssh=f"{words} {{host}}" if same else f"{words} {shlex.quote(name)}",
         )
 
-    def _version(self) -> tuple[int, ...]:
+    def _ask_version(self) -> tuple[int, ...]:
         found = re.search(r"OpenSSH_(?:for_Windows_)?(\d+)\.(\d+)", self._ask("-V"))
         return tuple(map(int, found.groups())) if found else (0, 0)
 
@@ -212,211 +237,6 @@ class OpenSsh:
             )
             return (done.stdout + done.stderr).decode(errors="replace")
         return ""
-
-
-class OpenSshWire:
-    """A command on a host, by an `ssh` process whose output one thread hands on.
-
-    The process has a session of its own, so that Ctrl-C reaches the launcher alone; it ends with its input, also when
-    the launcher is killed.  Raises OSError and RuntimeError when it cannot be started.
-    """
-
-    def __init__(self, argv: Sequence[str]) -> None:
-        self.log = SshLog()
-        self._early: list[bytes] = []  # what came before `listen`
-        self._listener: Callable[[bytes], None] | None = None
-        self._taking = threading.Lock()
-        self._stream_ended = False  # nothing more comes
-        self.closed = False  # by us
-        self._decided = threading.Event()  # ssh has logged in, or ended
-        self._gone = threading.Event()  # the process has ended
-        self._socket, theirs = socket.socketpair()
-        self._stderr, stderr = os.pipe()
-        try:
-            self._process = subprocess.Popen(
-                argv,
-                stdin=theirs.fileno(),
-                stdout=theirs.fileno(),
-                stderr=stderr,
-                env={
-                    **os.environ,
-                    "SSH_ASKPASS_REQUIRE": "never",
-                },  # nor does the ssh that leads to a jump host ask
-                start_new_session=True,
-            )
-        except BaseException:
-            self._release()
-            raise
-        finally:
-            theirs.close()
-            os.close(stderr)
-        try:
-            threading.Thread(target=self._pump, name="ssh", daemon=True).start()
-        except RuntimeError:  # the system lets the user start no more threads
-            self.kill()
-            self._process.wait()
-            self._release()
-            raise
-
-    def log_in(self, first: bytes, target: Target, deadline: Deadline) -> None:
-        """Wait for the login, while the first bytes wait in the socket; raises ConnectError, Dropped."""
-        if first:
-            self._socket.settimeout(deadline.left())
-            with contextlib.suppress(OSError):  # its log says why
-                self._socket.sendall(first)
-            with contextlib.suppress(OSError):
-                self._socket.settimeout(None)
-        self._decided.wait(deadline.left())
-        if (self.log.logged_in or self._came) and not self.log.changed:
-            return
-        code = self._process.returncode if self._gone.is_set() else None
-        raise why_not(self.log, code, self.log.known(target), deadline)
-
-    def listen(self, take: Callable[[bytes], None]) -> None:
-        with self._taking:
-            self._listener = take
-            for data in self._early:
-                take(data)
-            self._early.clear()
-            ended = self._stream_ended
-        if ended:
-            take(b"")
-
-    def send(self, data: bytes) -> None:
-        try:
-            self._socket.sendall(data)
-        except OSError as error:
-            reason = self.last_words() or text(error)
-            raise WireClosed(f"the connection is closed: {reason}") from None
-
-    def send_now(self, data: bytes) -> bool:
-        if len(data) > AT_ONCE or not has_room(self._socket):
-            return False
-        self.send(data)
-        return True
-
-    def close(self) -> None:
-        # ssh still sends on what it was given, and ends; if it does not, our thread ends it.
-        self.closed = True
-        self._hang_up()
-
-    def kill(self) -> None:
-        """Kill the process."""
-        with contextlib.suppress(OSError):
-            self._process.kill()
-
-    def wait(self, seconds: float) -> bool:
-        """Whether the process ends within that time."""
-        return self._gone.wait(seconds)
-
-    def last_words(self) -> str:
-        if not self.closed:
-            self._gone.wait(WAIT_S)
-        return self.log.last_words(self._process.returncode, closed=self.closed)
-
-    _came = False  # anything on its stdout: then it has logged in, whatever its log says
-
-    # -- called by the wire's thread --------------------------------------------------------------------------
-
-    def _pump(self) -> None:
-        poll = select.poll()
-        poll.register(self._socket, select.POLLIN)
-        poll.register(self._stderr, select.POLLIN)
-        ours = self._socket.fileno()
-        data = b"."
-        while data:
-            for descriptor, _ in poll.poll():
-                if descriptor != ours:
-                    if not self._take_log():
-                        poll.unregister(descriptor)
-                    continue
-                try:
-                    data = self._socket.recv(RECV_BYTES)
-                except OSError:
-                    data = b""
-                if data:
-                    self._hand_on(data)
-        closed = self.closed
-        if closed:
-            self._report_end()  # without its last words: for those we would wait for a process that hangs
-        self._reap()
-        if not closed:
-            self._report_end()
-        self._release()
-
-    def _take_log(self) -> bool:
-        """Read what is there of stderr; False at its end."""
-        try:
-            data = os.read(self._stderr, LOG_BYTES)
-        except OSError:
-            data = b""
-        self.log.feed(data)
-        if self.log.changed:
-            self.kill()
-        if self.log.logged_in:
-            self._decided.set()
-        return bool(data)
-
-    def _hand_on(self, data: bytes) -> None:
-        if not self._came:
-            self._came = True
-            self._decided.set()
-        with self._taking:
-            if self._listener is None:
-                self._early.append(data)
-            else:
-                self._listener(data)
-
-    def _report_end(self) -> None:
-        with self._taking:
-            self._stream_ended = True
-            listener = self._listener
-        if listener is not None:
-            listener(b"")
-
-    def _reap(self) -> None:
-        """Wait for the process; end one that does not end by itself, for its streams are closed."""
-        for end in (None, self._process.terminate, self._process.kill):
-            if end is not None:
-                end()
-            if self._wait(WAIT_S):
-                break
-        else:
-            self._process.wait()  # no zombie
-        # Not until stderr ends: a ControlMaster that the `ssh` to a jump host has started may hold stderr open.
-        while self._readable(0) and self._take_log():
-            pass
-        self.log.end()
-        self._gone.set()
-        self._decided.set()
-
-    def _wait(self, seconds: float) -> bool:
-        """Whether the process ends in time; stderr is read meanwhile, lest the process waits for that."""
-        until, pause = time.monotonic() + seconds, 0.001
-        stderr_open = True
-        while self._process.poll() is None:
-            if time.monotonic() > until:
-                return False
-            if stderr_open and self._readable(pause):
-                stderr_open = self._take_log()
-            elif not stderr_open:
-                time.sleep(pause)
-            pause = min(2 * pause, 0.05)
-        return True
-
-    def _readable(self, seconds: float) -> bool:
-        poll = select.poll()
-        poll.register(self._stderr, select.POLLIN)
-        return bool(poll.poll(1000 * seconds))
-
-    def _hang_up(self) -> None:
-        with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
-
-    def _release(self) -> None:
-        self._hang_up()
-        self._socket.close()
-        os.close(self._stderr)
 
 
 def _options_of(host: Host) -> tuple[str, ...]:

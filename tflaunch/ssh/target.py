@@ -9,6 +9,7 @@ from typing import Literal
 from tflaunch.hosts import Host
 from tflaunch.inputs import hostnames
 from tflaunch.protocol.errors import ConnectError
+from tflaunch.ssh.algorithms import Algorithms
 
 SSH_PORT = 22
 
@@ -36,6 +37,11 @@ class Target:
     hash_known_hosts: bool
     family: Literal["any", "inet", "inet6"]
     timeout_s: float | None  # ConnectTimeout
+    portless_name: str = ""  # by which known_hosts may name it as well; "" for none
+    revoked: frozenset[bytes] = frozenset()  # host keys that RevokedHostKeys names
+    revoked_by: str = ""  # the file that does
+    rsa_bits: int = 0  # the fewest that an RSA key may have
+    algorithms: tuple[Algorithms, ...] = ()  # what ssh_config says of them
     openssh_only: tuple[
         str, ...
     ] = ()  # keywords by which the system's `ssh` may be able to log in, and tflaunch is not

@@ -56,11 +56,24 @@ CASES = {
     "match final all": "Match final all\n  User late\n",
     "match not": "Match !host other !final\n  User early\nMatch !originalhost gpu*\n  Port 5\n",
     "include in a match": "Match user nobody\n  Include plain\n  Port 5\nMatch host gpu01\n  Include plain\n  Port 6\n",
+    "blocks in a file that a block includes": "Host gpu*\n  Include included\n  User own\nHost *\n  Port 9\n",
+    "blocks in a file that no block includes": "Host other\n  Include included\n  User own\nHost *\n  Port 9\n",
+    "a Match in a file in a Match": "Match host gpu01\n  Include matching\nMatch user late\n  Port 9\n",
+    "match host by an equals sign": "Match host=gpu01 user = *\n  User a\n",
+    "the name of a service": "Port ssh\n",
+    "variables": "UserKnownHostsFile ${TFLAUNCH_LAB}/a%h ${TFLAUNCH_LAB}${TFLAUNCH_LAB}\nHostName 10.0.0.9\n",
+    "no variable": "UserKnownHostsFile $TFLAUNCH_LAB/a $/b\nGlobalKnownHostsFile ${TFLAUNCH_LAB}/c\n",
+    "match host before its name": "Match host 10.0.0.9\n  User late\nHost gpu01\n  HostName 10.0.0.9\n",
+    "host in the final pass": "Host 10.0.0.9\n  User late\nHost gpu01\n  HostName 10.0.0.9\nMatch final\n  Port 5\n",
+    "capital letters": "HostName GPU.Lab\nMatch final host gpu.*\n  User late\n",
+    "unknown to be ignored": "IgnoreUnknown UseKeychain,Fancy*\nUseKeychain yes\nFancyThing a b\nPort 5\n",
+    "other spellings": "IdentityFile2 /k/a\nKeepAlive yes\nDSAAuthentication yes\n",
     "small letters and quotes": "match HOST gpu01 user *\n  'port' 5\n".replace("'", '"'),
 }
 INCLUDED = {
     "included": "Host other\n  Port 1\nHost gpu01\n  Port 7\n",
     "plain": "User plain\n",
+    "matching": "User late\nMatch originalhost gpu*\n  IdentityFile /k/a\nMatch originalhost x\n  IdentityFile /k/b\n",
     "conf.d/10": "Host gpu01\n  Port 10\n",
     "conf.d/20": "Port 20\nUser twenty\n",
     "hidden.d/.one": "Port 20\n",
@@ -103,8 +116,9 @@ def target(config: Path, **settings: object) -> Target:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_every_value_is_openssh_s(ssh_dir: Path, case: str) -> None:
-    # `ssh -F` looks for relative Includes in ~/.ssh; here they stand beside the file.
+def test_every_value_is_openssh_s(ssh_dir: Path, monkeypatch: pytest.MonkeyPatch, case: str) -> None:
+    monkeypatch.setenv("TFLAUNCH_LAB", "/lab")
+    # Relative Includes are looked for in ~/.ssh.
     text = CASES[case].replace("Include ", f"Include {ssh_dir}/")
     config = ssh_dir / "config"
     config.write_text(text)
@@ -143,6 +157,32 @@ def test_every_value_is_openssh_s(ssh_dir: Path, case: str) -> None:
     assert ours.proxy_command == command
     if "hostkeyalias" in theirs.values:
         assert ours.host_key_name == theirs.one("hostkeyalias").lower()
+
+
+def test_relative_includes_are_looked_for_in_the_user_s_directory(
+    ssh_dir: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "plain").write_text("User wrong\n")
+    (elsewhere / "config").write_text("Include plain\n")
+    assert target(elsewhere / "config").user == "plain"
+
+
+def test_the_system_s_file_includes_from_its_own_directory(
+    ssh_dir: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    system = tmp_path / "etc/ssh_config"
+    system.parent.mkdir()
+    monkeypatch.setattr("tflaunch.ssh.config.SYSTEM_CONFIG", system)
+    (system.parent / "plain").write_text("User system\n")
+    system.write_text("Include plain\n")
+    assert SshConfig().target(Host(name="gpu01")).user == "system"
+    system.write_text("Include ~/plain\n")
+    with pytest.raises(ConnectError, match=r"ssh_config:1: bad include path '~/plain'"):
+        SshConfig()
 
 
 def test_the_hostfile_wins_as_a_command_line_does(ssh_dir: Path) -> None:
@@ -188,7 +228,6 @@ def test_jump_hosts_in_the_order_of_their_passing(ssh_dir: Path, config: str, ho
 @pytest.mark.parametrize(
     ("config", "said"),
     [
-        ("Host gpu01\n  Include included\n", "in a file that is included by a block"),
         ("Include loop\n", "loop: Too many recursive configuration includes"),
         (
             "Match localnetwork 10.0.0.0/8\n  Port 1\n",
@@ -197,7 +236,7 @@ def test_jump_hosts_in_the_order_of_their_passing(ssh_dir: Path, config: str, ho
         # What follows ended in a traceback.
         ("Match host\n", "config:1: Missing Match criteria for host"),
         ("User a\n\nMatch exec\n", "config:3: Missing Match criteria for exec"),
-        ('Match host "x\n  User a\n', """config:1: invalid quotes: 'Match host "x'"""),
+        ('Match host "x\n  User a\n', """config:1: invalid quotes: 'host "x'"""),
         ('Match exec "\n  User a\n', "config:1: invalid quotes"),
         ('Host "x\n', "config:1: invalid quotes"),
         ('UserKnownHostsFile "x\n', "config:1: invalid quotes"),
@@ -207,8 +246,49 @@ def test_jump_hosts_in_the_order_of_their_passing(ssh_dir: Path, config: str, ho
         ("Include folder/large\n", "large: is larger than 4 MiB; is it an ssh_config?"),
         ("Include folder/binary\n", "binary:2: a binary file; is it an ssh_config?"),
         ("HostName %z\n", "unknown key %z in '%z'"),
-        ("Port 0x16\n", "port '0x16' is not a number"),
-        ("CanonicalizeHostname yes\n", "ssh_config cannot be read"),
+        ("Port 0x16\n", "config:1: port '0x16': ssh takes no such value"),
+        ("Port nosuch\n", "config:1: port 'nosuch': ssh takes no such value"),
+        ("IdentitiesOnly perhaps\n", "config:1: identitiesonly 'perhaps': ssh takes no such value"),
+        (
+            "StrictHostKeyChecking perhaps\n",
+            "config:1: stricthostkeychecking 'perhaps': ssh takes no such value",
+        ),
+        ("Nonsense yes\n", "config:1: Bad configuration option: 'nonsense'"),
+        ("IgnoreUnknown other\nNonsense yes\n", "config:2: Bad configuration option: 'nonsense'"),
+        ("Host other\n  Nonsense yes\n", "config:2: Bad configuration option: 'nonsense'"),
+        ("User a\nCheckHostIP yes\n", "config:2: ssh_config sets checkhostip, which tflaunch cannot obey"),
+        ("KnownHostsCommand /bin/true\n", "config:1: ssh_config sets knownhostscommand"),
+        ("PubkeyAuthentication no\n", "config:1: ssh_config sets pubkeyauthentication"),
+        ("BindAddress 127.0.0.1\n", "config:1: ssh_config sets bindaddress"),
+        (
+            "UserKnownHostsFile ${TFLAUNCH_NOT_SET}/kh\n",
+            "config:1: '${TFLAUNCH_NOT_SET}/kh' names the variable TFLAUNCH_NO",
+        ),
+        (
+            "User a\nIdentityFile ${TFLAUNCH_NOT_SET}/id\n",
+            "config:2: '${TFLAUNCH_NOT_SET}/id' names the variable",
+        ),
+        ("CertificateFile ${TFLAUNCH_NOT_SET}/id\n", "config:1: '${TFLAUNCH_NOT_SET}/id' names the variable"),
+        (
+            "Host other\n  IdentityAgent ${TFLAUNCH_NOT_SET}/s\n",
+            "config:2: '${TFLAUNCH_NOT_SET}/s' names the variable",
+        ),
+        ("IdentityAgent $a-b\n", "config:1: '$a-b' is no name of a variable"),
+        ("IdentityFile ${HOME\n", "config:1: '${HOME' holds a `${` without a name or its `}`"),
+        ("UserKnownHostsFile %z\n", "config:1: unknown key %z in '%z'"),
+        ("UserKnownHostsFile ~nosuchuser/x\n", "config:1: no such user 'nosuchuser' in '~nosuchuser/x'"),
+        ("ProxyCommand nc %d\n", "config:1: unknown key %d in 'nc %d'"),
+        (
+            "RevokedHostKeys ~/revoked\n",
+            "config:1: RevokedHostKeys '~/revoked' is another file to one version of ssh",
+        ),
+        ("RevokedHostKeys ${HOME}/revoked\n", "config:1: RevokedHostKeys '${HOME}/revoked' is another file"),
+        (
+            "RevokedHostKeys /nowhere/x\n",
+            "config:1: RevokedHostKeys /nowhere/x: No such file or directory; `ssh` refuses",
+        ),
+        ("Match user\n", "config:1: Missing Match criteria for user"),
+        ("Match tagged x\n", "config:1: tflaunch does not know Match 'tagged'"),
         ('Host ""\n', "config:1: keyword host empty argument"),
         ("User a b\n", "config:1: keyword user extra arguments at end of line"),
         ("ProxyUseFdpass yes\n", "sets proxyusefdpass"),
