@@ -28,6 +28,8 @@ def host(tmp_path: Path) -> Iterator[Host]:
 def old_run(host: Host, name: str, code: str | None = None, **agent: object) -> Path:
     """The directory of a run that ended long ago."""
     directory = host.parent / name / "h1"
+    host.run_dir.mkdir(exist_ok=True)
+    host.parent.mkdir(mode=0o700, exist_ok=True)
     (directory / "logs").mkdir(parents=True)
     (directory / "logs" / "worker-0.log").write_bytes(b"x" * 100_000)
     about = {"pid": 1, "start": 1, "guard": 1, "guard_start": 1, "tasks": ["worker/0"], "over": True, **agent}
@@ -119,6 +121,8 @@ def test_a_process_with_the_mark_is_enough(host: Host) -> None:
 
 def test_shipped_code_goes_with_the_last_run_of_it(host: Host) -> None:
     store = host.parent / "code"
+    host.run_dir.mkdir()
+    host.parent.mkdir(mode=0o700)
     (store / "files").mkdir(parents=True)
     shared = b"all have this"
     digests = {}

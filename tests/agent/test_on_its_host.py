@@ -157,7 +157,7 @@ def test_a_link_in_place_of_the_directory_is_refused(host: Host) -> None:
     host.run_dir.mkdir()
     host.parent.symlink_to(elsewhere)
     reason, _ = failure(host.open("start"))
-    assert reason == f"{host.parent} is not your directory but a link or a file"
+    assert reason == f"{host.parent} is not your directory but a link"
     assert list(elsewhere.iterdir()) == []
 
 

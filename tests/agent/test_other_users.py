@@ -20,7 +20,7 @@ from tests.support.agent_over_pipes import Host, kept_modules, running, shell, s
 from tests.support.leases import look
 from tests.support.other_users import BECOME, NOBODY, WAIT, done_by_nobody, nobody, refused
 from tests.support.patience import until
-from tflaunch.agent.files import ancestry
+from tflaunch.protocol import ancestry
 
 pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="only root can be somebody else")
 
@@ -110,7 +110,7 @@ def test_a_group_of_one_is_its_owner(lab: Path) -> None:
     place = lab / "home"
     place.mkdir()
     script = (
-        "import grp, os, pwd, sys\nfrom tflaunch.agent.files import ancestry\nos.setgroups([])\n"
+        "import grp, os, pwd, sys\nfrom tflaunch.protocol import ancestry\nos.setgroups([])\n"
         "os.setgid(int(sys.argv[2]))\nos.setuid(int(sys.argv[3]))\nprint(ancestry.weak_place(sys.argv[1]))"
     )
 

@@ -137,7 +137,7 @@ def test_a_file_that_its_owner_alone_may_open_keeps_no_gpu_from_others_nor_lets_
         assert third == ("None", "None")
         (leases / "GPU-a").chmod(0o600)
         with taking(leases, daemon, "four") as fourth:
-            assert all("'user': 'nobody', 'run': ''" in each for each in fourth), "/proc/locks tells"
+            assert all("'user': 'nobody', 'run': 'three'" in each for each in fourth)
 
 
 def test_whose_it_is_and_what_to_do_is_said_when_every_name_is_taken(gpus: Host, leases: Path) -> None:

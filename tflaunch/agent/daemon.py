@@ -159,6 +159,7 @@ class Daemon:
     def _renew(self, viewer: Viewer, message: wire.Message) -> None:
         viewer.drives = True
         self._lease_s = message["lease_s"]
+        self._requests.holdings.take_lease(self._lease_s)
         self._lease_end = time.monotonic() + self._lease_s
 
     def _end(self, viewer: Viewer, message: wire.Message) -> None:

@@ -5,7 +5,8 @@ import zlib
 
 from tflaunch.agent import facts
 from tflaunch.agent.files.journal import note
-from tflaunch.agent.files.rundir import CODE, Unaged
+from tflaunch.agent.files.rundir import CODE
+from tflaunch.agent.files.unaged import Unaged
 from tflaunch.agent.gpus import leases, limit
 from tflaunch.agent.gpus.freed import RunGpus
 from tflaunch.agent.gpus.leases import Leases
@@ -125,6 +126,10 @@ class Holdings:
         self._unaged.add(directory)
 
     # -- the agent's loop
+
+    def take_lease(self, lease_s: float) -> None:
+        """The lease of the run: so long its place in the queue counts without this agent."""
+        self._place.lease_s = lease_s
 
     def tick(self, now: float) -> None:
         """Every CHECK_S seconds, take again what another user has taken away."""

@@ -38,7 +38,7 @@ class Modules:
         """
         parent = os.path.expanduser(configured or "/var/tmp")  # noqa: S108 - see `weak_place`
         known = {}  # type: Dict[str, Any]
-        exec(ancestry, known)  # noqa: S102 - tflaunch.agent.files.ancestry
+        exec(ancestry, known)  # noqa: S102 - tflaunch.protocol.ancestry
         if known["weak_place"](parent):
             return
         parent += "/tflaunch-%d" % os.getuid()
@@ -144,7 +144,7 @@ def load(
     """Run the agent, and end this process.
 
     `packages` are the modules that only contain other modules; `digest` covers everything that is sent to hosts;
-    `ancestry` is the source of tflaunch.agent.files.ancestry.  The other arguments are bytes of the wire: what an
+    `ancestry` is the source of tflaunch.protocol.ancestry.  The other arguments are bytes of the wire: what an
     agent sends first, the message `lacks`, and the JSON of the frame that answers it.
     """
     gc.disable()  # nothing that is loaded here is garbage; `main` enables it again in a process that stays

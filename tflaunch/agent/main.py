@@ -8,9 +8,8 @@ import time
 from tflaunch.agent.files.rundir import (
     HostError,
     RunDirectory,
-    check_ours,
-    check_way,
     explain,
+    is_there,
     parent_directory,
 )
 from tflaunch.agent.net.channel import Channel, hold, own_channel, write_all
@@ -41,9 +40,7 @@ def main(arguments: "List[str]", early: bytes = b"") -> None:
             except OSError:
                 pass  # the descriptor of the listing itself
         parent = parent_directory(configured)
-        check_way(parent)
-        if os.path.lexists(parent):
-            check_ours(parent)
+        there = is_there(parent)
         if verb == "visit":
             from tflaunch.agent.visit import Visit
 
@@ -52,7 +49,7 @@ def main(arguments: "List[str]", early: bytes = b"") -> None:
             return
         directory = RunDirectory(parent, run, host)
         deadline = time.monotonic() + LEAVING_S
-        connection = directory.connect()
+        connection = directory.connect() if there else None
         while connection is not None and time.monotonic() < deadline:
             connection.close()
             time.sleep(0.1)

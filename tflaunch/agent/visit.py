@@ -10,7 +10,7 @@ import select
 import time
 
 from tflaunch.agent import facts, ledger, processes
-from tflaunch.agent.files.rundir import HostError, RunDirectory, all_runs
+from tflaunch.agent.files.rundir import NOWHERE, HostError, RunDirectory, all_runs, is_there
 from tflaunch.agent.gpus.tickets import Place
 from tflaunch.agent.net.channel import pass_on, write_all
 from tflaunch.agent.tasks import container
@@ -32,7 +32,8 @@ class Visit:
     """Serves the messages of one channel, one after another."""
 
     def __init__(self, parent: str, channel_in: int, channel_out: int) -> None:
-        self._parent = parent
+        self._named = parent  # what users are told of
+        self._parent = NOWHERE
         self._in = channel_in
         self._out = channel_out
         self._topology = True
@@ -43,13 +44,14 @@ class Visit:
     def run(self, early: bytes) -> None:
         """Returns when the channel ends; the bytes `early` have been read from it already."""
         decoder = wire.Decoder()
-        self._send("hello", run="", host="", pid=os.getpid(), directory=self._parent)
+        self._send("hello", run="", host="", pid=os.getpid(), directory=self._named)
         data = early or os.read(self._in, 65536)
         while data:
             came = decoder.feed(data)
             for number, message in enumerate(came, 1):
                 try:
                     messages.check(message, messages.TO_VISIT)
+                    self._parent = self._named if is_there(self._named) else NOWHERE
                     if message.type == "list":
                         self._send("runs", **self._runs(message))
                     elif message.type == "finish":
@@ -60,7 +62,7 @@ class Visit:
                     elif message.type == "measure":
                         from tflaunch.agent.files import garbage
 
-                        self._send("usage", **garbage.usage(self._parent))
+                        self._send("usage", **dict(garbage.usage(self._parent), directory=self._named))
                     elif message.type == "clean":
                         from tflaunch.agent.files import garbage
 
@@ -132,7 +134,7 @@ class Visit:
             probed = facts.probe(self._look, self._topology)
         finally:
             self._looking = False
-        self._send("facts", **facts.collect([], self._parent, probed, Place()))
+        self._send("facts", **facts.collect([], self._named, probed, Place()))
 
     def _leave_with_the_channel(self) -> None:
         """End this process when the channel ends, even during a call into a sick driver, which may never return."""

@@ -13,6 +13,8 @@ tcp_info.py       what the kernel knows of a TCP connection
 tcp_streams.py    TCP connections (TensorBoard's) carried in the frames of a wire
 selector.py       the event loop's selector: epoll, or what the system has
 code_manifest.py  digests by which shipped code is named
+ancestry.py       whether another user could replace a directory
+directories.py    directories that other users may write to: judged and changed by descriptor
 removal.py        the size of a directory tree, and its removal
 machine.py        this machine: its name, its C library, its limits
 light_stdlib.py   `signal`, `socket` and `sha256` without what makes them slow to import

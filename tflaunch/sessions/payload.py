@@ -99,7 +99,7 @@ USER_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@+-]{0,63}\$?")
 
 # Only the loader is sent at every boot; a host that has not stored this agent yet asks for the rest.
 _LOADER = "tflaunch.agent.loader"
-_ANCESTRY = "tflaunch.agent.files.ancestry"
+_ANCESTRY = "tflaunch.protocol.ancestry"
 _AGENT = "agent"  # the type of the message that brings the modules
 _MARSHAL = 2  # a format of marshal that every Python 3 reads, for strings
 _packing = threading.Lock()

@@ -73,7 +73,7 @@ def test_what_is_packed_is_what_the_loader_has_announced(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """An upgrade, or an edit, while tflaunch runs: no host may keep other modules under that digest."""
-    names = ("tflaunch", "tflaunch.protocol.wire", "tflaunch.agent.loader", "tflaunch.agent.files.ancestry")
+    names = ("tflaunch", "tflaunch.protocol.wire", "tflaunch.agent.loader", "tflaunch.protocol.ancestry")
     files = {name: tmp_path / f"{name}.py" for name in names}
     for path in files.values():
         path.write_text("old = 1\n")

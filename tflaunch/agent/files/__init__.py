@@ -5,6 +5,6 @@ journal      the events of a run, numbered
 code_upload  shipped code on its way into the store
 code_store   the store of shipped code
 outputs      the files that tasks have written, found and read for `fetch`
+unaged       keeps systemd-tmpfiles from directories that are in use
 garbage      what runs leave, and its removal
-ancestry     whether another user could replace a directory
 """

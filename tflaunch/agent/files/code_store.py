@@ -15,7 +15,7 @@ import errno
 import os
 import zlib
 
-from tflaunch.agent.files.rundir import CODE, HostError, explain, private
+from tflaunch.agent.files.rundir import CODE, HostError, explain, inner
 from tflaunch.protocol import wire
 from tflaunch.protocol.code_manifest import PIECE_BYTES, SMALL_BYTES, digest_of, hasher, named
 
@@ -103,8 +103,8 @@ class CodeStore:
                 lacking.append(at)
                 self._missing.append((entry[2], entry[3]))
                 self._bytes += entry[3]
-        private(self._directory)
-        private(self._files)
+        inner(self._directory)
+        inner(self._files)
         if not lacking:
             self._keep_tree()
         return lacking

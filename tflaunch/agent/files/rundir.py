@@ -17,12 +17,10 @@
 """
 
 import errno
-import fcntl
 import os
 import stat
 
-from tflaunch.agent.files.ancestry import weak_place
-from tflaunch.protocol import wire
+from tflaunch.protocol import directories, wire
 from tflaunch.protocol.light_stdlib import socket
 
 TYPE_CHECKING = False
@@ -30,6 +28,7 @@ if TYPE_CHECKING:
     from typing import Any, Dict, List, Optional, Tuple
 
 HOLDS = "holds.json"
+NOWHERE = "/dev/null/tflaunch"  # a directory that nobody can make
 CODE = "code"  # beside the runs; no run id can be this (they end in a random part)
 ENVIRONMENTS = ".environments"  # likewise, see tflaunch.agent.tasks.environment
 
@@ -86,27 +85,30 @@ def parent_directory(configured: str) -> str:
 def check_way(parent: str) -> None:
     """Raise HostError when another user could put another directory in the place of `parent`."""
     try:
-        found = weak_place(os.path.dirname(parent))
+        directories.check_way(parent)
+    except directories.WeakPlace as weak:
+        raise _weak(weak) from weak
     except OSError as error:
         raise explain(error, parent) from error
-    if found is None:
-        return
-    place, info = found
+
+
+def _weak(weak: directories.WeakPlace) -> HostError:
+    place, info = weak.place, weak.info
     hint = (
         "set `run_dir:` in the hostfile to a directory where no other user can rename yours, or leave it out"
     )
     if info.st_uid not in (0, os.getuid()):
-        raise HostError(
+        return HostError(
             "%s belongs to uid %d, who could put another directory in the place of %s"
-            % (place, info.st_uid, parent),
+            % (place, info.st_uid, weak.path),
             hint,
         )
     if stat.S_ISLNK(info.st_mode):
-        raise HostError("%s: too many links lead to %s" % (place, parent), hint)
+        return HostError("%s: too many links lead to %s" % (place, weak.path), hint)
     others = "everybody" if info.st_mode & 0o002 else "everybody in the group %s" % _group(info.st_gid)
-    raise HostError(
+    return HostError(
         "%s has no sticky bit (its mode is %04o): %s could put another directory in the place of %s"
-        % (place, stat.S_IMODE(info.st_mode), others, parent),
+        % (place, stat.S_IMODE(info.st_mode), others, weak.path),
         "chmod +t %s, by its owner or root; or %s" % (place, hint),
     )
 
@@ -121,67 +123,76 @@ def _group(gid: int) -> str:
 
 
 def private(path: str) -> None:
-    """Make the directory `path`, private to this user; raises HostError when something else is in its place."""
-    before = os.umask(0o077)  # for the directories that lead there, too
+    """Make the directory `path`, for this user alone; raises HostError when something else is in its place."""
     try:
-        os.makedirs(path, mode=0o700, exist_ok=True)
-    except FileExistsError:
-        pass  # `check_ours` says what it is
+        descriptor = directories.make_private(path)
+    except directories.WeakPlace as weak:
+        raise _weak(weak) from weak
     except OSError as error:
-        raise explain(error, path) from error
-    finally:
-        os.umask(before)
-    check_ours(path)
+        error.filename = path  # not one name on the way
+        raise _not_a_directory(error, path) from error
+    _check(descriptor, path)
 
 
-def check_ours(path: str) -> None:
-    """Raise HostError unless `path` is this user's directory; make it private.  Call this before reading there."""
+def inner(path: str) -> None:
+    """Make a directory inside one that `private` has made: its mode is the user's affair.  Raises HostError."""
+    try:
+        directories.make(path, 0o700)
+        descriptor = os.open(path, directories.DIRECTORY)
+    except OSError as error:
+        raise _not_a_directory(error, path) from error
+    _check(descriptor, path, 0)
+
+
+def is_there(parent: str) -> bool:
+    """Whether the directory of this user's runs is there; raises HostError when something else is in its place.
+
+    Call this before reading there.  Once it is there, no other user can put anything in its place.  Until then anybody
+    may: whoever hears that it is not there must not look again by its path.
+    """
+    check_way(parent)
+    try:
+        descriptor = os.open(parent, directories.DIRECTORY)
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise _not_a_directory(error, parent) from error
+    _check(descriptor, parent)
+    return True
+
+
+def _not_a_directory(error: OSError, path: str) -> HostError:
     try:
         info = os.lstat(path)
-    except OSError as error:
-        raise explain(error, path) from error
-    if stat.S_ISLNK(info.st_mode) or not stat.S_ISDIR(info.st_mode):
-        raise HostError(
-            "%s is not your directory but a link or a file" % path, "remove it, or set `run_dir:`"
+    except OSError:
+        return explain(error, path)
+    if not stat.S_ISDIR(info.st_mode):
+        return HostError(
+            "%s is not your directory but a %s" % (path, directories.described(info)),
+            "remove it, or set `run_dir:`",
         )
+    return _of_another(info, path) if info.st_uid != os.getuid() else explain(error, path)
+
+
+def _of_another(info: os.stat_result, path: str) -> HostError:
+    return HostError(
+        "%s belongs to uid %d, not to you (uid %d)" % (path, info.st_uid, os.getuid()),
+        "have its owner or root remove it, or set `run_dir:` in the hostfile",
+    )
+
+
+def _check(descriptor: int, path: str, closed: int = 0o077) -> None:
+    """Raise HostError unless that directory is this user's, and its mode has none of the bits `closed`; close it."""
+    info = os.fstat(descriptor)
+    os.close(descriptor)
     if info.st_uid != os.getuid():
+        raise _of_another(info, path)
+    if info.st_mode & closed:
+        # Others may have put something there; whoever sets the mode has to look.
         raise HostError(
-            "%s belongs to uid %d, not to you (uid %d)" % (path, info.st_uid, os.getuid()),
-            "have its owner or root remove it, or set `run_dir:` in the hostfile",
+            "%s has the mode %04o: other users may look or write there" % (path, stat.S_IMODE(info.st_mode)),
+            "look whether all in there is yours, then: chmod 700 %s" % path,
         )
-    if info.st_mode & 0o077:
-        os.chmod(path, 0o700)
-
-
-class Unaged:
-    """Keeps directories, and all below them, from systemd-tmpfiles as long as this process lives.
-
-    That removes from /var/tmp what has not been touched for 30 days, but skips a directory that some process has locked
-    (flock), shared or not (tmpfiles.d(5)); the lock of a file does not count.
-    """
-
-    def __init__(self) -> None:
-        self._held = {}  # type: Dict[str, int]
-
-    def add(self, path: str) -> None:
-        """Keep that directory, too, as soon as it is there."""
-        if self._held.setdefault(path, -1) < 0:
-            self.check()
-
-    def check(self) -> None:
-        """Lock those that could not be locked yet: systemd-tmpfiles itself may be at work there."""
-        for path, held in list(self._held.items()):
-            if held >= 0:
-                continue
-            try:
-                descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-            except OSError:
-                continue
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-                self._held[path] = descriptor
-            except OSError:
-                os.close(descriptor)  # systemd-tmpfiles has locked it just now, or the disk has no locks
 
 
 def _mirror(source: str, target: str) -> None:
@@ -224,7 +235,7 @@ class RunDirectory:
         private(self.parent)
         check_way(self.parent)  # again: `private` may have made some of it just now
         for path in (os.path.dirname(self.path), self.path, self.logs, self.work):
-            private(path)
+            inner(path)
         try:  # to find a full disk now, not in the middle of the run
             self.write("agent.json", {})
             self.write("guard.json", {})  # the run may have been here before, and be planned again
@@ -272,11 +283,11 @@ class RunDirectory:
     def listen(self) -> socket.socket:
         """Listen for visits; raises OSError."""
         listener = socket.socket(socket.AF_UNIX)
-        directory = os.open(self.path, os.O_RDONLY)
+        directory = os.open(self.path, directories.DIRECTORY)
         try:
             name = "/proc/self/fd/%d/agent.sock" % directory
             try:
-                os.unlink(name)
+                os.unlink("agent.sock", dir_fd=directory)
             except FileNotFoundError:
                 pass
             listener.bind(name)
@@ -289,7 +300,7 @@ class RunDirectory:
         """A connection to the agent, or None when none lives."""
         connection = socket.socket(socket.AF_UNIX)
         try:
-            directory = os.open(self.path, os.O_RDONLY)
+            directory = os.open(self.path, directories.DIRECTORY)
             try:
                 connection.connect("/proc/self/fd/%d/agent.sock" % directory)
             finally:

@@ -1,8 +1,11 @@
 """Which run has which GPU of this host.
 
-leases   locks on GPUs and MIG instances, which all users see
-tickets  the queue of runs that wait for GPUs
-limit    how many GPUs of this host one user may hold
-freed    whether the run's GPUs are free again after its end
-use      how the run uses its GPUs while it runs
+leases        locks on GPUs and MIG instances, which all users see
+lease_files   the files of theirs that all users share
+locks         what a lock is, and who has one
+tickets       the queue of runs that wait for GPUs
+ticket_files  its files
+limit         how many GPUs of this host one user may hold
+freed         whether the run's GPUs are free again after its end
+use           how the run uses its GPUs while it runs
 """

@@ -18,7 +18,7 @@ import signal
 import subprocess
 import time
 
-from tflaunch.agent.files.rundir import ENVIRONMENTS, HostError, explain, private
+from tflaunch.agent.files.rundir import ENVIRONMENTS, HostError, explain, inner
 from tflaunch.agent.tasks import shell
 
 TYPE_CHECKING = False
@@ -138,8 +138,8 @@ class Maker:
     def make(self) -> "Dict[str, Any]":
         """{path, made}: where the environment is, and whether this call made it.  Raises HostError, SystemExit."""
         try:
-            private(self._scratch)
-            private(directory_of(self._parent))
+            inner(self._scratch)
+            inner(directory_of(self._parent))
             env = self._environment()
             python = shutil.which(os.path.expanduser(self._python), path=env.get("PATH"))
             if python is None:
@@ -217,7 +217,7 @@ class Maker:
 
     def _install(self, path: str, python: str, about: "Dict[str, Any]", env: "Dict[str, str]") -> None:
         source = os.path.join(self._scratch, "requirements")
-        private(source)
+        inner(source)
         for name, text in self._requirements["files"].items():
             with open(os.path.join(source, name), "w", encoding="utf-8") as file:
                 file.write(text)

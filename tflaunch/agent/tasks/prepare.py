@@ -2,7 +2,7 @@
 
 import os
 
-from tflaunch.agent.files.rundir import HostError, private
+from tflaunch.agent.files.rundir import HostError, inner
 from tflaunch.agent.tasks import container
 from tflaunch.agent.tasks.environment import Maker, activation, hold
 
@@ -39,7 +39,7 @@ class Preparing:
         """
         made = {}  # type: Dict[str, Any]
         if self._wanted["images"]:
-            private(self._scratch)
+            inner(self._scratch)
             engine = container.find(self._wanted["engine"])
             images = self._wanted["images"]
             made["made"] = True in [container.pull(engine, image, self._log) for image in images]

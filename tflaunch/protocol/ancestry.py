@@ -35,7 +35,7 @@ def weak_place(path: str) -> "Optional[Tuple[str, os.stat_result]]":
             info = os.lstat(here)
             continue
         shared = info.st_mode & 0o022
-        if not trusted or (shared and not info.st_mode & stat.S_ISVTX and not _of_one(here, info)):
+        if not trusted or (not info.st_mode & stat.S_ISVTX and others_may_write(here, info)):
             return here, info
         while parts and parts[-1] in ("", "."):
             parts.pop()
@@ -47,6 +47,11 @@ def weak_place(path: str) -> "Optional[Tuple[str, os.stat_result]]":
             info = os.lstat(here)
         except (FileNotFoundError, NotADirectoryError):
             return None
+
+
+def others_may_write(path: str, info: os.stat_result) -> bool:
+    """Whether another user than the owner may write to that file or directory."""
+    return bool(info.st_mode & 0o022) and not _of_one(path, info)
 
 
 def _hidden(uid: int) -> bool:
