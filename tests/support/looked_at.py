@@ -12,14 +12,11 @@ import argparse
 import os
 import subprocess
 import sys
-import sysconfig
 import tempfile
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from tests.support.agent_over_pipes import interpreters
-from tests.support.patience import until
 from tflaunch.agent import processes
 from tflaunch.agent.tasks import python_site
 from tflaunch.agent.tasks.asked import Answer, Asked
@@ -235,25 +232,29 @@ def has_headers(python: str) -> bool:
 
 
 class LookedAt:
-    """A program of PROGRAMS that runs, prepared as a task is."""
+    """A program that runs, prepared as a task is, once it has printed a line."""
 
-    def __init__(self, python: str, name: str, directory: Path) -> None:
+    def __init__(self, python: str, program: str, directory: Path, *options: str) -> None:
         self._stop = directory / "stop"
-        if name == "training":
-            build_steps(python, directory)
         directory.chmod(0o700)
-        program = directory / "program.py"
-        program.write_text(PRELUDE + PROGRAMS[name])
+        file = directory / "program.py"
+        file.write_text(program)
         env = {
             **os.environ,
             "PYTHONPATH": python_site.put(str(directory)),
             "STOP": str(self._stop),
         }
         self.child = subprocess.Popen(
-            [python, program], env=env, cwd=directory, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            [python, *options, file],
+            env=env,
+            cwd=directory,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
         )
         assert self.child.stdout is not None
-        self.child.stdout.readline()
+        self.first_line = self.child.stdout.readline()
         process = processes.read(self.child.pid)
         assert process is not None, self.end()
         self.process = process
@@ -262,11 +263,16 @@ class LookedAt:
         """One look, as the agent takes it."""
         return look_at(self.process)
 
-    def end(self) -> tuple[int, str]:
-        """Its exit code, and what it has written to stderr."""
+    def end(self) -> tuple[int, str, str]:
+        """Its exit code, what else it has written, and its stderr; its stdin ends."""
         self._stop.touch()
-        _, err = self.child.communicate(timeout=60)
-        return self.child.returncode, err
+        out, err = self.child.communicate(timeout=60)
+        return self.child.returncode, out, err
+
+    def kill(self) -> None:
+        """End it in any case."""
+        self.child.kill()
+        self.child.communicate()
 
 
 def look_at(process: processes.Process) -> Answer:
@@ -284,21 +290,25 @@ def look_at(process: processes.Process) -> Answer:
 
 def play(python: str, name: str, looks: int, directory: Path) -> str:
     """Look so often at the program; returns what was wrong with it, "" for nothing."""
-    program = LookedAt(python, name, directory)
+    if name == "training":
+        build_steps(python, directory)
+    program = LookedAt(python, PRELUDE + PROGRAMS[name], directory)
     silent = 0
     for number in range(looks):
         answer = program.look()
         silent += answer.found is None
         if program.child.poll() is not None:
             return f"it ended at look {number}: {program.end()}"
-    code, err = program.end()
+    code, _, err = program.end()
     wrong = [f"{silent} looks brought nothing"] if silent else []
     wrong += [f"exit code {code}, stderr {err!r}"] if code or err else []
     return ", ".join(wrong)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--looks", type=int, default=LOOKS)
     parser.add_argument("--only", action="append", choices=PROGRAMS, help="this program")
     parser.add_argument("pythons", nargs="*", metavar="PYTHON")
@@ -311,7 +321,9 @@ def main() -> None:
                 wrong = play(python, name, chosen.looks, Path(directory))
             failed = failed or bool(wrong)
             seconds = time.monotonic() - began
-            print(f"{python}  {name}: {chosen.looks} looks in {seconds:.0f} s: {wrong or 'no harm'}", flush=True)
+            print(
+                f"{python}  {name}: {chosen.looks} looks in {seconds:.0f} s: {wrong or 'no harm'}", flush=True
+            )
     sys.exit(failed)
 
 

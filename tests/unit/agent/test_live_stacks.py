@@ -1,4 +1,4 @@
-"""What a Python writes of its threads, as the agent understands it; when a task is asked again; what prepares a Python."""
+"""What a Python writes of its threads, as the agent reads it; when a task is asked again; what prepares a Python."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -177,7 +176,9 @@ def test_it_runs_silently_in_any_python(python: str, tmp_path: Path) -> None:
         for each in (env, {**os.environ, "PYTHONPATH": ""})
     )
     more = set(with_it.split("'")) - set(without.split("'"))
-    assert more <= {"faulthandler", "_signal", "_thread", "atexit", "gc"}, "it imports nothing that a program might miss"
+    assert more <= {"faulthandler", "_signal", "_thread", "atexit", "gc"}, (
+        "it imports nothing that a program might miss"
+    )
 
 
 def test_it_is_written_once_and_for_this_user_alone(tmp_path: Path) -> None:

@@ -1,9 +1,9 @@
 """A Python that has prepared itself (tflaunch.in_task.stacks_site) and is asked for its stacks: no look may harm it.
 
 1. Its thread is asked, by a pipe.  That answers within milliseconds, as soon as it gets the interpreter's lock.
-2. Where no answer comes, somebody keeps the lock.  Then threads that sleep in the kernel, and have not run for a second,
-   get a signal, one after the other, and write their own stack: the frames of a thread that sleeps do not change.  A
-   thread that runs gets none; it runs in native code, for a Python loop would give the lock away.
+2. Where no answer comes, somebody keeps the lock.  Then threads that sleep in the kernel, and have not run for a
+   second, get a signal, one after the other, and write their own stack: the frames of a thread that sleeps do not
+   change.  A thread that runs gets none; it runs in native code, for a Python loop would give the lock away.
 
 What is opened and signalled is only a process that has open the unlinked file that says its own pid and start time;
 the signal also needs a handler there, for any other process would die of it.  So nothing happens to python -I, to a
@@ -31,7 +31,7 @@ SIGNALS_END_S = 8.0  # when no more threads are signalled ...
 SIGNALS = 32  # ... nor more than so many
 ONE_ANSWER_S = 0.3  # how long one of them may take; threads without Python write nothing
 STILL_S = 0.1  # what a thread has written, and has not grown for so long, is complete
-FILE_BYTES = 1024 * 1024  # of one answer; the first thread is at its end
+FILE_BYTES = 1024 * 1024  # of one answer; the first thread is its beginning
 
 UNPREPARED = "no Python that tflaunch has prepared: another program, or python -I, -E or -S"
 
@@ -188,18 +188,16 @@ class Asked:
             return
 
     def _text(self) -> str:
-        """The end of what is in the file."""
-        size = os.fstat(self._file).st_size
-        return os.pread(self._file, FILE_BYTES, max(0, size - FILE_BYTES)).decode("ascii", "replace")
+        return os.pread(self._file, FILE_BYTES, 0).decode("ascii", "replace")
 
     # -- its threads, one after the other
 
     def _in_turn(self, seen: "Dict[int, threads.Seen]") -> "List[Tuple[int, threads.Seen]]":
-        """Threads that sleep, the first one before all others; those of TensorFlow's pools, in a futex, are the last."""
+        """Threads that sleep: the first one before all others, and last those of TensorFlow's pools, in a futex."""
         pid = self.process.pid
         tids = [tid for tid in threads.asleep(self._before, seen) if threads.name_of(pid, tid) != NAME]
         tids.sort(key=lambda tid: (tid != pid, threads.waits_in(pid, tid).startswith("futex"), tid))
-        return [(tid, seen[tid]) for tid in tids if not seen[tid][4] >> (SIGNAL - 1) & 1][:SIGNALS]
+        return [(tid, seen[tid]) for tid in tids if not threads.blocks(seen[tid], SIGNAL)][:SIGNALS]
 
     def _next(self, now: float) -> None:
         """Have the next thread write its stack, if there is one."""

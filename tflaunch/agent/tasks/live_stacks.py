@@ -94,9 +94,7 @@ class Dumps:
                 self._pending.remove(pending)
                 pending[1]()
 
-    def of(
-        self, key: "Tuple[str, int]", process: "processes.Process", now: float
-    ) -> "Tuple[Answer, float]":
+    def of(self, key: "Tuple[str, int]", process: "processes.Process", now: float) -> "Tuple[Answer, float]":
         """The last answer of that process, and its age in s."""
         dump = self._latest.get(key)
         last = dump.by_process.get((process.pid, process.start)) if dump is not None else None
