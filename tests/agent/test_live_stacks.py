@@ -130,18 +130,24 @@ PRETENDER = """
 import ctypes, os, signal, sys
 stat = open("/proc/self/stat").read()
 start = stat[stat.rindex(")"):].split()[20]
-name = "tflaunch-stacks-%d-%s-1" % (os.getpid(), start)
+asks, _ = os.pipe()
+name = "tflaunch-stacks-%d-%s-1-%d" % (os.getpid(), start, os.fstat(asks).st_ino)
 HOW
 print("ready", flush=True)
 while True:
-    signal.pause()
+    asked = os.read(asks, 64)
+    answer(asked)
 """
 
 
 @pytest.mark.parametrize(
     ("how", "why"),
     [
-        ("os.memfd_create(name)", "no Python that tflaunch has prepared"),
+        ("os.memfd_create(name); answer = id", "it has not answered within 4 s"),
+        (
+            "os.memfd_create(name.rpartition('-')[0] + '-%d' % os.fstat(0).st_ino)",
+            "it has not answered within 4 s",
+        ),
         (
             "signal.signal(signal.SIGRTMAX - 3, print); os.mkfifo(name); os.open(name, os.O_RDWR); os.unlink(name)",
             "is another file",
@@ -156,7 +162,7 @@ while True:
             "is another file",
         ),
     ],
-    ids=["no handler", "a pipe", "a file that is there", "a file that has another name"],
+    ids=["no handler", "another pipe", "a pipe", "a file that is there", "a file that has another name"],
 )
 def test_a_pretender_is_not_signalled(begun: Callable[..., Channel], how: str, why: str) -> None:
     (program,) = inspect(begun(sys.executable, "-I", "-c", PRETENDER.replace("HOW", how)))
@@ -165,15 +171,15 @@ def test_a_pretender_is_not_signalled(begun: Callable[..., Channel], how: str, w
     assert alive(program)
 
 
-def test_a_pretender_with_a_handler_says_only_what_is_its_own(begun: Callable[..., Channel]) -> None:
+def test_a_pretender_that_answers_says_only_what_is_its_own(begun: Callable[..., Channel]) -> None:
     """Its file may hold anything: it is read as stacks, in bounds."""
     how = (
-        "f = os.memfd_create(name); lie = b'Thread 0x1 (most recent):\\n' + 20000 * b'  File \"x\", line 9 in y\\n'; "
-        "signal.signal(signal.SIGRTMAX - 3, lambda *_: os.write(f, lie))"
+        "f = os.memfd_create(name); lie = b'Thread 0x1 (most recent):\\n' + 60000 * b'  File \"x\", line 9 in y\\n'; "
+        "answer = lambda asked: os.write(f, lie + b'end ' + asked)"
     )
     (program,) = inspect(begun(sys.executable, "-I", "-c", PRETENDER.replace("HOW", how)))
     (stack,) = program["stacks"]
-    assert 1000 < len(stack["frames"]) < 20000
+    assert 1000 < len(stack["frames"]) < 60000
     assert stack["frames"][0] == ["x", 9, "y"]
 
 
@@ -257,14 +263,14 @@ def test_the_setup_and_the_users_path_stay(begun: Callable[..., Channel], host: 
     assert inspect(channel)[0]["stacks"]
 
 
-def test_one_that_blocks_the_signal_or_is_stopped_delays_no_other(host: Host) -> None:
+def test_one_that_blocks_all_signals_answers_and_one_that_is_stopped_delays_no_other(host: Host) -> None:
     channel = host.start()
     follow(channel)
-    blocks = "import signal; signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGRTMAX - 3})\n" + PROGRAM
+    blocks = "import signal; signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())\n" + PROGRAM
     stops = "import os; print('ready', flush=True); os.kill(os.getpid(), 19)"
     names = {
         "worker/0": PROGRAM,
-        "worker/1": blocks.replace("for _ in range(3)", "for _ in ()"),
+        "worker/1": blocks,
         "worker/2": stops,
     }
     start(channel, *(task(*python(program), id=name) for name, program in names.items()))
@@ -275,7 +281,7 @@ def test_one_that_blocks_the_signal_or_is_stopped_delays_no_other(host: Host) ->
         "tasks"
     ]
     assert answer["worker/0"][0]["stacks"]
-    assert "has not answered within 2 s" in answer["worker/1"][0]["why_none"]
+    assert answer["worker/1"][0]["stacks"]
     assert "stopped" in answer["worker/2"][0]["why_none"]
 
 
@@ -292,10 +298,52 @@ def test_a_task_that_is_started_again_is_asked_again(begun: Callable[..., Channe
     assert functions(second["stacks"][0]["frames"]) == ["deeper", "batches", "<module>"]
 
 
-def test_a_loop_in_c_that_keeps_the_interpreters_lock_answers(begun: Callable[..., Channel]) -> None:
-    program = "def spins():\n    sum(iter(int, 1))\nprint('ready', flush=True)\nspins()"
-    (found,) = inspect(begun(sys.executable, "-c", program))
+@pytest.mark.parametrize("python", interpreters())
+def test_a_loop_in_python_always_tells_its_line(begun: Callable[..., Channel], python: str) -> None:
+    program = "def spins():\n    while True: pass\nprint('ready', flush=True)\nspins()"
+    (found,) = inspect(begun(python, "-c", program))
     assert functions(found["stacks"][0]["frames"]) == ["spins", "<module>"]
+
+
+def test_native_code_that_keeps_the_lock_gets_no_signal_and_is_told_as_that(
+    begun: Callable[..., Channel],
+) -> None:
+    program = (
+        "import threading, time\ndef spins():\n    sum(iter(int, 1))\n"
+        "threading.Thread(target=time.sleep, args=[600]).start()\nprint('ready', flush=True)\nspins()"
+    )
+    (found,) = inspect(begun(sys.executable, "-c", program))
+    assert not [stack for stack in found["stacks"] or () if stack["main"]]
+    assert f"its thread {found['pid']} (python" in found["why_none"]
+    assert "% of a core, and keeps Python's lock (the GIL)" in found["why_none"]
+    assert [tid for tid, _ in found["native"]] == [found["pid"]]
+    assert alive(found)
+    assert signals_of(found["pid"]) == signals_of(found["pid"], "SigPnd") == 0
+
+
+def signals_of(pid: int, which: str = "ShdPnd") -> int:
+    """The signals that wait for a process, or its first thread."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return next(int(line.split()[1], 16) for line in status.splitlines() if line.startswith(which))
+
+
+@pytest.mark.parametrize("python", interpreters())
+def test_one_that_sleeps_in_c_with_the_lock_tells_its_line(
+    begun: Callable[..., Channel], python: str
+) -> None:
+    """By the signal; the threads that wait for the lock run again and again, and get none."""
+    program = (
+        "import ctypes, os, threading\nnothing, _ = os.pipe()\ndef pool():\n    while True: pass\n"
+        "def sleeps():\n    ctypes.PyDLL(None).read(nothing, ctypes.create_string_buffer(1), 1)\n"
+        "for _ in range(3): threading.Thread(target=pool, daemon=True).start()\n"
+        "print('ready', flush=True)\nsleeps()"
+    )
+    channel = begun(python, "-c", program)
+    (found,) = inspect(channel)
+    assert [functions(stack["frames"]) for stack in found["stacks"]] == [["sleeps", "<module>"]], found
+    assert found["stacks"][0]["main"]
+    assert found["why_none"] == ""
+    assert alive(found)
 
 
 def test_the_program_of_a_script_below_a_shell(begun: Callable[..., Channel], tmp_path: Path) -> None:

@@ -269,7 +269,7 @@ def _footer(text: str) -> object:
 
 
 def _stacks(data: bytes, _: Path) -> object:
-    from tflaunch.agent.tasks.live_stacks import parsed
+    from tflaunch.agent.tasks.stack_text import parsed
     from tflaunch.protocol import messages, wire
 
     stacks = parsed(data.decode("ascii", "replace"), 0x7F50, str)

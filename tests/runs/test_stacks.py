@@ -84,7 +84,7 @@ def test_eighteen_dumps_do_not_disturb_a_training(launcher: Launcher) -> None:
             began = time.monotonic()
             dumps.ask(trainers, str, False, 1000.0 * number, lambda: done.append(True))  # noqa: B023
             until(lambda: dumps.tick(1000.0 * number + time.monotonic() - began) or done, "a dump")  # noqa: B023
-            came += [dumps.of(key, tree[0], 1000.0 * number) for key, tree in trainers.items()]
+            came += [dumps.of(key, tree[0], 1000.0 * number)[0] for key, tree in trainers.items()]
         seen = running.out.count("  loss of the batch ")
         until(lambda: running.out.count("  loss of the batch ") >= seen + 4, "the training to go on")
         running.interrupt()

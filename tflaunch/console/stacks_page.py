@@ -95,7 +95,10 @@ def _stacks(process: _Process, marks: Marks, all_threads: bool, waits_in: str) -
     stacks = process["stacks"]
     main = next((each for each in stacks if each["main"]), None)
     if main is None:
-        yield Text("  its first thread was not among the 100 that Python shows", "dim")
+        why = process["why_none"] or "it was not among the 100 threads that Python shows"
+        yield Text(
+            f"  {marks.bad} no stack of its first thread: {why}", BAD if process["why_none"] else "dim"
+        )
     elif main["frames"]:
         yield from _frame_lines(main["frames"], marks)
         if waits_in:

@@ -163,6 +163,7 @@ WORDS = {
     "serves": "serves",
     "checkpoint": "waits for a new checkpoint",
     "busy": "computes",
+    "native": "runs in native code, {percent:.0f} % of a core, and keeps Python's lock (the GIL)",
     "": "does nothing",
 }
 # It waits for other tasks; `wait`: its stack is unknown, and it waits in the kernel as these do.
@@ -198,12 +199,13 @@ class Stand(NamedTuple):
     feeds: bool = False  # TensorFlow has called it: a function of the input pipeline
     pid: int = 0
     channel: str = ""
+    cores: float = 0.0  # that a thread uses which keeps Python's lock
 
     @property
     def words(self) -> str:
         """What it does, in words."""
         if self.kind:
-            return WORDS[self.kind]
+            return WORDS[self.kind].format(percent=100 * self.cores)
         return f"waits in the kernel ({self.channel})" if self.channel else WORDS[""]
 
 
@@ -254,6 +256,11 @@ def stands(process: Mapping[str, Any]) -> list[Stand]:
     if not stacks or not stacks[0]["main"]:
         kind = kind_of_channel(channel, state)
         kind = "wait" if kind == "lock" else kind
+        for _, cores in (process.get("native") or ())[:1]:
+            return [
+                Stand("native", "", False, False, False, True, pid=process["pid"], cores=cores),
+                *_others(process, stacks),
+            ]
         first = Stand(kind, "", False, False, False, True, pid=process["pid"], channel=channel)
         return [first, *_others(process, stacks)]
     frames = stacks[0]["frames"]

@@ -281,8 +281,8 @@ class Stillness(Rule):
         processes = from_the_trainer_on([_without_old_stacks(each, at - case.since) for each in processes])
         stand = self._remembered(task, stand_of(processes))
         if movement.still_since is None:
-            stand = stand._replace(kind="busy")
-        elif stand.kind == "busy":
+            stand = stand if stand.kind == "native" else stand._replace(kind="busy")
+        elif stand.kind in ("busy", "native"):
             stand = stand._replace(kind="")
         says = look["says"] if movement.chatty(case.since) else ""
         return Seen(

@@ -153,7 +153,7 @@ class Court:
                 culprits = odd
         first = culprits[0]
         seen = self._seen[first]
-        busy = seen.stand.kind == "busy"
+        busy = seen.stand.kind in ("busy", "native")
         who = self._watched.who(culprits[:1]) if len(culprits) == 1 else names_of(culprits)
         have = "has" if len(culprits) == 1 else "have"
         if busy:
@@ -166,7 +166,8 @@ class Court:
             text += f"; {names_of(others)} {wait} for {'it' if len(culprits) == 1 else 'them'}"
             text += self._at(others)
         text += self._question(seen)
-        sure = not (busy and (seen.stand.deep or not seen.stand.place))
+        unknown = not seen.stand.place and seen.stand.kind != "native"
+        sure = not (busy and (seen.stand.deep or unknown))
         certain = all(self._seen[name].forked or self._seen[name].stand.kind in CERTAIN for name in culprits)
         return Verdict(tuple(culprits), text, sure, certain)
 
@@ -268,7 +269,7 @@ class Court:
         it, place = ("it is", stand.place) if count == 1 else ("they are", stand.place)
         words = stand.words if count == 1 else _plural(stand.words)
         text = f"{it} at {place} and {words}" if place else f"{it.split()[0]} {words}"
-        if not place and self._watched.stacks:
+        if not place and self._watched.stacks and stand.kind != "native":
             text += " (tflaunch stacks shows where)"
         if stand.kind in ("child", "children") and seen.child:
             text += f" ({seen.child})"

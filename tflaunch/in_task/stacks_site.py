@@ -1,16 +1,31 @@
-"""The `sitecustomize` that each task's Python runs at its start: after it, one signal has that Python write its stacks.
+"""The `sitecustomize` that each task's Python runs at its start: after it, that Python tells its stacks when asked.
 
-Python's own faulthandler writes them, whatever C++ code the program is in and whichever thread holds the interpreter's
-lock, and the program goes on.  They do not go into the log, but into an unlinked file that only the process has; its
-name says whose it is: NAME, then process, start time and first thread.  tflaunch.agent.tasks.live_stacks sends the
-signal, and reads the file.
+There are two ways to ask, and tflaunch.agent.tasks.live_stacks takes the second only where the first brings nothing:
+
+1. A thread sleeps in read(), in C, on a pipe.  Asked, it takes the interpreter's lock and writes down
+   `sys._current_frames()`: meanwhile no other thread runs Python, and no frame changes.
+2. A signal to a single thread has faulthandler write that thread's own stack: where somebody keeps the lock for ever.
+
+faulthandler with all threads is neither: it reads the list of threads without its lock, also when the interpreter's is
+held, and a thread of C that enters Python may be half in that list (SIGSEGV, Python 3.11).
+
+The thread runs none of the program's code: no garbage is collected while it makes objects that count for that, and it
+has dropped each frame before it gives the lock away, which is asked of it after 5 ms (FRAMES take 2).
+
+The answer does not go into the log, but into an unlinked file that only the process has.  Its name says whose it is:
+NAME, then process, start time, first thread and the pipe's inode.
+
+A program does not notice that thread: `threading` does not count it, no signal is delivered to it, it ends before the
+interpreter does, each forked child gets one of its own, and Python 3.12 does not warn of a fork because of it.
 
 SITE is text: Python 2.7 must parse it, too, and an agent writes it into a directory of the run that stands first on
 the task's PYTHONPATH.  It takes that directory out of `sys.path`, and has the next `sitecustomize` run in its place.
 Where there is none, the ImportError is the one that `site` expects then.
 """
 
-NAME = "tflaunch-stacks"
+NAME = "tflaunch-stacks"  # the name of the thread, too, of which the kernel keeps 15 characters
+FRAMES = 3000  # in one answer; the first thread is its beginning
+DEPTH = 100  # of the frames of a thread, the innermost
 SIGNAL_BELOW_MAX = 3  # SIGRTMAX - 3: the C library takes the first ones, and TensorFlow and Python none
 
 SITE = """\
@@ -19,13 +34,32 @@ def prepare():
     try:
         import _signal
         import _thread
+        import _warnings
+        import atexit
         import faulthandler
+        import gc
         import os
+        import sys
     except ImportError:
         return
-    if hasattr(faulthandler, "tflaunch_file"):
+    # Without the interpreter's lock nobody may read the stacks of threads that run.
+    if not getattr(sys, "_is_gil_enabled", lambda: True)():
         return
     number = _signal.SIGRTMAX - %(below)d
+    signals = list(range(1, 32)) + list(range(_signal.SIGRTMIN, _signal.SIGRTMAX + 1))
+    current = {}  # what this process has: asks, file (descriptors, and what they are open on), runs
+
+    def mark():
+        stat = os.open("/proc/self/stat", os.O_RDONLY)
+        text = os.read(stat, 4096)
+        os.close(stat)
+        return "%(name)s-%%d-%%d-" %% (os.getpid(), int(text[text.rindex(b")"):].split()[20]))
+
+    def reopened(number, flags):
+        try:
+            return os.open("/proc/self/fd/%%d" %% number, flags)
+        finally:
+            os.close(number)
 
     def create(name):
         if hasattr(os, "memfd_create"):
@@ -33,7 +67,8 @@ def prepare():
                 return os.memfd_create(name)
             except OSError:
                 pass
-        for place in (os.path.dirname(__file__), "/dev/shm"):
+        # Memory first: a disk may keep who writes, and with it the lock.
+        for place in ("/dev/shm", os.path.dirname(__file__)):
             path = os.path.join(place, name)
             try:
                 made = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
@@ -43,21 +78,149 @@ def prepare():
             return made
         raise OSError(name)
 
-    def register():
+    # The program may close any descriptor, and get its number for a file of its own.
+    def opened(number):
+        place = "/proc/self/fd/%%d" %% number
+        return number, place, os.readlink(place)
+
+    def still(number, place, link):
         try:
-            stat = os.open("/proc/self/stat", os.O_RDONLY)
-            text = os.read(stat, 4096)
-            os.close(stat)
-            start = int(text[text.rindex(b")"):].split()[20])
-            made = create("%(name)s-%%d-%%d-%%x" %% (os.getpid(), start, _thread.get_ident()))
-            faulthandler.register(number, file=made, all_threads=True, chain=False)
-            faulthandler.tflaunch_file = made
+            return os.readlink(place) == link
+        except OSError:
+            return False
+
+    def add(text, ident, frame, left):
+        text.append("Thread 0x%%x (most recent call first):\\n" %% ident)
+        left = min(left, %(depth)d)
+        while frame is not None and left:
+            code = frame.f_code
+            # As faulthandler writes it.
+            text.append('  File "%%.500s", line %%s in %%.500s\\n' %% (code.co_filename, frame.f_lineno, code.co_name))
+            frame = frame.f_back
+            left -= 1
+
+    def stacks(main):
+        text = []
+        collects = gc.isenabled()
+        gc.disable()
+        try:
+            frames = sys._current_frames()
+            del frames[_thread.get_ident()]
+            add(text, main, frames.pop(main, None), %(frames)d)
+            while frames and len(text) < %(frames)d:
+                ident, frame = frames.popitem()
+                add(text, ident, frame, %(frames)d - len(text))
+            return "".join(text).encode("ascii", "backslashreplace")
+        finally:
+            frames = frame = None
+            if collects:
+                gc.enable()
+
+    def answer(main, asks, file, runs):
+        try:
+            try:
+                name = os.open("/proc/thread-self/comm", os.O_WRONLY)
+                os.write(name, b"%(name)s")
+                os.close(name)
+            except OSError:
+                pass
+            while still(*asks):
+                asked = os.read(asks[0], 16)
+                if "over" in current or not still(*file):
+                    break
+                os.write(file[0], stacks(main) + b"end " + asked)
+        except Exception:
+            pass
+        finally:
+            runs.release()
+
+    def start(place):
+        read, write = os.pipe()
+        os.close(write)
+        asks = reopened(read, os.O_RDWR)
+        main = _thread.get_ident()
+        try:
+            name = "%%s%%x-%%d" %% (place, main, os.fstat(asks).st_ino)
+            file = reopened(create(name), os.O_RDWR | os.O_APPEND)
+        except Exception:
+            os.close(asks)
+            raise
+        runs = _thread.allocate_lock()
+        runs.acquire()
+        current.update(asks=opened(asks), file=opened(file), runs=runs)
+        # A signal to the process is for the program's threads, also where they wait for it.
+        mask = _signal.pthread_sigmask(_signal.SIG_BLOCK, signals)
+        size = _thread.stack_size(1 << 19)
+        try:
+            _thread.start_new_thread(answer, (main, current["asks"], current["file"], runs))
+        except Exception:
+            current.clear()
+            os.close(asks)
+            os.close(file)
+            raise
+        finally:
+            _thread.stack_size(size)
+            _signal.pthread_sigmask(_signal.SIG_SETMASK, mask)
+        faulthandler.register(number, file=file, all_threads=False, chain=False)
+
+    def in_child():
+        try:
+            for each in ("asks", "file"):
+                if each in current and still(*current[each]):
+                    os.close(current[each][0])
+            over = "over" in current
+            current.clear()
+            # What subprocess has forked for a preexec_fn becomes another program at once.
+            if not over and sys._getframe(1).f_code.co_name != "_execute_child":
+                start(mark())
         except Exception:
             pass
 
-    register()
+    def before_fork():
+        # Python 3.12 warns of a fork where there are threads.  This one holds nothing that the child could miss.
+        try:
+            module = sys.modules.get("warnings", _warnings)
+            text = "This process (pid=%%d) is multi-threaded, use of %%s() may lead to deadlocks in the child."
+            ours = [
+                ("ignore", text %% (os.getpid(), name), DeprecationWarning, None, 0) for name in ("fork", "forkpty")
+            ]
+            for each in quieted + ours:
+                while each in module.filters:
+                    module.filters.remove(each)
+            quieted[:] = ours
+            runs = current.get("runs")
+            if runs is not None and runs.locked() and len(os.listdir("/proc/self/task")) == 2:
+                module.filters[:0] = ours
+        except Exception:
+            pass
+
+    def at_exit():
+        try:
+            current["over"] = True
+            if "runs" in current and still(*current["asks"]):
+                os.set_blocking(current["asks"][0], False)
+                try:
+                    os.write(current["asks"][0], b"\\n")
+                except BlockingIOError:
+                    pass  # it is full: the thread wakes
+                current["runs"].acquire(True, 1.0)
+        except Exception:
+            pass
+
+    place = mark()
+    for each in os.listdir("/proc/self/fd"):
+        try:
+            if place in os.readlink("/proc/self/fd/" + each):
+                return  # this is another interpreter of the same process
+        except OSError:
+            pass
+    start(place)
+    atexit.register(at_exit)
+    quieted = []
     if hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_child=register)
+        os.register_at_fork(after_in_child=in_child)
+        if sys.version_info >= (3, 12):
+            os.register_at_fork(before=before_fork)
 
 
 def go_on():
@@ -76,4 +239,4 @@ try:
 except Exception:
     pass
 go_on()
-""" % {"below": SIGNAL_BELOW_MAX, "name": NAME}
+""" % {"below": SIGNAL_BELOW_MAX, "name": NAME, "frames": FRAMES, "depth": DEPTH}

@@ -174,6 +174,7 @@ _inspection = {
     "threads": [_thread],
     "stacks": or_null([{"main": a_flag, "frames": [_frame], "?count": a_whole_number}]),
     "why_none": a_text,
+    "?native": [(a_whole_number, a_number)],
     "?age_s": a_time,
 }
 # tflaunch.agent.tasks.exit_facts

@@ -1,4 +1,4 @@
-"""What faulthandler writes, as the agent understands it; when a task is asked again; what prepares a Python."""
+"""What a Python writes of its threads, as the agent reads it; when a task is asked again; what prepares a Python."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -15,8 +14,9 @@ from hypothesis import strategies as st
 
 from tests.support.patience import until
 from tflaunch.agent import processes
-from tflaunch.agent.tasks import inspection, live_stacks, python_site
-from tflaunch.agent.tasks.live_stacks import AGAIN_S, ON_DEMAND_S, Dumps, parsed
+from tflaunch.agent.tasks import asked, inspection, python_site
+from tflaunch.agent.tasks.live_stacks import AGAIN_S, ON_DEMAND_S, Dumps
+from tflaunch.agent.tasks.stack_text import one_stack, parsed
 from tflaunch.in_task.stacks_site import SITE
 from tflaunch.protocol.messages import FROM_AGENT, check
 from tflaunch.protocol.wire import Message
@@ -33,9 +33,10 @@ Thread 0x00007f52 [worker] (most recent call first):
 Thread 0x00007f53 (most recent call first):
   <no Python frame>
 
-Current thread 0x00007f50 (most recent call first):
+Thread 0x00007f50 (most recent call first):
   File "/run/work/a", line 3 in f", line 9 in g.py", line 26 in batches
   File "/run/work/trainer.py", line 40 in <module>
+end 1
 """
 
 
@@ -48,6 +49,11 @@ def test_the_first_thread_comes_first_and_equal_ones_together() -> None:
     }
     assert others["count"] == 2
     assert others["frames"][1] == ["trainer.py", 7, "pool"]
+
+
+def test_what_one_thread_writes_of_itself() -> None:
+    text = 'Stack (most recent call first):\n  File "/run/a.py", line 7 in pool\n'
+    assert one_stack(text, str) == [["/run/a.py", 7, "pool"]]
 
 
 def test_a_dump_that_is_cut_before_the_first_thread_has_no_main() -> None:
@@ -110,18 +116,18 @@ def test_a_task_is_asked_again_after_a_while_only(prepared: processes.Process) -
     sent: list[float] = []
     key = ("worker/0", 0)
 
-    def ask(now: float, on_demand: bool) -> Any:
+    def ask(now: float, on_demand: bool) -> float:
         done: list[bool] = []
         dumps.ask({key: [prepared]}, str, on_demand, now, lambda: done.append(True))
         step = iter(range(1, 10**6))
         until(lambda: done or dumps.tick(now + next(step) / 1000), "the answer")
-        last = dumps.of(key, prepared, now + 1.0)
+        last, age_s = dumps.of(key, prepared, now + 1.0)
         assert last.found
         sent.append(dumps._latest[key].began)
-        return last
+        return age_s
 
     ask(0.0, False)
-    assert ask(AGAIN_S - 5, False).at > AGAIN_S - 10, "the answer says how old it is"
+    assert ask(AGAIN_S - 5, False) > AGAIN_S - 10, "the answer says how old it is"
     ask(AGAIN_S, False)
     ask(AGAIN_S + ON_DEMAND_S - 1, True)
     ask(AGAIN_S + ON_DEMAND_S, True)
@@ -136,20 +142,7 @@ def test_a_process_that_has_another_start_time_is_not_asked(prepared: processes.
     dumps = Dumps()
     dumps.ask({("worker/0", 0): [other]}, str, True, 0.0, lambda: None)
     assert not dumps.waits
-    assert dumps.of(("worker/0", 0), other, 0.0).why_none == live_stacks.UNPREPARED
-
-
-def test_without_pidfd_nothing_is_signalled(
-    prepared: processes.Process, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def none(*_: object) -> int:
-        raise OSError(38, "Function not implemented")
-
-    monkeypatch.setattr(os, "pidfd_open", none)
-    dumps = Dumps()
-    dumps.ask({("worker/0", 0): [prepared]}, str, True, 0.0, lambda: None)
-    assert not dumps.waits
-    assert "pidfd_open" in dumps.of(("worker/0", 0), prepared, 0.0).why_none
+    assert dumps.of(("worker/0", 0), other, 0.0)[0].why_none == asked.UNPREPARED
 
 
 # ---- the sitecustomize
@@ -183,7 +176,9 @@ def test_it_runs_silently_in_any_python(python: str, tmp_path: Path) -> None:
         for each in (env, {**os.environ, "PYTHONPATH": ""})
     )
     more = set(with_it.split("'")) - set(without.split("'"))
-    assert more <= {"faulthandler", "_signal", "_thread"}, "it imports nothing that a program might miss"
+    assert more <= {"faulthandler", "_signal", "_thread", "atexit", "gc"}, (
+        "it imports nothing that a program might miss"
+    )
 
 
 def test_it_is_written_once_and_for_this_user_alone(tmp_path: Path) -> None:

@@ -18,6 +18,9 @@ masks        which of its processes see other GPUs than it was given
 log_signs    counts the lines of a log that say something of their own
 inspection   what every thread of a task waits in
 python_site  the directory by which a task's Python prepares itself to tell its stacks
-live_stacks  the stacks of a program that goes on
+live_stacks  the stacks of programs that go on
+asked        one program that is asked for them: by its thread, else by signals to what sleeps
+threads      which threads of a process sleep, which compute; a signal to one
+stack_text   what Python's faulthandler writes
 stacks       has a program that hangs write its stacks
 """

@@ -3,15 +3,21 @@
 pid, name    of the process: the program first, then what it has started, at most PROCESSES of them
 threads      [[tid, name, state, kernel function, processor time in s]], at most THREADS of them; the function is
              "" for a thread that runs, and where the kernel hides it
+             without the thread that tells the stacks
 stacks       [{main, frames: [[file, line, function]], count}]: the first thread of the program is `main` and comes
              first, `count` threads have the same frames, the innermost frame is first; a file below the task's working
-             directory is relative.  null: nobody has asked for them, or `why_none`
+             directory is relative.  null: nobody has asked for them, or `why_none`, which also says why the first
+             thread is not among them
+native       [[tid, cores]]: what keeps the interpreter's lock in native code, so that the others cannot tell
 age_s        how old the stacks are: a task is not asked again and again
 """
 
 import os
 
 from tflaunch.agent import processes
+from tflaunch.agent.tasks.asked import Answer
+from tflaunch.agent.tasks.threads import waits_in
+from tflaunch.in_task.stacks_site import NAME
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -57,21 +63,23 @@ class Inspection:
             for each in self._trees[task.id]:
                 threads = _threads(each.pid, min(THREADS, max(1, THREADS_IN_ALL // number)))
                 shown = {"pid": each.pid, "name": each.name, "threads": threads}
-                stacks, why_none, age_s = self._stacks(task, each, dumps, now)
-                if stacks is not None:
-                    stacks = _fitting(stacks, STACK_CHARACTERS // number)
-                found[task.id].append(dict(shown, stacks=stacks, why_none=why_none, age_s=age_s))
+                told, age_s = self._told(task, each, dumps, now)
+                stacks = told.found and _fitting(told.found, STACK_CHARACTERS // number)
+                more = {"stacks": stacks, "why_none": told.why_none, "age_s": age_s}  # type: Dict[str, Any]
+                if told.native:
+                    more["native"] = [list(thread) for thread in told.native]
+                found[task.id].append(dict(shown, **more))
         return found
 
-    def _stacks(
+    def _told(
         self, task: "Task", process: "processes.Process", dumps: "Optional[Dumps]", now: float
-    ) -> "Tuple[Optional[List[Dict[str, Any]]], str, float]":
+    ) -> "Tuple[Answer, float]":
+        """What the process has told of itself, and how old that is."""
         if dumps is None:
-            return None, "", 0.0
+            return Answer(None), 0.0
         if not task.request.get("stacks", True):
-            return None, "the run was started with --no-stacks", 0.0
-        last = dumps.of(_key(task), process, now)
-        return last.found, last.why_none, last.at
+            return Answer(None, "the run was started with --no-stacks"), 0.0
+        return dumps.of(_key(task), process, now)
 
 
 def _key(task: "Task") -> "Tuple[str, int]":
@@ -105,7 +113,7 @@ def _threads(pid: int, most: int) -> "List[List[Any]]":
     except OSError:
         return []  # it has ended meanwhile
     read = (_thread(pid, tid) for tid in numbers[:THREADS_READ])
-    threads = [thread for thread in read if thread is not None]
+    threads = [thread for thread in read if thread is not None and thread[1] != NAME]
     if len(threads) > most:
         # The threads of TensorFlow's pools wait in a futex; what the others wait in tells more.
         threads.sort(key=lambda thread: (thread[0] != pid, thread[3].startswith("futex"), thread[0]))
@@ -121,10 +129,5 @@ def _thread(pid: int, tid: int) -> "Optional[List[Any]]":
         used_s = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
     except (OSError, IndexError, ValueError):
         return None
-    try:
-        with open(place + "wchan") as wchan:
-            function = wchan.read().strip()
-    except OSError:
-        function = ""
     name = before.partition(b"(")[2].decode("utf-8", "replace")
-    return [tid, name, fields[0].decode("ascii"), "" if function == "0" else function, round(used_s, 2)]
+    return [tid, name, fields[0].decode("ascii"), waits_in(pid, tid), round(used_s, 2)]
