@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import secrets
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -15,6 +16,7 @@ from tflaunch.launch.afterwards import fetch_outputs, final_outcome, nothing_lef
 from tflaunch.launch.cluster import Cluster
 from tflaunch.launch.placing import hold_spares, hosts_at_first, plan_on
 from tflaunch.launch.request import Connections, Request, about_run
+from tflaunch.launch.second_try import at_most_twice
 from tflaunch.launch.starting import SHIP_TIMEOUT_S, STAGE_TIMEOUT_S, Starter
 from tflaunch.launch.steering import DRAIN_AFTER_CTRL_C_S, Steering
 from tflaunch.launch.watcher import RunWatcher
@@ -71,14 +73,16 @@ def tunnel_of(request: Request) -> Iterator[Tunnel | None]:
 def to_its_end(request: Request, run: Run, watcher: RunWatcher) -> int:
     """Drive the run to its end; while restarts are left, start it again without lost hosts.  See `launch`."""
     begun = time.monotonic()
-    ended = run.once(hosts_at_first(request))
+    hosts = hosts_at_first(request)
+    ended = at_most_twice(lambda: run.once(hosts), request, run.connections, watcher)
     if ended is None:
         return 0
     while remaining := hosts_for_another_plan(request, ended.state, ended.number):
         lost = ", ".join(ended.state.lost)
         watcher.say(f"{lost} is lost; planning anew on {fold(host.name for host in remaining)}")
         try:
-            again = run.once(remaining, ended)
+            once_more = functools.partial(run.once, remaining, ended)
+            again = at_most_twice(once_more, request, run.connections, watcher)
             if again is None:
                 return 0
             ended = again
@@ -130,7 +134,7 @@ class Run:
     ) -> None:
         self.request = request
         self.watcher = watcher
-        self._connections = connections
+        self.connections = connections
         self._tunnel = tunnel
         self._record: Record | None = None
         self._plan: ClusterPlan | None = None
@@ -149,7 +153,7 @@ class Run:
         """
         number = before.number + 1 if before else 0
         attempt = 1 + max(before.state.attempts.values(), default=0) if before else 0
-        cluster = Cluster(self.request.run_id, self._connections, self.watcher, self.request.lease_s)
+        cluster = Cluster(self.request.run_id, self.connections, self.watcher, self.request.lease_s)
         with cluster.interrupts(), nothing_left(cluster, self.watcher):
             plan = self._plan_on(cluster, hosts, before)
             if self.request.detach and self.request.spares:
@@ -158,7 +162,7 @@ class Run:
                 started = self.start(Starter(cluster, self._moves), plan, attempt)
             except BaseException:
                 if before is None:
-                    self.record.discard()
+                    self._discard_record()
                 raise
             if started is None:
                 cluster.close()
@@ -189,7 +193,7 @@ class Run:
             self.request,
             hosts,
             cluster,
-            self._connections,
+            self.connections,
             self.watcher,
             lease=True,
             before=self._plan,
@@ -228,10 +232,10 @@ class Run:
 
     def _hold_spares(self, cluster: Cluster, plan: ClusterPlan) -> None:
         try:
-            self._moves = hold_spares(self.request, plan, cluster, self._connections, self.watcher)
+            self._moves = hold_spares(self.request, plan, cluster, self.connections, self.watcher)
             self._keep_in_record(plan, cluster.connected)
         except BaseException:
-            self.record.discard()
+            self._discard_record()
             raise
 
     def _handover_of(
@@ -299,7 +303,7 @@ class Run:
 
     def _checked(self, state: State, number: int, host_logs: Mapping[TaskId, str]) -> Ended:
         """Check the hosts, and say how the run ended there; if the user stops the check, no new plan follows."""
-        unverified, survivors, gpus, signal = verify(self.request, state, self._connections, self.watcher)
+        unverified, survivors, gpus, signal = verify(self.request, state, self.connections, self.watcher)
         if signal is not None and hosts_for_another_plan(self.request, state, number):
             state = _interrupted(state, signal)
         return Ended(state, number, unverified, survivors, gpus, host_logs)
@@ -318,6 +322,10 @@ class Run:
             self.record.logs.append(task, offset, data, attempt)
         except RecordError as error:
             self.watcher.warn(f"{error.message}. {error.hint}")
+
+    def _discard_record(self) -> None:
+        self.record.discard()
+        self._record = None
 
     def _keep_in_record(self, plan: ClusterPlan, connected: Collection[str]) -> None:
         """Record this plan, and the hosts on which something of the run may be."""

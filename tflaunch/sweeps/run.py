@@ -23,6 +23,7 @@ from tflaunch.launch.launch import tunnel_of
 from tflaunch.launch.placing import consent_for
 from tflaunch.launch.request import Connections, Request, about_run
 from tflaunch.launch.roll_call import RollCall, described
+from tflaunch.launch.second_try import at_most_twice
 from tflaunch.launch.starting import SHIP_TIMEOUT_S, STAGE_TIMEOUT_S, Starter
 from tflaunch.launch.steering import DRAIN_AFTER_CTRL_C_S, Steering
 from tflaunch.lifecycle.ending import outcome_of
@@ -157,7 +158,9 @@ def _sweep(
                 return _nothing_left(request, results, (everything, wanted), seed, reporter)
         results.keep_trials(everything, seed, {**results.about, **about_sweep(request)})
         work = Work(request, results, wanted, left, begun, curves_before(request, results))
-        outcome, fetched = _run(work, connections, reporter, tunnel, leave)
+        outcome, fetched = at_most_twice(
+            lambda: _run(work, connections, reporter, tunnel, leave), request.run, connections, reporter
+        )
         outcome = with_metric_failure(outcome, request, results, wanted)
         recorded = not (record.logs.failure or results.failure)
         try:
