@@ -30,7 +30,7 @@ from tflaunch.planning.moves import Moves
 from tflaunch.planning.usable_hosts import usable_hosts
 from tflaunch.protocol.errors import RecordError, StopError, TflaunchError
 from tflaunch.protocol.job import EVALUATOR, EVALUATOR_GRACE_S, TaskId
-from tflaunch.protocol.outcome import GpuLeft, HostLost
+from tflaunch.protocol.outcome import GpuLeft, HostLost, Outcome
 from tflaunch.runs.record import Record
 from tflaunch.sessions.group import Stopped
 
@@ -172,6 +172,7 @@ class Run:
             state = steering.drive(started.state, started.watchdog)
             if not steering.handed_over:
                 missing, host_logs = self._collect(steering, state, number)
+                checked = self._checked(steering, state, number, host_logs)
             cluster.close()
         if steering.handed_over:
             self._leave_handed(plan)
@@ -179,7 +180,7 @@ class Run:
         for task, size in missing.items():
             where = f"{state.hosts[task]}: {host_logs.get(task, '?')}"
             self.watcher.warn(f"{task}: {size:,} more bytes of its log are on {where}")
-        return self._checked(state, number, host_logs)
+        return checked
 
     @property
     def record(self) -> Record:
@@ -290,23 +291,41 @@ class Run:
         again = hosts_for_another_plan(self.request, state, number)
         if again:
             steering.tell_replanned(state.lost)
-        else:
-            seconds = time.monotonic() - self._begun
-            steering.tell_outcome(
-                outcome_of(state, self.request.run_id, seconds, unverified=dict(state.lost))
-            )
+        elif not state.lost:  # else what the check of the lost hosts finds belongs to the outcome
+            steering.tell_outcome(outcome_of(state, self.request.run_id, time.monotonic() - self._begun))
         missing = steering.drain(DRAIN_AFTER_CTRL_C_S) if state.interrupts else steering.drain()
         host_logs = steering.log_paths()
         if not again:
             self._fetched = fetch_outputs(self.request, steering, state, self.watcher)
         return missing, host_logs
 
-    def _checked(self, state: State, number: int, host_logs: Mapping[TaskId, str]) -> Ended:
-        """Check the hosts, and say how the run ended there; if the user stops the check, no new plan follows."""
+    def _checked(
+        self, steering: Steering, state: State, number: int, host_logs: Mapping[TaskId, str]
+    ) -> Ended:
+        """Check the lost hosts, and say how the run ended there; if the user stops the check, no new plan follows."""
+        if state.lost:
+            steering.hold()
         unverified, survivors, gpus, signal = verify(self.request, state, self.connections, self.watcher)
-        if signal is not None and hosts_for_another_plan(self.request, state, number):
-            state = _interrupted(state, signal)
-        return Ended(state, number, unverified, survivors, gpus, host_logs)
+        again = hosts_for_another_plan(self.request, state, number)
+        if signal is not None and again:
+            state, again = _interrupted(state, signal), ()
+        ended = Ended(state, number, unverified, survivors, gpus, host_logs)
+        if state.lost and not again:
+            steering.tell_outcome(self._outcome(ended, time.monotonic() - self._begun))
+        return ended
+
+    def _outcome(self, ended: Ended, seconds: float) -> Outcome:
+        outcome = outcome_of(
+            ended.state,
+            self.request.run_id,
+            seconds,
+            unverified=ended.unverified,
+            survivors=ended.survivors,
+            gpus=ended.gpus,
+            record=str(self.record.path),
+            host_logs=ended.host_logs,
+        )
+        return dataclasses.replace(outcome, restarts=outcome.restarts + ended.number)
 
     def _show_tensorboard(self, steering: Steering, state: State) -> None:
         if self.request.tensorboard is None or self._tunnel is None:
@@ -347,17 +366,7 @@ class Run:
 
     def finish(self, ended: Ended, seconds: float) -> int:
         """Record and report how the run ended; returns the exit code."""
-        outcome = outcome_of(
-            ended.state,
-            self.request.run_id,
-            seconds,
-            unverified=ended.unverified,
-            survivors=ended.survivors,
-            gpus=ended.gpus,
-            record=str(self.record.path),
-            host_logs=ended.host_logs,
-        )
-        outcome = dataclasses.replace(outcome, restarts=outcome.restarts + ended.number)
+        outcome = self._outcome(ended, seconds)
         recorded = not self.record.logs.failure
         try:
             self.record.finish(outcome)

@@ -161,7 +161,6 @@ def _sweep(
         outcome, fetched = at_most_twice(
             lambda: _run(work, connections, reporter, tunnel, leave), request.run, connections, reporter
         )
-        outcome = with_metric_failure(outcome, request, results, wanted)
         recorded = not (record.logs.failure or results.failure)
         try:
             record.finish(outcome)
@@ -281,25 +280,27 @@ def _run(
         seconds = time.monotonic() - work.begun
         missing = steering.drain(DRAIN_AFTER_CTRL_C_S) if state.interrupts else steering.drain()
         controller.end()
-        ended = outcome_of(state, run.run_id, seconds, unverified=dict(state.lost))
-        # Only now is every log here: a sweep none of whose trials printed the metric has failed.
-        steering.tell_outcome(with_metric_failure(ended, work.request, work.results, work.wanted))
         host_logs = steering.log_paths()
         fetched = fetch_outputs(run, steering, state, reporter)
+        if state.lost:
+            steering.hold()
+        unverified, survivors, not_free, _ = verify(run, state, connections, reporter)
+        outcome = outcome_of(
+            state,
+            run.run_id,
+            seconds,
+            unverified=unverified,
+            survivors=survivors,
+            gpus=not_free,
+            host_logs=host_logs,
+            record=str(work.results.record.path),
+        )
+        # Only now is every log here: a sweep none of whose trials printed the metric has failed.
+        outcome = with_metric_failure(outcome, work.request, work.results, work.wanted)
+        steering.tell_outcome(outcome)
         cluster.close()
     for task, size in missing.items():
         reporter.warn(f"{task}: {size:,} more bytes of its log are on its host: {host_logs.get(task, '?')}")
-    unverified, survivors, not_free, _ = verify(run, state, connections, reporter)
-    outcome = outcome_of(
-        state,
-        run.run_id,
-        time.monotonic() - work.begun,
-        unverified=unverified,
-        survivors=survivors,
-        gpus=not_free,
-        host_logs=host_logs,
-        record=str(work.results.record.path),
-    )
     return outcome, fetched
 
 
