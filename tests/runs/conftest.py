@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.bed import Bed
 from tests.support.lab import Gpus
 from tests.support.launcher import Launcher
 from tests.support.sshd import SshNetwork
+from tests.support.stopping import Stopping
 from tests.support.wires import Client
 
 
@@ -32,3 +34,12 @@ def listener() -> Iterator[socket.socket]:
 def gpus(library: Path, tmp_path: Path, network: SshNetwork, launcher: Launcher) -> Gpus:
     """A lab without hosts."""
     return Gpus(library, tmp_path, network, launcher)
+
+
+@pytest.fixture
+def stopping(bed: Bed, tmp_path: Path) -> Iterator[Stopping]:
+    launcher = Stopping(tmp_path, bed)
+    try:
+        yield launcher
+    finally:
+        launcher.close()

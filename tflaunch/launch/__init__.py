@@ -2,6 +2,7 @@
 
 request       what the command line asks of a run
 launch        the run as a straight line: plan, start, drive, end
+second_try    a start whose connections break is tried once more
 servers       the same for `tflaunch up`: servers that run no program
 placing       from the request to a plan whose GPUs are held; uses the next three
 roll_call     which hosts are up, and whether the run goes on without the others

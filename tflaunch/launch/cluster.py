@@ -13,6 +13,7 @@ from tflaunch.planning.cluster_plan import ClusterPlan
 from tflaunch.planning.inventory import HostFacts, Inventory
 from tflaunch.protocol import wire
 from tflaunch.protocol.errors import ConnectError, ConnectErrors, LaunchError
+from tflaunch.sessions.absent_hosts import TCP_S
 from tflaunch.sessions.group import Sessions, Stopped
 from tflaunch.sessions.wires import Opener
 
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     pass
 
 PROBE_S = 30.0
-ENTRUST_S = 40.0  # for the agents to find each other
 
 
 class Cluster:
@@ -31,6 +31,8 @@ class Cluster:
         self.watcher = watcher
         self.lease_s = lease_s
         self.sessions = Sessions(opener, watcher.phase, lease_s)
+        self.sessions.insists_s = TCP_S
+        self.committed = False  # tasks may have been started: a start that fails now is not tried again
         self.hosts: dict[str, Host] = {}
         self.inventory: dict[str, HostFacts] = {}  # what the hosts said last
         self._lost: dict[str, ConnectError] = {}  # hosts whose agent may live on, out of reach
@@ -55,6 +57,7 @@ class Cluster:
         """
         there = {host.name: host for host in hosts}
         self.hosts |= there
+        self.sessions.silence_s = connect_s
         self.sessions.connect(
             hosts,
             "start",
@@ -106,7 +109,7 @@ class Cluster:
                 lease=list(lease.get(host.name, ())),
             )
         facts, failures = self.sessions.gather("facts", [host.name for host in hosts], PROBE_S)
-        for name in failures:
+        for name in failures.keys() & self.sessions.by_host.keys():
             self.sessions.by_host[name].close_by(time.monotonic())
         told = [host.name for host in hosts if host.name not in failures]
         for name in told:
@@ -158,7 +161,8 @@ class Cluster:
             unconfirmed = {host: why for host, why in self.abandon().items() if host not in failures}
             reasons = {name: error.message for name, error in failures.items()}
             hints = sorted({error.hint for error in failures.values() if error.hint})
-            raise LaunchError(reasons, "; ".join(hints), unconfirmed)
+            again = not self.committed and all(error.again for error in failures.values())
+            raise LaunchError(reasons, "; ".join(hints), unconfirmed, again=again)
 
     def abandon(self, timeout_s: float = 10.0) -> dict[str, str]:
         """End the run on every host now, and close; returns the hosts that did not confirm it, each with why."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import secrets
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -15,6 +16,7 @@ from tflaunch.launch.afterwards import fetch_outputs, final_outcome, nothing_lef
 from tflaunch.launch.cluster import Cluster
 from tflaunch.launch.placing import hold_spares, hosts_at_first, plan_on
 from tflaunch.launch.request import Connections, Request, about_run
+from tflaunch.launch.second_try import at_most_twice
 from tflaunch.launch.starting import SHIP_TIMEOUT_S, STAGE_TIMEOUT_S, Starter
 from tflaunch.launch.steering import DRAIN_AFTER_CTRL_C_S, Steering
 from tflaunch.launch.watcher import RunWatcher
@@ -28,7 +30,7 @@ from tflaunch.planning.moves import Moves
 from tflaunch.planning.usable_hosts import usable_hosts
 from tflaunch.protocol.errors import RecordError, StopError, TflaunchError
 from tflaunch.protocol.job import EVALUATOR, EVALUATOR_GRACE_S, TaskId
-from tflaunch.protocol.outcome import GpuLeft, HostLost
+from tflaunch.protocol.outcome import GpuLeft, HostLost, Outcome
 from tflaunch.runs.record import Record
 from tflaunch.sessions.group import Stopped
 
@@ -71,14 +73,16 @@ def tunnel_of(request: Request) -> Iterator[Tunnel | None]:
 def to_its_end(request: Request, run: Run, watcher: RunWatcher) -> int:
     """Drive the run to its end; while restarts are left, start it again without lost hosts.  See `launch`."""
     begun = time.monotonic()
-    ended = run.once(hosts_at_first(request))
+    hosts = hosts_at_first(request)
+    ended = at_most_twice(lambda: run.once(hosts), request, run.connections, watcher)
     if ended is None:
         return 0
     while remaining := hosts_for_another_plan(request, ended.state, ended.number):
         lost = ", ".join(ended.state.lost)
         watcher.say(f"{lost} is lost; planning anew on {fold(host.name for host in remaining)}")
         try:
-            again = run.once(remaining, ended)
+            once_more = functools.partial(run.once, remaining, ended)
+            again = at_most_twice(once_more, request, run.connections, watcher)
             if again is None:
                 return 0
             ended = again
@@ -130,7 +134,7 @@ class Run:
     ) -> None:
         self.request = request
         self.watcher = watcher
-        self._connections = connections
+        self.connections = connections
         self._tunnel = tunnel
         self._record: Record | None = None
         self._plan: ClusterPlan | None = None
@@ -149,7 +153,7 @@ class Run:
         """
         number = before.number + 1 if before else 0
         attempt = 1 + max(before.state.attempts.values(), default=0) if before else 0
-        cluster = Cluster(self.request.run_id, self._connections, self.watcher, self.request.lease_s)
+        cluster = Cluster(self.request.run_id, self.connections, self.watcher, self.request.lease_s)
         with cluster.interrupts(), nothing_left(cluster, self.watcher):
             plan = self._plan_on(cluster, hosts, before)
             if self.request.detach and self.request.spares:
@@ -158,7 +162,7 @@ class Run:
                 started = self.start(Starter(cluster, self._moves), plan, attempt)
             except BaseException:
                 if before is None:
-                    self.record.discard()
+                    self._discard_record()
                 raise
             if started is None:
                 cluster.close()
@@ -168,6 +172,7 @@ class Run:
             state = steering.drive(started.state, started.watchdog)
             if not steering.handed_over:
                 missing, host_logs = self._collect(steering, state, number)
+                checked = self._checked(steering, state, number, host_logs)
             cluster.close()
         if steering.handed_over:
             self._leave_handed(plan)
@@ -175,7 +180,7 @@ class Run:
         for task, size in missing.items():
             where = f"{state.hosts[task]}: {host_logs.get(task, '?')}"
             self.watcher.warn(f"{task}: {size:,} more bytes of its log are on {where}")
-        return self._checked(state, number, host_logs)
+        return checked
 
     @property
     def record(self) -> Record:
@@ -189,7 +194,7 @@ class Run:
             self.request,
             hosts,
             cluster,
-            self._connections,
+            self.connections,
             self.watcher,
             lease=True,
             before=self._plan,
@@ -228,10 +233,10 @@ class Run:
 
     def _hold_spares(self, cluster: Cluster, plan: ClusterPlan) -> None:
         try:
-            self._moves = hold_spares(self.request, plan, cluster, self._connections, self.watcher)
+            self._moves = hold_spares(self.request, plan, cluster, self.connections, self.watcher)
             self._keep_in_record(plan, cluster.connected)
         except BaseException:
-            self.record.discard()
+            self._discard_record()
             raise
 
     def _handover_of(
@@ -286,23 +291,41 @@ class Run:
         again = hosts_for_another_plan(self.request, state, number)
         if again:
             steering.tell_replanned(state.lost)
-        else:
-            seconds = time.monotonic() - self._begun
-            steering.tell_outcome(
-                outcome_of(state, self.request.run_id, seconds, unverified=dict(state.lost))
-            )
+        elif not state.lost:  # else what the check of the lost hosts finds belongs to the outcome
+            steering.tell_outcome(outcome_of(state, self.request.run_id, time.monotonic() - self._begun))
         missing = steering.drain(DRAIN_AFTER_CTRL_C_S) if state.interrupts else steering.drain()
         host_logs = steering.log_paths()
         if not again:
             self._fetched = fetch_outputs(self.request, steering, state, self.watcher)
         return missing, host_logs
 
-    def _checked(self, state: State, number: int, host_logs: Mapping[TaskId, str]) -> Ended:
-        """Check the hosts, and say how the run ended there; if the user stops the check, no new plan follows."""
-        unverified, survivors, gpus, signal = verify(self.request, state, self._connections, self.watcher)
-        if signal is not None and hosts_for_another_plan(self.request, state, number):
-            state = _interrupted(state, signal)
-        return Ended(state, number, unverified, survivors, gpus, host_logs)
+    def _checked(
+        self, steering: Steering, state: State, number: int, host_logs: Mapping[TaskId, str]
+    ) -> Ended:
+        """Check the lost hosts, and say how the run ended there; if the user stops the check, no new plan follows."""
+        if state.lost:
+            steering.hold()
+        unverified, survivors, gpus, signal = verify(self.request, state, self.connections, self.watcher)
+        again = hosts_for_another_plan(self.request, state, number)
+        if signal is not None and again:
+            state, again = _interrupted(state, signal), ()
+        ended = Ended(state, number, unverified, survivors, gpus, host_logs)
+        if state.lost and not again:
+            steering.tell_outcome(self._outcome(ended, time.monotonic() - self._begun))
+        return ended
+
+    def _outcome(self, ended: Ended, seconds: float) -> Outcome:
+        outcome = outcome_of(
+            ended.state,
+            self.request.run_id,
+            seconds,
+            unverified=ended.unverified,
+            survivors=ended.survivors,
+            gpus=ended.gpus,
+            record=str(self.record.path),
+            host_logs=ended.host_logs,
+        )
+        return dataclasses.replace(outcome, restarts=outcome.restarts + ended.number)
 
     def _show_tensorboard(self, steering: Steering, state: State) -> None:
         if self.request.tensorboard is None or self._tunnel is None:
@@ -318,6 +341,10 @@ class Run:
             self.record.logs.append(task, offset, data, attempt)
         except RecordError as error:
             self.watcher.warn(f"{error.message}. {error.hint}")
+
+    def _discard_record(self) -> None:
+        self.record.discard()
+        self._record = None
 
     def _keep_in_record(self, plan: ClusterPlan, connected: Collection[str]) -> None:
         """Record this plan, and the hosts on which something of the run may be."""
@@ -339,17 +366,7 @@ class Run:
 
     def finish(self, ended: Ended, seconds: float) -> int:
         """Record and report how the run ended; returns the exit code."""
-        outcome = outcome_of(
-            ended.state,
-            self.request.run_id,
-            seconds,
-            unverified=ended.unverified,
-            survivors=ended.survivors,
-            gpus=ended.gpus,
-            record=str(self.record.path),
-            host_logs=ended.host_logs,
-        )
-        outcome = dataclasses.replace(outcome, restarts=outcome.restarts + ended.number)
+        outcome = self._outcome(ended, seconds)
         recorded = not self.record.logs.failure
         try:
             self.record.finish(outcome)

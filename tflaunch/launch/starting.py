@@ -269,6 +269,7 @@ class Starter:
         """
         addresses = {task.host: task.address for task in plan.tasks}
         addresses |= {spare: self.moves.address_of(spare) for spare in self.moves.spares}
+        self._cluster.committed = True
         # A key for each host: an attacker who reads one host's key cannot pose as the coordinator to the others.
         keys = {name: secrets.token_hex(32) for name in addresses}
         for name, address in addresses.items():
@@ -292,7 +293,10 @@ class Starter:
             watchdog=watchdog.data(),
             **moves,
         )
-        answers, failures = self._sessions.gather("coordinating", [first.host], ENTRUST_S, "entrusting")
+        others = addresses.keys() - {first.host}
+        answers, failures = self._sessions.gather(
+            "coordinating", [first.host], ENTRUST_S, "entrusting", also=others
+        )
         self._refuse(failures)
         missing = answers[first.host]["missing"]
         if unknown := missing.keys() - addresses.keys():
@@ -314,6 +318,7 @@ class Starter:
     def release(self, tasks: Mapping[TaskId, str], attempt: int, record: Record, copies: Copies) -> Steering:
         """Start all tasks now; `record` gets each piece of their logs and writes it into `copies`."""
         feed = LogFeed(self._sessions, len(self._sessions.by_host), self._watcher, record, copies)
+        self._cluster.committed = True
         feed.expect(tasks, attempt)
         for host in self._sessions.by_host:
             feed.watch(host, 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import time
 from collections.abc import Callable, Collection
@@ -29,6 +30,7 @@ REST_AFTER_TRIAL = (
 )
 REST_S = 20.0  # for a host whose connection is lost while the last lines come
 DRAIN_AFTER_CTRL_C_S = 3.0
+HELD_S = 120.0  # the check of lost hosts takes less
 NOT_NOW = TflaunchError(
     "its launcher cannot hand it over: it is still starting, or it is a sweep", "try again when it trains"
 )
@@ -117,9 +119,14 @@ class Steering(Linked):
         text = f"{', '.join(lost)} is lost: the run is planned anew without it"
         self._sessions.send(self._sessions.by_host, "said", text=text, replanned=True)
 
+    def hold(self) -> None:
+        """Keep the agents, whose tasks have ended, while this thread checks lost hosts and renews no lease."""
+        self._sessions.send(self._sessions.by_host, "renew", lease_s=max(self._lease_s, HELD_S))
+
     def tell_outcome(self, outcome: Outcome) -> None:
-        """Leave on the hosts how the run has ended."""
-        self._sessions.send(self._sessions.by_host, "outcome", outcome=outcome_data(outcome))
+        """Leave on the hosts how the run has ended; what they are told first stays."""
+        data = outcome_data(dataclasses.replace(outcome, host_logs={}))  # each host knows where its logs are
+        self._sessions.send(self._sessions.by_host, "outcome", outcome=data)
 
     # TensorBoard.
 

@@ -116,13 +116,17 @@ class ConnectError(TflaunchError):
 
     `absent`: no TCP connection came about, for there is no such name, no route, no sshd, or no answer.  A run may go on
     without such a host; any other failure needs the user's attention.
+
+    `again`: another try may succeed soon: the connection stood and broke, or the host refuses it, as it does while its
+    sshd starts.
     """
 
     exit_code = EXIT_CONNECT
 
-    def __init__(self, message: str, hint: str = "", *, absent: bool = False) -> None:
+    def __init__(self, message: str, hint: str = "", *, absent: bool = False, again: bool = False) -> None:
         super().__init__(message, hint)
         self.absent = absent
+        self.again = again
 
     def hint_for(self, host: str) -> str:
         """Return the hint with the name of that host."""
@@ -173,21 +177,34 @@ class ConnectErrors(TflaunchError):
         self.failures = dict(failures)
         self.total = total
 
+    @property
+    def again(self) -> bool:
+        """Whether another try may succeed soon: connections broke, and no host failed for another reason."""
+        errors = self.failures.values()
+        return all(error.again for error in errors) and not all(error.absent for error in errors)
+
 
 class LaunchError(TflaunchError):
     """A host could not stage its tasks; `failures` maps host to reason.
 
     Nothing is left running, except maybe on the hosts of `unconfirmed`: host -> why it did not confirm the end.
+    `again`: only connections broke, and no task was started: another try may succeed.
     """
 
     exit_code = EXIT_LAUNCH
 
     def __init__(
-        self, failures: Mapping[str, str], hint: str = "", unconfirmed: Mapping[str, str] | None = None
+        self,
+        failures: Mapping[str, str],
+        hint: str = "",
+        unconfirmed: Mapping[str, str] | None = None,
+        *,
+        again: bool = False,
     ) -> None:
         super().__init__("\n".join(f"{host}: {reason}" for host, reason in failures.items()), hint)
         self.failures = dict(failures)
         self.unconfirmed = dict(unconfirmed or {})
+        self.again = again
 
 
 class DialError(LaunchError):

@@ -4,6 +4,7 @@ wires       what the launcher expects of a stream to an agent, and of what opens
 payload     what is sent to start an agent: the boot line, the loader, the agent's source
 session     one agent: messages out, messages in
 group       all agents of a command: one queue, leases, connecting, waiting for answers
+absent_hosts  which of the hosts that are dialled accept no TCP connection
 probe       a host that lacks the probe's module gets it
 linked      the loop of a command that stays with its hosts and dials lost ones again
 log_feed    the logs of the tasks on their way to the launcher

@@ -17,6 +17,7 @@ from tflaunch.protocol import machine, wire
 from tflaunch.protocol.errors import Breach, ConnectError
 from tflaunch.protocol.events import Interrupted
 from tflaunch.sessions import payload
+from tflaunch.sessions.absent_hosts import AbsentHosts
 from tflaunch.sessions.interrupts import interrupts
 from tflaunch.sessions.probe import probed
 from tflaunch.sessions.session import Damaged, Ended, Said, Session, unexpected
@@ -34,11 +35,9 @@ FAREWELL_S = 1.0  # for the last messages to all hosts together
 ASLEEP_S = 6.0  # `next` looks into the queue every RENEW_S: after a longer gap this process was stopped
 MOVED_S = 0.2  # how often the watcher is told how many bytes have moved
 AWAITED_SHOWN = 3  # at most so many hosts are named while the launcher waits for them
-BOOT_S = 15.0  # from the log-in to the first message of the agent
-# A host whose network has not answered for so long, while others are up, is absent: SYNs were sent after 0, 1 and 3 s,
-# and a kernel answers them however slow its host is.
-TCP_S = 5.0
-TCP_LOOK_S = 0.5
+ENDING_S = 1.0  # after the deadline of a dial, for what it says of its end
+HUNG_LOOK_S = 1.0  # how often to look which agents hang
+REFUSED_PAUSE_S = 0.3  # before a host that refuses the connection is dialled again
 
 
 class Connected(NamedTuple):
@@ -91,40 +90,6 @@ def interruption(item: Item | None) -> Interrupted | None:
     return None
 
 
-class AbsentHosts:
-    """Measures how long each host has been without a TCP connection."""
-
-    def __init__(self, unanswered: Callable[[str], ConnectError | None] | None) -> None:
-        """`unanswered` says why there is no TCP connection to a host; without it, no host counts as absent."""
-        self._unanswered = unanswered
-        self._seconds: dict[str, float] = {}
-        self._looked = time.monotonic()
-
-    @property
-    def look_at(self) -> float:
-        """When to look again (monotonic)."""
-        return math.inf if self._unanswered is None else self._looked + TCP_LOOK_S
-
-    def given_up(self, missing: Collection[str]) -> dict[str, ConnectError]:
-        """Why each of these hosts counts as absent; empty as long as one of them does not."""
-        if self._unanswered is None:
-            return {}
-        now = time.monotonic()
-        # At most two looks: this process may have been stopped since the last one.
-        passed, self._looked = min(now - self._looked, 2 * TCP_LOOK_S), now
-        errors = {name: self._unanswered(name) for name in missing}
-        self._seconds = {
-            name: self._seconds.get(name, 0.0) + passed for name, error in errors.items() if error
-        }
-        if any(self._seconds.get(name, 0.0) < TCP_S for name in missing):
-            return {}
-        return {
-            name: ConnectError(f"{error.message} for {TCP_S:g} s", error.hint, absent=True)
-            for name, error in errors.items()
-            if error
-        }
-
-
 class Sessions:
     """All agents of one command, driven by one thread (the caller's) from one queue."""
 
@@ -132,7 +97,10 @@ class Sessions:
         """`phase` shows how far a step has come, as Watcher.phase does; with `lease_s`, leases last so long."""
         self.by_host: dict[str, Session] = {}
         self.as_user = ""  # act for this user, on hosts where the log-in is root's
-        self.heard: dict[str, float] = {}  # host -> when it last said anything (monotonic)
+        self.silence_s = math.inf  # an agent that is waited for, and says nothing for so long, hangs
+        # A host that refuses the connection is dialled again for so long: its sshd may be starting.
+        self.insists_s = 0.0
+        self.heard: dict[str, float] = {}  # host -> when it connected, or last said anything (monotonic)
         self.ended: dict[str, ConnectError] = {}  # host -> why its wire has ended
         self._opener = opener
         self._phase = phase
@@ -185,7 +153,7 @@ class Sessions:
                     verb, run, host.name, host.run_dir or "", host.python or "", as_user=self.as_user
                 )
                 try:
-                    channel = self._opener.open(host, line, loader + first(host))
+                    channel = self._open(host, line, loader + first(host))
                     self._queue.put(Connected(host, channel))
                 except ConnectError as error:
                     self._queue.put(Ended(host.name, error))
@@ -199,10 +167,20 @@ class Sessions:
                 while not pending.empty():
                     self._queue.put(Ended(pending.get().name, unexpected(error)))
 
+    def _open(self, host: Host, line: str, first: bytes) -> Wire:
+        give_up = time.monotonic() + self.insists_s
+        while True:
+            try:
+                return self._opener.open(host, line, first)
+            except ConnectError as error:
+                if not (error.absent and error.again) or time.monotonic() >= give_up:
+                    raise
+            time.sleep(REFUSED_PAUSE_S)
+
     @staticmethod
     def patience_s(hosts: int, connect_s: float) -> float:
-        """How long that many hosts may take to answer when each may take `connect_s` to connect."""
-        return connect_s * -(-hosts // CONNECT_THREADS) + BOOT_S
+        """How long that many hosts may take when each may take `connect_s` to connect, to boot and to answer."""
+        return connect_s * -(-hosts // CONNECT_THREADS) + ENDING_S
 
     def send(self, hosts: Iterable[str], type: str, body: bytes = b"", **fields: Any) -> None:
         """Send the same message to each of `hosts`."""
@@ -218,14 +196,17 @@ class Sessions:
         unanswered: Callable[[str], ConnectError | None] | None = None,
         *,
         moved: Callable[[], tuple[int, int]] | None = None,
+        also: Collection[str] = (),
     ) -> tuple[dict[str, wire.Message], dict[str, ConnectError]]:
         """Wait for one message of type `wanted` from each of `hosts`; returns them, and why the other hosts sent none.
 
         `unanswered` says why there is no TCP connection to a host.  With it, such hosts are given up after TCP_S,
         once all other hosts have answered and any host is up.  `moved` says how many bytes of how many have gone to the
-        hosts.  Raises Stopped.
+        hosts.  An agent that is silent for `silence_s` is given up before the time is up.  When one of the hosts
+        `also`, of which no message is wanted, is lost or hangs, the others are not waited for.  Raises Stopped.
         """
         absent = AbsentHosts(unanswered)
+        begun = self.awake_s
         line = ""
         replies: dict[str, wire.Message] = {}
         failures = {name: self.ended[name] for name in hosts if name in self.ended}
@@ -233,19 +214,22 @@ class Sessions:
         deadline = self.awake_s + timeout_s
         while missing:
             if phase:
-                awaited = fold(missing) if len(missing) <= AWAITED_SHOWN else ""
-                now_moved = moved() if moved is not None else None
-                self._phase(phase, len(replies), len(hosts), awaited, moved=now_moved, line=line)
+                named, so_far = _named(missing), moved() if moved else None
+                self._phase(phase, len(replies), len(hosts), named, moved=so_far, line=line)
             if (gone := absent.given_up(missing)) and self.by_host:
                 failures |= gone
                 self.stop_waiting(gone)
                 break
-            look_at = min(absent.look_at, time.monotonic() + MOVED_S) if moved else absent.look_at
+            if hung := self._give_up_hung(missing.union(also), begun):
+                failures |= hung
+                missing = missing - hung.keys() if hung.keys().isdisjoint(also) else set()
+                continue
+            look_at = min(absent.look_at, time.monotonic() + (MOVED_S if moved else HUNG_LOOK_S))
             match self.next(min(deadline + self.slept_s, look_at)):
                 case None if self.awake_s < deadline:
                     continue
                 case None:
-                    failures.update({name: self._silent(name, timeout_s) for name in missing})
+                    failures.update(self._give_up(missing, timeout_s))
                     missing.clear()
                 case Said(name, message) if name in missing and message.type == wanted:
                     replies[name] = message
@@ -260,19 +244,39 @@ class Sessions:
                     kind = Damaged if message.fields.get("again") else ConnectError
                     failures[name] = kind(message["reason"], message.fields.get("hint", ""))
                     missing.remove(name)
-                case Ended(name, error) if name in hosts and name not in failures:
+                case Ended(name, error) if name in (*hosts, *also) and name not in failures:
                     if wanted in LAST_WORDS and name in replies:
                         continue
                     replies.pop(name, None)
-                    missing.discard(name)
+                    missing = missing - {name} if name in hosts else set()
                     failures[name] = error
         if phase:
             self._phase(phase, len(replies), len(hosts), fold(failures) if failures else "")
-        return replies, {name: failures[name] for name in hosts if name in failures}
+        return replies, {name: failures[name] for name in (*hosts, *also) if name in failures}
 
-    def _silent(self, name: str, timeout_s: float) -> ConnectError:
-        session = self.by_host.get(name)
-        return session.silent if session else ConnectError(f"no connection within {timeout_s:g} s")
+    def _give_up_hung(self, names: Collection[str], begun: float) -> dict[str, ConnectError]:
+        """Give up those of these hosts whose agents hang; they are waited for since `begun` (of `awake_s`)."""
+        since = time.monotonic() - self.silence_s
+        hung = [
+            name
+            for name in names
+            if name in self.by_host and max(self.heard.get(name, 0.0), begun + self.slept_s) <= since
+        ]
+        return self._give_up(hung, self.silence_s)
+
+    def _give_up(self, names: Collection[str], seconds: float) -> dict[str, ConnectError]:
+        """Why these hosts, which have not answered for so long, are given up; with `silence_s` they are hung up on."""
+        failures = {}
+        for name in names:
+            session = self.by_host.get(name)
+            failures[name] = (
+                session.silent(seconds) if session else ConnectError(f"no connection within {seconds:g} s")
+            )
+        if self.silence_s < math.inf:
+            for name in failures:
+                self.hang_up(name)
+            self.stop_waiting(failures)
+        return failures
 
     def next(self, deadline: float) -> Item | None:
         """Wait for the next thing that happens; None at `deadline` (monotonic).  Leases are renewed meanwhile."""
@@ -299,6 +303,7 @@ class Sessions:
                 case Connected(host, channel):
                     self.by_host[host.name] = Session(host, channel, self._queue.put)
                     self.ended.pop(host.name, None)
+                    self.heard[host.name] = time.monotonic()
                 case Said(name, _, number) | Ended(name, _, number) if not self._current(name, number):
                     continue
                 case Said(name, message):
@@ -392,3 +397,8 @@ class Sessions:
         deadline = time.monotonic() + FAREWELL_S
         for session in sessions:
             session.close_by(deadline)
+
+
+def _named(hosts: Collection[str]) -> str:
+    """These hosts, for the user, if they are few."""
+    return fold(hosts) if len(hosts) <= AWAITED_SHOWN else ""

@@ -5,7 +5,9 @@ The wire's own thread calls `_take`.  While a write would make the caller wait, 
 
 from __future__ import annotations
 
+import errno
 import itertools
+import os
 import queue
 import threading
 import time
@@ -26,6 +28,10 @@ _NOT_INTERACTIVE = (
     "let it end where nobody types: begin ~/.bashrc there with `case $- in *i*) ;; *) return;; esac`; then "
     "`ssh {host} true </dev/null` must end at once"
 )
+
+# How a connection ends of whose packets none is acknowledged any more: by the kernel's words, and by those of `ssh`.
+_TIMED_OUT = (os.strerror(errno.ETIMEDOUT), "not responding")
+_CUT = "was sshd restarted there, or does something on the way cut connections? its log says more: journalctl -u ssh"
 
 
 class Said(NamedTuple):
@@ -167,15 +173,16 @@ class Session:
                 self._writer = None
             return self._writer is None
 
-    @property
-    def silent(self) -> ConnectError:
-        """The error for an agent that does not answer in time."""
+    def silent(self, seconds: float) -> ConnectError:
+        """The error for an agent that has not answered for so long."""
         if self._sent_agent and not self._up:
             kib = len(payload.agent()) // 1024
-            return ConnectError(f"the agent ({kib} KiB) did not arrive in time", LARGE_PACKETS)
+            return ConnectError(f"the agent ({kib} KiB) did not arrive within {seconds:g} s", LARGE_PACKETS)
         if not self._decoder.awaiting_magic:
             return ConnectError(
-                "the agent is up but did not answer in time", "is the host overloaded? try again"
+                f"the agent is up but has not answered for {seconds:g} s",
+                "is the host overloaded, or does a disk or a driver hang there? leave it out, or give a longer "
+                "--connect-timeout",
             )
         if self._echoed(""):
             return ConnectError(_SWALLOWED, _NOT_INTERACTIVE)
@@ -235,6 +242,7 @@ class Session:
     def _explain_end(self) -> ConnectError:
         words = self._channel.last_words().strip()
         broke = words.startswith("the connection broke")
+        timed_out = any(each in words for each in _TIMED_OUT)
         if not self._up:
             if _COMMAND in words:
                 return ConnectError(
@@ -258,10 +266,13 @@ class Session:
                 if line:
                     return ConnectError(line.rpartition("tflaunch: ")[2], hint)
             if broke:  # the agent is the first thing sent that fills packets
-                return ConnectError(f"{words} while the agent was on its way", LARGE_PACKETS)
+                hint = LARGE_PACKETS if timed_out else _CUT
+                return ConnectError(f"{words} while the agent was on its way", hint, again=True)
         if not self._decoder.awaiting_magic:
-            hint = LARGE_PACKETS if broke and self._uploading else "see agent.log in its run directory"
-            return ConnectError("lost the agent" + (f": {words}" if words else ""), hint)
+            hint = "see agent.log in its run directory"
+            if broke:
+                hint = LARGE_PACKETS if self._uploading and timed_out else _CUT
+            return ConnectError("lost the agent" + (f": {words}" if words else ""), hint, again=broke)
         return ConnectError(
             "its shell ended before the agent answered"
             + (f": {words}" if words else "")

@@ -65,7 +65,7 @@ class SshWire:
                 raise ConnectError(_REFUSED, f"does `{connection.target.ssh} true` work?") from None
             if not self._transport.is_active():
                 raise ConnectError(
-                    f"the connection broke while the command was started ({text(error)})", SLOW
+                    f"the connection broke while the command was started ({text(error)})", SLOW, again=True
                 ) from None
             # The command has ended without reading `first`: listen and last_words tell why.
         self._channel.settimeout(None)

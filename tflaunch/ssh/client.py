@@ -198,7 +198,7 @@ class SshClient:
                 future.set_exception(error)
             except ConnectError as error:
                 reason = f"jump host {jump.name}: {error.message}"
-                future.set_exception(_JumpError(reason, error.hint, absent=error.absent))
+                future.set_exception(_JumpError(reason, error.hint, absent=error.absent, again=error.again))
             except BaseException as error:
                 future.set_exception(error)
                 raise
@@ -207,7 +207,7 @@ class SshClient:
         except futures.TimeoutError:  # another thread is still dialling it
             raise ConnectError(f"jump host {jump.name}: no connection within {deadline}", SLOW) from None
         except _JumpError as error:  # a new one: threads must not share an exception
-            raise _JumpError(error.message, error.hint, absent=error.absent) from None
+            raise _JumpError(error.message, error.hint, absent=error.absent, again=error.again) from None
 
 
 class _JumpError(ConnectError):

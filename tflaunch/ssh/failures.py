@@ -76,7 +76,8 @@ def unreached(error: Exception, target: Target, deadline: Deadline) -> ConnectEr
         if isinstance(error, TimeoutError):
             return ConnectError(f"no answer on {port} within {deadline}", SILENT, absent=True)
         if error.errno in known:
-            return ConnectError(*known[error.errno], absent=error.errno in _ABSENT)
+            refused = error.errno == errno.ECONNREFUSED
+            return ConnectError(*known[error.errno], absent=error.errno in _ABSENT, again=refused)
     return ConnectError(f"{port} could not be dialled: {text(error)}", f"does `{target.ssh} true` work?")
 
 
@@ -142,6 +143,7 @@ def closed_during(stage: str) -> ConnectError:
     return ConnectError(
         f"the server closed the connection during {stage}",
         "the server's log says why: journalctl -u ssh there; perhaps it can start no more processes",
+        again=True,
     )
 
 

@@ -200,7 +200,7 @@ def log_in(transport: Transport, target: Target, offers: Offers, deadline: Deadl
 def _broken_off(user: str, tried: Sequence[str], error: Exception) -> ConnectError:
     if isinstance(error, AuthenticationException):
         return too_many_keys(user, tried)
-    return ConnectError(f"user {user}: the login broke off at {tried[-1]} ({text(error)})", SLOW)
+    return ConnectError(f"user {user}: the login broke off at {tried[-1]} ({text(error)})", SLOW, again=True)
 
 
 def _refused(target: Target, tried: Sequence[str], offers: Offers) -> ConnectError:

@@ -8,7 +8,8 @@ from collections.abc import Callable, Collection, Mapping
 from tflaunch.hosts import fold
 from tflaunch.protocol import wire
 from tflaunch.protocol.errors import ConnectError
-from tflaunch.sessions.group import AWAITED_SHOWN, AbsentHosts, Sessions, Stopped, interruption
+from tflaunch.sessions.absent_hosts import AbsentHosts
+from tflaunch.sessions.group import AWAITED_SHOWN, Sessions, Stopped, interruption
 from tflaunch.sessions.session import Said
 from tflaunch.survey.check_answers import HostAnswer
 
@@ -62,7 +63,7 @@ class Replies:
         session = self._sessions.by_host.get(host)
         if session is None:
             return ConnectError(f"no connection within {self._connect_s:g} s")
-        return LATE if self._answers[host].facts is not None else session.silent
+        return LATE if self._answers[host].facts is not None else session.silent(self._connect_s)
 
     def wait(
         self,

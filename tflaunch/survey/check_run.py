@@ -28,7 +28,8 @@ from tflaunch.planning.plan import ports_wanted
 from tflaunch.protocol import wire
 from tflaunch.protocol.errors import ConnectError, PlanError
 from tflaunch.protocol.job import JobSpec, TaskId
-from tflaunch.sessions.group import AbsentHosts, Sessions, Stopped
+from tflaunch.sessions.absent_hosts import AbsentHosts
+from tflaunch.sessions.group import Sessions, Stopped
 from tflaunch.sessions.wires import Opener
 from tflaunch.survey.check_answers import CallAnswers, CheckAnswers, Clock, HostAnswer, TaskAnswer
 from tflaunch.survey.check_calls import Calling, Calls, CallsFromHere, some_ports, targets_from_here

@@ -173,7 +173,7 @@ class Survey:
                     "a sick driver or a busy host? look there with nvidia-smi, or wait longer: --timeout",
                 )
             elif session is not None:
-                self._give_up(each, session.silent)
+                self._give_up(each, session.silent(self._timeout_s))
             else:
                 each.error = ConnectError(f"no connection within {self._timeout_s:g} s")
         return bool(late)

@@ -23,6 +23,7 @@ from tflaunch.launch.launch import tunnel_of
 from tflaunch.launch.placing import consent_for
 from tflaunch.launch.request import Connections, Request, about_run
 from tflaunch.launch.roll_call import RollCall, described
+from tflaunch.launch.second_try import at_most_twice
 from tflaunch.launch.starting import SHIP_TIMEOUT_S, STAGE_TIMEOUT_S, Starter
 from tflaunch.launch.steering import DRAIN_AFTER_CTRL_C_S, Steering
 from tflaunch.lifecycle.ending import outcome_of
@@ -157,8 +158,9 @@ def _sweep(
                 return _nothing_left(request, results, (everything, wanted), seed, reporter)
         results.keep_trials(everything, seed, {**results.about, **about_sweep(request)})
         work = Work(request, results, wanted, left, begun, curves_before(request, results))
-        outcome, fetched = _run(work, connections, reporter, tunnel, leave)
-        outcome = with_metric_failure(outcome, request, results, wanted)
+        outcome, fetched = at_most_twice(
+            lambda: _run(work, connections, reporter, tunnel, leave), request.run, connections, reporter
+        )
         recorded = not (record.logs.failure or results.failure)
         try:
             record.finish(outcome)
@@ -278,25 +280,27 @@ def _run(
         seconds = time.monotonic() - work.begun
         missing = steering.drain(DRAIN_AFTER_CTRL_C_S) if state.interrupts else steering.drain()
         controller.end()
-        ended = outcome_of(state, run.run_id, seconds, unverified=dict(state.lost))
-        # Only now is every log here: a sweep none of whose trials printed the metric has failed.
-        steering.tell_outcome(with_metric_failure(ended, work.request, work.results, work.wanted))
         host_logs = steering.log_paths()
         fetched = fetch_outputs(run, steering, state, reporter)
+        if state.lost:
+            steering.hold()
+        unverified, survivors, not_free, _ = verify(run, state, connections, reporter)
+        outcome = outcome_of(
+            state,
+            run.run_id,
+            seconds,
+            unverified=unverified,
+            survivors=survivors,
+            gpus=not_free,
+            host_logs=host_logs,
+            record=str(work.results.record.path),
+        )
+        # Only now is every log here: a sweep none of whose trials printed the metric has failed.
+        outcome = with_metric_failure(outcome, work.request, work.results, work.wanted)
+        steering.tell_outcome(outcome)
         cluster.close()
     for task, size in missing.items():
         reporter.warn(f"{task}: {size:,} more bytes of its log are on its host: {host_logs.get(task, '?')}")
-    unverified, survivors, not_free, _ = verify(run, state, connections, reporter)
-    outcome = outcome_of(
-        state,
-        run.run_id,
-        time.monotonic() - work.begun,
-        unverified=unverified,
-        survivors=survivors,
-        gpus=not_free,
-        host_logs=host_logs,
-        record=str(work.results.record.path),
-    )
     return outcome, fetched
 
 
