@@ -44,14 +44,16 @@ def _name(value: object) -> str:
     text = text_of(value, "a host name")
     if re.fullmatch(r"[^@]+@[^@]+", text):
         user, _, host = text.partition("@")
-        raise ValueError(f"has a user in it; write `name: {host}` and `user: {user}`")
+        host, colon, port = host.partition(":")
+        also = f", port: {port}" if colon else ""
+        raise ValueError(f"has a user in it; write {{name: {host}, user: {user}{also}}}")
     if re.fullmatch(r"[^:]+:[0-9]+", text):
         host, _, number = text.partition(":")
-        raise ValueError(
-            f"has a number in it; write `name: {host}` and `port: {number}` or `slots: {number}`"
-        )
+        is_port = number == "22" or int(number) > 256
+        what, key = ("port", "port") if is_port else ("number of slots", "slots")
+        raise ValueError(f"has a {what} in it; write {{name: {host}, {key}: {number}}}")
     if text.count(":") > 1:
-        raise ValueError("looks like an IPv6 address; give it a `name:` of letters and write it as `ssh:`")
+        raise ValueError(f"is an IPv6 address; give it a name: {{name: h1, ssh: '{text}'}}")
     hostnames.check(text)
     return text
 

@@ -197,17 +197,18 @@ BAD = {
         "- no\n- 'no'\n- {name: on}",
         [f":1:3: 'no' {BOOLEAN}", f":3:10: name: 'on' {BOOLEAN}"],
     ),
-    "user in a name": ("- me@a", [":1:3: 'me@a' has a user in it; write `name: a` and `user: me`"]),
+    "user in a name": ("- me@a", [":1:3: 'me@a' has a user in it; write {name: a, user: me}"]),
     "number in a name": (
-        "- a\n- gpu01:22",
-        [":2:3: 'gpu01:22' has a number in it; write `name: gpu01` and `port: 22` or `slots: 22`"],
+        "- a:4\n- gpu01:22\n- name: gpu02:2222",
+        [
+            ":1:3: 'a:4' has a number of slots in it; write {name: a, slots: 4}",
+            ":2:3: 'gpu01:22' has a port in it; write {name: gpu01, port: 22}",
+            ":3:9: name: 'gpu02:2222' has a port in it; write {name: gpu02, port: 2222}",
+        ],
     ),
     "IPv6 as a name": (
         "- {name: 'fe80::1'}",
-        [
-            ":1:10: name: 'fe80::1' looks like an IPv6 address; "
-            "give it a `name:` of letters and write it as `ssh:`"
-        ],
+        [":1:10: name: 'fe80::1' is an IPv6 address; give it a name: {name: h1, ssh: 'fe80::1'}"],
     ),
     "space in a name": (
         "- gpu 1",
@@ -448,8 +449,8 @@ BAD = {
             ":1:11: 'gpus=2' is not known here; a line is `host`, `host:4` or `host slots=4`",
             ":2:3: 'four' is not known here; a line is `host`, `host:4` or `host slots=4`",
             ":3:3: slots: 'x' is not a whole number from 0 to 10000",
-            ":4:1: 'x' is not a number of slots; write host:4 (a port needs a YAML hostfile)",
-            ":5:1: '99999' is not a number of slots; write host:4 (a port needs a YAML hostfile)",
+            ":4:1: 'x' is not a number of slots (host:4, at most 256) nor SSH's port (host:2222)",
+            ":5:1: '99999' is not a number of slots (host:4, at most 256) nor SSH's port (host:2222)",
         ],
     ),
     "plain, twice": ("a slots=2\n  me@a slots=3", [":2:6: a is listed twice; first at line 1, column 1"]),
