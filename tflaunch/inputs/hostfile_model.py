@@ -30,6 +30,7 @@ from tflaunch.inputs.yaml_values import (
     text_of,
     whole,
 )
+from tflaunch.protocol.fields import TEXT
 
 
 def _word(value: object, accepted: str) -> str:
@@ -170,6 +171,9 @@ def _line(value: object) -> str:
         raise ValueError("is not a line of shell text; put it in quotes")
     if not sendable(value):
         raise ValueError("holds a character that no shell takes")
+    if len(value) > TEXT:
+        most = f"{TEXT:,} are the most; put it into a script on the hosts: `. ~/setup.sh`"
+        raise ValueError(f"has {len(value):,} characters; {most}")
     return value.rstrip("\n")
 
 
