@@ -130,17 +130,27 @@ def test_venv_and_conda_of_the_hostfile(launcher: Launcher, tmp_path: Path) -> N
         [
             {"name": "v", "venv": str(venv)},
             {"name": "c", "conda": str(conda), "setup": "export FROM_SETUP=set"},
+            # What people write in a terminal, where a shell has the function `conda`, or in a script that makes it.
+            {"name": "s", "python": "python3", "setup": f"export FROM_SETUP=set\nconda activate {conda}"},
+            {
+                "name": "f",
+                "python": "python3",
+                "setup": ["conda() { FROM_HOOK=$*; export FROM_HOOK; }", f"conda activate {conda}"],
+            },
         ],
         connection="local",
     )
-    done = launcher.run("run", hosts, script, "--ps", "0", "--workers", "2").ran()
+    done = launcher.run("run", hosts, script, "--ps", "0", "--workers", "4").ran()
+    assert f"worker/2 │ {conda}/bin/python3 set in {conda}" in done.out
+    assert f"activate {conda}" in done.out
     assert f"worker/0 │ {venv}/bin/python3 None" in done.out
     assert f"worker/1 │ {conda}/bin/python3 set in {conda}" in done.out
     for key, said in (
         ("venv", "venv: there is no /no/such/bin/activate"),
         ("conda", "no environment at /no/such"),
+        ("setup", "no environment at /no/such"),
     ):
-        hosts = launcher.local(1, **{key: "/no/such"})
+        hosts = launcher.local(1, **{key: "conda activate /no/such" if key == "setup" else "/no/such"})
         assert said in launcher.run("run", hosts, script, "--ps", "0").ran(70).sentences
         assert said in launcher.run("sweep", hosts, script, "--grid", "x=1").ran(70).sentences
 
