@@ -61,6 +61,13 @@ def test_every_option_that_is_advised_is_one_of_its_verb(where: str, verb: str, 
     assert not set(options) - known.options_of(verb), f"{where}: tflaunch {verb}"
 
 
+def test_no_advice_is_one_that_debian_refuses() -> None:
+    """`pip install` outside an environment: PEP 668, "externally-managed-environment"."""
+    for path in FILES:
+        for line, text in said(ast.parse(path.read_text())):
+            assert not re.search(r"\bpip3? install|-m pip\b", text), f"{path}:{line}: {text}"
+
+
 def test_advice_that_is_wrong_is_noticed() -> None:
     [(verb, options)] = advice("do this: tflaunch stop X --frce; it ends")
     assert (verb, set(options) - known.options_of(verb)) == ("stop", {"--frce"})

@@ -261,8 +261,10 @@ def _of_task(each: HostAnswer, task: TaskAnswer, timeout_s: float) -> Iterator[A
         missing = report["error"].startswith("ModuleNotFoundError") and "'tensorflow'" in report["error"]
         python = report["executable"] or interpreter(each.host, JobSpec(()))
         what = f"TensorFlow does not import in {python}: {report['error'].splitlines()[0]}"
-        fix = f"install it there with {python} -m pip" if missing else "repair it"
-        fix += ", or name another interpreter by `python:`, or a command that activates one by `setup:`"
+        fix = (
+            f"name a Python that has it by `python:`, `venv:` or `conda:` in the hostfile, or have the hosts install it"
+            f"{'' if missing else ' anew'}: --requirements FILE, with a line `tensorflow`"
+        )
         if each.source:
             fix = f"{'add it to' if missing else 'repair it in'} {each.source}"
         yield "error", "tensorflow", what, fix, () if missing else task.lines
