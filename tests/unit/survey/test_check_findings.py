@@ -123,7 +123,7 @@ def test_what_many_hosts_have_in_common_is_told_once() -> None:
             "KillUserProcesses=yes",
             "KillExcludeUsers=ada or KillUserProcesses=no in /etc/systemd/logind.conf there; `loginctl",
         ),
-        ({"facts": {"gpu_note": "NVML: Driver Not Loaded"}}, "error", "Driver Not Loaded", "nvidia-smi"),
+        ({"facts": {"gpu_note": "NVML: Driver Not Loaded"}}, "error", "Driver Not Loaded", "modprobe nvidia"),
         ({"host": {"ports": (22000, 22009)}, "held": ()}, "error", "0 of 10 are free", "ss -tlnp"),
     ],
 )
