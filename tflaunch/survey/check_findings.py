@@ -107,6 +107,7 @@ class Findings:
             name = trouble.message.partition(":")[0]  # the message begins with the host
             what = trouble.message.removeprefix(f"{name}: ")
             yield Finding("error", "network", (name,), what, trouble.hint)
+        yield from self._one_machine()
         yield from self._blocked()
         yield from self._faster_network()
         for odd in (*self.answers.odd, *check_bandwidth.odd_ways(self.answers.bandwidth)):
@@ -145,6 +146,25 @@ class Findings:
                 f"set KillExcludeUsers={user} or KillUserProcesses=no in /etc/systemd/logind.conf there"
                 + ("; `loginctl enable-linger` does not help" if logout["linger"] else ""),
             )
+
+    def _one_machine(self) -> Iterator[Finding]:
+        """Hosts that are one machine, which a run refuses: see tflaunch.launch.roll_call."""
+        names: dict[tuple[str, str], list[str]] = {}
+        for each in self.answers.hosts:
+            if each.facts is None or not each.facts.boot_id:
+                continue
+            key = each.host_key or (each.facts.hostname if each.host.connection == "openssh" else "")
+            if key:
+                names.setdefault((key, each.facts.boot_id), []).append(each.host.name)
+        for same in names.values():
+            if len(same) > 1:
+                yield Finding(
+                    "error",
+                    "hosts",
+                    tuple(same),
+                    f"{fold(same)} are one machine, and a run refuses that",
+                    "list it once; several workers on it are --workers N or slots:",
+                )
 
     def _blocked(self) -> Iterator[Finding]:
         """Calls between hosts that failed; hosts that all fail to reach each other share one finding."""

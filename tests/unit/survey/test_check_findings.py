@@ -22,6 +22,17 @@ def test_nothing_is_found_where_all_is_well() -> None:
     assert findings.exit_code(strict=True) == 0
 
 
+def test_a_machine_that_is_listed_twice() -> None:
+    same = {"facts": {"boot_id": "one", "hostname": "m"}, "host_key": "k"}
+    finding = only(host_answer("a", **same), host_answer("b", **same), host_answer("c", host_key="k"))
+    assert (finding.level, finding.hosts) == ("error", ("a", "b"))
+    assert finding.what == "a,b are one machine, and a run refuses that"
+    hidden = {**same, "host_key": "", "host": {"connection": "openssh"}}
+    assert only(host_answer("a", **hidden), host_answer("b", **hidden)).level == "error"
+    local = {**hidden, "host": {"connection": "local"}}
+    assert found(host_answer("a", **local), host_answer("b", **local)) == []
+
+
 def test_the_odd_one_out_is_the_one_that_differs_from_most() -> None:
     odd = host_answer("c", task=task_answer(versions={"tensorflow": "2.15.1", "numpy": "1.26.4"}))
     answers = CheckAnswers((host_answer("a"), host_answer("b"), odd))
