@@ -17,7 +17,7 @@ from typing import Any, Literal
 from tflaunch.hosts import fold
 from tflaunch.inputs.times import duration
 from tflaunch.planning import dial_check, networks
-from tflaunch.planning.addresses import is_loopback
+from tflaunch.planning.addresses import is_loopback, who_has_them
 from tflaunch.planning.command import endpoint, interpreter
 from tflaunch.planning.gpu_words import repair
 from tflaunch.planning.inventory import HostFacts
@@ -338,7 +338,7 @@ def _of_ports(each: HostAnswer, facts: HostFacts) -> Iterator[Any]:
         return
     first, last = each.host.ports
     taken = last - first + 1 - len(facts.ports)
-    what = f"`ports: {first}-{last}`: {len(facts.ports)} of {last - first + 1} are free"
+    what = f"`ports: {first}-{last}`: {len(facts.ports)} of {last - first + 1} are free{who_has_them(facts)}"
     fix = "see what listens there (ss -tlnp), or name another range"
     if not facts.ports:
         yield "error", "ports", what, fix
