@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tflaunch.hosts import Host
+from tflaunch.inputs.local_python import local_python
 from tflaunch.inputs.placeholders import filled, names_in
 from tflaunch.protocol.errors import UsageError
 from tflaunch.protocol.job import JobSpec, Requirements
@@ -83,7 +84,7 @@ def to_prepare(host: Host, job: JobSpec, images: Iterable[str]) -> dict[str, Any
         "requirements": needed and {**dataclasses.asdict(needed), "digest": needed.digest},
         "images": sorted(images),
         "engine": job.container_engine,
-        "python": host.python or (sys.executable if host.connection == "local" else "python3"),
+        "python": host.python or (local_python().path if host.connection == "local" else "python3"),
         "setup": list(setup(host)),
         "env": {**_of_the_host(host.env), **_of_the_host(job.env, job.literal)},
     }

@@ -151,6 +151,7 @@ def with_environment(job: JobSpec, options: TaskOptions, hostfile: Hostfile) -> 
     Also raises UsageError for arguments and variables that Linux does not take.
     """
     from tflaunch.planning import sent_sizes, unexpanded
+    from tflaunch.planning.command import local_python_told
     from tflaunch.planning.environments import behind
 
     env, masked = _variables(options.env, options.env_file)
@@ -169,7 +170,12 @@ def with_environment(job: JobSpec, options: TaskOptions, hostfile: Hostfile) -> 
         mounts=_mounts(options, hostfile),
     )
     sent_sizes.check(job, hostfile)
-    return dataclasses.replace(job, notes=(*job.notes, *unexpanded.warnings(job, hostfile, as_here)))
+    python = local_python_told(hostfile, job)
+    return dataclasses.replace(
+        job,
+        notes=(*job.notes, *unexpanded.warnings(job, hostfile, as_here)),
+        choices=(*job.choices, python) if python else job.choices,
+    )
 
 
 class TrainerCode(NamedTuple):
