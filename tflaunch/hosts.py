@@ -22,6 +22,8 @@ from tflaunch.inputs.hostnames import expand, fold
 from tflaunch.inputs.ownership import planted
 from tflaunch.protocol.errors import HostfileError, Problem, UsageError
 
+_MOST_SLOTS = 256  # behind a colon; what is above is meant as a port, and so is 22
+
 if TYPE_CHECKING:
     from tflaunch.inputs.batch_job import Given
 
@@ -65,6 +67,7 @@ class Hostfile:
 
     source: str
     hosts: tuple[Host, ...]
+    notes: tuple[str, ...] = ()  # what was read otherwise than the user may have meant it
 
 
 def find_default(
@@ -106,8 +109,8 @@ def load(source: str, *, environ: Mapping[str, str] = os.environ, connection: st
 
     Anything that can be opened is a file: YAML, unless its first line is that of a plain hostfile (`host`,
     `host:4`, `host slots=4`).  What is no file is a list such as `gpu[01-04]:2,me@big:8` (`:N` is the number of
-    slots), unless it looks like the path of a missing file: it has a `/`, a suffix such as `.yaml` or `.txt`, or
-    ends in `hosts` or `hostfile`.
+    slots; 22 and all above 256 are SSH's port, and a note says so), unless it looks like the path of a missing
+    file: it has a `/`, a suffix such as `.yaml` or `.txt`, or ends in `hosts` or `hostfile`.
 
     `localhost` in a list or in a plain hostfile is this machine without SSH (`connection: local`); in YAML
     the key says so.  A name that stands n times on bare lines of a plain hostfile has n slots.  Private keys
@@ -274,10 +277,15 @@ class _Hosts:
         self._hosts: dict[str, Host] = {}
         self._entries: dict[str, Text] = {}  # host -> the name or range that brought it
         self._machines: dict[tuple[str, int | None, str | None], str] = {}  # what SSH would dial -> host
+        self._with_port: list[str] = []  # words such as `gpu01:2222`
         self._count = 0
 
     def report(self, at: Text, message: str) -> None:
         self.problems.append(Problem(self.where, at.line, at.column, message))
+
+    def note_port(self, word: Text) -> None:
+        """Note that the number of `gpu01:2222` was read as a port."""
+        self._with_port.append(str(word))
 
     def add(self, name: Text, settings: Mapping[str, Any]) -> None:
         """Add the hosts of one name or range; the caller has checked it and the ranges in its settings."""
@@ -313,6 +321,12 @@ class _Hosts:
             self._check_machine(self._hosts[host])
             self._check_key(own)
         for first, again in repeated.items():
+            if (port := settings.get("port")) and self._hosts[again[0]].port not in (None, port):
+                entry = f"{{name: a, ssh: {again[0]}, port: {port}}}"
+                self.report(
+                    name, f"{again[0]} has several ports; in a YAML hostfile each has a name: {entry}"
+                )
+                continue
             verb = "is" if len(again) == 1 else "are"
             self.report(name, f"{fold(again)} {verb} listed twice; first at {_place(first)}")
 
@@ -352,7 +366,14 @@ class _Hosts:
             raise HostfileError(
                 sorted(self.problems, key=lambda problem: (problem.line, problem.column)), hint
             )
-        return Hostfile(source, tuple(self._hosts.values()))
+        return Hostfile(source, tuple(self._hosts.values()), self._notes())
+
+    def _notes(self) -> tuple[str, ...]:
+        if not (words := self._with_port):
+            return ()
+        shown = ", ".join(words[:3]) + (f" and {len(words) - 3} more" if len(words) > 3 else "")
+        numbers = "number is" if len(words) == 1 else "numbers are"
+        return (f"{shown}: the {numbers} read as SSH's port, not as slots",)
 
 
 def _host(name: str, settings: Mapping[str, Any]) -> Host:
@@ -400,6 +421,8 @@ def _like_a_path(source: str) -> bool:
     named = (
         r"(?i)(.*[._-])?(my)?(hosts|(host|machine|node)_?(file|list)s?)|.*\.(ya?ml|txt|json|conf|cfg|list)"
     )
+    if source.startswith("ssh://"):
+        return False
     return "/" in source or re.fullmatch(named, source, re.DOTALL) is not None
 
 
@@ -478,27 +501,45 @@ def _plain_settings(rest: str, number: int, column: int, hosts: _Hosts) -> dict[
 
 
 def _add_word(word: Text, settings: dict[str, Any], hosts: _Hosts) -> None:
-    """Add `[user@]name[:slots]`."""
-    user, at, rest = word.rpartition("@")
+    """Add `[user@]name[:number]`: the number is that of slots, or SSH's port if only that makes sense."""
+    said = word.removeprefix("ssh://").rstrip("/")
+    user, at, rest = said.rpartition("@")
     name, colon, number = rest.rpartition(":") if rest.count(":") == 1 else (rest, "", "")
     settings = dict(settings)
     if at and not re.fullmatch(r"[\w.][\w.-]*", user):
         hosts.report(word, f"{user[:60]!r} is not a user name; write user@host")
         return
+    if found := re.fullmatch(
+        r"\[?([0-9A-Fa-f]*:[0-9A-Fa-f:.]*:[0-9A-Fa-f.]*(?:%\w+)?)(?:\](?::([0-9]+))?)?", rest
+    ):
+        more = (f", user: {user}" if at else "") + (f", port: {found[2]}" if found[2] else "")
+        entry = f"- {{name: h1, ssh: '{found[1]}'{more}}}"
+        hosts.report(word, f"{rest[:60]!r} is an IPv6 address; it needs a name, in a YAML hostfile: {entry}")
+        return
     if at:
         settings["user"] = user
     if colon:
-        if not re.fullmatch(r"[0-9]{1,5}", number) or int(number) > 10_000:
+        if not re.fullmatch(r"[0-9]{1,5}", number) or int(number) > 65535:
             hosts.report(
-                word, f"{number[:60]!r} is not a number of slots; write host:4 (a port needs a YAML hostfile)"
+                word,
+                f"{number[:60]!r} is not a number of slots (host:4, at most {_MOST_SLOTS}) nor SSH's port (host:2222)",
             )
             return
-        settings["slots"] = int(number)
-    if name == "localhost" and not at:
+        if _is_port(int(number)):
+            settings["port"] = int(number)
+            hosts.note_port(word)
+        else:
+            settings["slots"] = int(number)
+    if name == "localhost" and not at and "port" not in settings:
         settings["connection"] = "local"
     try:
         hostnames.check(name)
     except ValueError as error:
         hosts.report(word, f"{name[:60]!r} {error}")
         return
-    hosts.add(Text(name, word.line, word.column + len(user) + len(at)), settings)
+    hosts.add(Text(name, word.line, word.column + word.index(rest)), settings)
+
+
+def _is_port(number: int) -> bool:
+    """Whether who writes that number behind a host's name means a port."""
+    return number == 22 or number > _MOST_SLOTS

@@ -73,7 +73,20 @@ def test_a_port_that_anyone_listens_on_is_not_taken(host: Host) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         channel = host.start()
-        assert channel.ask("probe", lease=False, ports=[port, port], count=1, answer="facts")["ports"] == []
+        found = channel.ask("probe", lease=False, ports=[port, port], count=1, answer="facts")
+        assert found["ports"] == []
+        assert found["ports_taken"][0].startswith(f"{port}: pid {os.getpid()} (")
+
+
+def test_who_has_the_ports_of_another_run_is_told(host: Host) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        free = server.getsockname()[1]
+    first, second = host.start(run="first-aaaaaa"), host.start(run="second-bbbbbb")
+    assert first.ask("probe", lease=False, ports=[free, free], count=1, answer="facts")["ports"] == [free]
+    found = second.ask("probe", lease=False, ports=[free, free], count=1, answer="facts")
+    assert found["ports"] == []
+    assert "run first-aaaaaa" in found["ports_taken"]
+    assert "run second-bbbbbb" not in found["ports_taken"]
 
 
 def test_a_port_that_is_shared_can_be_had_by_who_says_so_and_by_nobody_else() -> None:

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import typer.main
+from typer import Exit
 
 from tests.support import ROOT
-from tflaunch.cli import VERBS, application
+from tflaunch.cli import REFUSED, VERBS, _as_accepted, application
 from tflaunch.cli.mistakes import as_usage_error, unknown_verb
 from tflaunch.protocol.errors import TflaunchError
 
@@ -58,33 +59,35 @@ def _root(verb: str) -> Any:
     return typer.main.get_command(application([verb] if verb in VERBS else VERBS))
 
 
-def refusal(words: list[str]) -> str:
-    """What tflaunch says against a command, in the current directory; "" if it knows all of it."""
+def parsed(words: list[str]) -> Any:
+    """A command as tflaunch's parser takes it: its context.  Raises TflaunchError for what it refuses."""
     verb = next((word for word in words if not word.startswith("-")), "")
-    if verb and verb not in VERBS:
-        return str(unknown_verb(verb, words[1:], list(VERBS)))
-    if not verb:  # --version, --help, --install-completion
-        known = options_of("")
-        return " ".join(word for word in words if word.partition("=")[0] not in known)
+    if verb not in VERBS:
+        raise _as_accepted(unknown_verb(verb, words[1:], list(VERBS)))
     root = _root(verb)
     before, after = words[: words.index(verb)], words[words.index(verb) + 1 :]
     try:
         ctx = root.make_context("tflaunch", [*before, verb], resilient_parsing=True)
-        command = root.get_command(ctx, verb)
-        with command.make_context(verb, list(after), parent=ctx) as made:
-            if isinstance(made.obj, TflaunchError):  # a mistake in a job file
-                return str(made.obj)
+        made = root.get_command(ctx, verb).make_context(verb, list(after), parent=ctx)
+    except REFUSED as error:
+        raise as_usage_error(error, words, VERBS) from None
+    if isinstance(made.obj, TflaunchError):  # a mistake in a job file
+        raise made.obj
+    return made
+
+
+def refusal(words: list[str]) -> str:
+    """What tflaunch says against a command, in the current directory; "" if it knows all of it."""
+    if not any(not word.startswith("-") for word in words):  # --version, --help, --install-completion
+        return " ".join(word for word in words if word.partition("=")[0] not in options_of(""))
+    try:
+        parsed(words)
     except TflaunchError as error:
-        looked_up = (
-            "is on record" in error.message
-        )  # `sweep --resume` looks for its sweep: the words were understood
-        return "" if looked_up else f"{error.message}\n{error.hint or ''}"
-    except Exception as error:
-        if not any(kind.__name__ == "ClickException" for kind in type(error).__mro__):
-            if type(error).__name__ == "Exit":  # --help
-                return ""
-            raise
-        return str(as_usage_error(error).message)
+        if "is on record" in error.message:  # `sweep --resume` looks for its sweep: the words were understood
+            return ""
+        return f"{error.message}\n{error.hint or ''}"
+    except Exit:  # --help
+        return ""
     return ""
 
 

@@ -25,6 +25,21 @@ def document(launcher: Launcher, *words: str | Path, code: int = 0, **more: Any)
     return told
 
 
+def test_a_machine_that_is_listed_twice_is_an_error_as_for_a_run(
+    network: SshNetwork, launcher: Launcher
+) -> None:
+    host = network.add()
+    network.prepend(f"Host alias\n  HostName {host.address}\n  Port {host.port}\n  User {host.user}\n")
+    network.prepend(f"  IdentityFile {network.key}\n  UserKnownHostsFile {network.known_hosts}\n")
+    hosts = launcher.hostfile([host.name, "alias"])
+    told = document(launcher, hosts, "--no-tensorflow", code=70)
+    assert [each["what"] for each in told["findings"] if each["topic"] == "hosts"] == [
+        "host1,alias are one machine, and a run refuses that"
+    ]
+    refused = launcher.run("run", hosts, launcher.script("pass"), "--ps=0", "--workers=2").ran(65)
+    assert "host1 and alias are one machine" in refused.sentences
+
+
 def closed_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

@@ -115,6 +115,22 @@ def test_trials_and_bare_servers_are_in_it_too(launcher: Launcher, wheels: Path)
     assert f"{environment_path}/bin/python3: No module named tensorflow" in up.ran(1).sentences
 
 
+def test_tasks_on_this_machine_run_by_the_active_environment(launcher: Launcher, tmp_path: Path) -> None:
+    """Not by tflaunch's own, which pipx has made for it alone; and the plan names the interpreter."""
+    venv = tmp_path / "venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True)
+    words = ("run", launcher.local(1), launcher.script("import sys; print(sys.prefix)"), "--ps=0", "--workers=1")
+    done = launcher.run(*words, env={"VIRTUAL_ENV": str(venv)}).ran()
+    assert f"worker/0 │ {venv}" in done.out
+    assert f"Python on local1: {venv}/bin/python3 (the active environment)" in done.sentences
+    done = launcher.run(*words, env={"VIRTUAL_ENV": "", "CONDA_PREFIX": str(venv)}).ran()
+    assert f"worker/0 │ {venv}" in done.out
+    named = launcher.hostfile(["a"], "named.yaml", connection="local", python=sys.executable)
+    done = launcher.run(words[0], named, *words[2:], env={"VIRTUAL_ENV": str(venv)}).ran()
+    assert f"worker/0 │ {sys.prefix}" in done.out
+    assert "Python on" not in done.sentences
+
+
 def test_venv_and_conda_of_the_hostfile(launcher: Launcher, tmp_path: Path) -> None:
     """Activated after the setup, by their own hooks; one that is not there is told."""
     venv, conda = tmp_path / "ve nv", tmp_path / "conda"
@@ -130,17 +146,27 @@ def test_venv_and_conda_of_the_hostfile(launcher: Launcher, tmp_path: Path) -> N
         [
             {"name": "v", "venv": str(venv)},
             {"name": "c", "conda": str(conda), "setup": "export FROM_SETUP=set"},
+            # What people write in a terminal, where a shell has the function `conda`, or in a script that makes it.
+            {"name": "s", "python": "python3", "setup": f"export FROM_SETUP=set\nconda activate {conda}"},
+            {
+                "name": "f",
+                "python": "python3",
+                "setup": ["conda() { FROM_HOOK=$*; export FROM_HOOK; }", f"conda activate {conda}"],
+            },
         ],
         connection="local",
     )
-    done = launcher.run("run", hosts, script, "--ps", "0", "--workers", "2").ran()
+    done = launcher.run("run", hosts, script, "--ps", "0", "--workers", "4").ran()
+    assert f"worker/2 │ {conda}/bin/python3 set in {conda}" in done.out
+    assert f"activate {conda}" in done.out
     assert f"worker/0 │ {venv}/bin/python3 None" in done.out
     assert f"worker/1 │ {conda}/bin/python3 set in {conda}" in done.out
     for key, said in (
         ("venv", "venv: there is no /no/such/bin/activate"),
         ("conda", "no environment at /no/such"),
+        ("setup", "no environment at /no/such"),
     ):
-        hosts = launcher.local(1, **{key: "/no/such"})
+        hosts = launcher.local(1, **{key: "conda activate /no/such" if key == "setup" else "/no/such"})
         assert said in launcher.run("run", hosts, script, "--ps", "0").ran(70).sentences
         assert said in launcher.run("sweep", hosts, script, "--grid", "x=1").ran(70).sentences
 

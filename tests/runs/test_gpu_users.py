@@ -56,6 +56,16 @@ def test_runs_and_other_users_processes_with_sums(lab: Lab, tmp_path: Path) -> N
     assert document["unseen"] == []
 
 
+def test_too_few_gpus_for_a_run_where_a_driver_shows_none(lab: Lab) -> None:
+    lab.add("gpu uuid=GPU-a mem=16384")
+    lab.add("init_error 18", "gpu uuid=GPU-b mem=16384")
+    hostfile = lab.launcher.hostfile(["host[1-2]"], gpus="auto")
+    words = ("run", hostfile, lab.launcher.script(HOLD), "--ps=0", "--workers=2")
+    done = lab.launcher.run(*words).ran(65)
+    assert "host1 1, host2 none, for they cannot be seen (NVML: " in done.sentences
+    assert "Have host2 restarted or its nvidia modules loaded anew" in done.sentences
+
+
 def test_a_host_that_cannot_be_asked_and_processes_that_cannot_be_seen(lab: Lab) -> None:
     lab.add("gpu uuid=GPU-a mem=16384 used=9000")
     lab.add("gpu uuid=GPU-b mem=16384", "proc gpu=0 pid=4999999 mem=90")

@@ -177,8 +177,12 @@ def test_success_that_does_not_end_the_run(launcher: Launcher, out: Path, done: 
         ({"setup": ["exit 5"]}, "code 5"),
         ({"workdir": "/no/such/place"}, "/no/such/place: no such directory"),
         ({"python": "/no/such/python"}, "no program /no/such/python on this host"),
+        (
+            {"python": "/usr/share"},
+            "no program /usr/share on this host: it is a directory → name the interpreter in it by `python:`",
+        ),
     ],
-    ids=["setup-fails", "setup-exits", "workdir", "python"],
+    ids=["setup-fails", "setup-exits", "workdir", "python", "python-directory"],
 )
 def test_a_host_that_cannot_stage_stops_the_launch(
     launcher: Launcher, out: Path, trouble: dict[str, object], sentence: str

@@ -48,6 +48,18 @@ ARGUMENTS = (
 )
 
 
+def test_a_port_behind_a_host_is_where_it_is_dialled(
+    network: SshNetwork, launcher: Launcher, out: Path
+) -> None:
+    first, second = network.add(), network.add()
+    network.prepend("Host host*\n  Port 1\n")
+    hosts = f"{first.name}:{first.port},{first.user}@{second.name}:{second.port}"
+    words = ("run", hosts, launcher.script(TELL), "--ps=0", "--workers=2", f"--env=OUT={out}", *QUICK)
+    done = launcher.run(*words).ran()
+    assert sorted(task.host for task in told(out).values()) == [first.name, second.name]
+    assert f"{hosts.replace(',', ', ')}: the numbers are read as SSH's port, not as slots" in done.sentences
+
+
 def test_two_ps_and_two_workers_on_four_hosts(network: SshNetwork, launcher: Launcher, out: Path) -> None:
     hosts = names(network, 4)
     done = launcher.run(

@@ -37,7 +37,7 @@ def process(user: str = "alice", pid: int = 4711, gib: float = 10, kind: str = "
 def facts(host: str, *gpus: Gpu, **fields: Any) -> HostFacts:
     return HostFacts(
         host=host,
-        hostname=host,
+        hostname=fields.pop("hostname", host),
         boot_id=fields.pop("boot_id", f"boot of {host}"),
         addresses=("10.0.0.1",),
         python="3.11.7",

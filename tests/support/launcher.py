@@ -338,7 +338,8 @@ class Launcher:
         env = {
             name: value for name, value in os.environ.items() if not name.startswith(("TFLAUNCH_", "XDG_"))
         }
-        env |= {"HOME": str(self.home), "TFLAUNCH_STATE": str(self.state), "COLUMNS": "200", **more}
+        env |= {"HOME": str(self.home), "TFLAUNCH_STATE": str(self.state), "COLUMNS": "200"}
+        env |= {"VIRTUAL_ENV": sys.prefix, **more}  # the environment that the tests run in is the active one
         env.pop("SSH_AUTH_SOCK", None)
         return env
 

@@ -42,6 +42,7 @@ class Holdings:
         self._look = Look()
         self._devices = {}  # type: Dict[str, str]  # UUID -> the kernel's file for its lock
         self._to_lease = []  # type: Union[bool, List[str]]  # UUIDs, or whether to lease all
+        self._wanted = 0  # ports
         self._range = None  # type: Optional[Tuple[int, int]]  # where the ports lie
         self.door_port = 0  # the port for the run's other agents, 0 for none
         self.gpus = RunGpus(directory.run)
@@ -52,7 +53,8 @@ class Holdings:
         wanted = message["ports"]
         seed = zlib.crc32(self._directory.run.encode())
         self._range = tuple(wanted) if wanted else None
-        self._ports.hold(message["count"], self._range, seed)
+        self._wanted = message["count"]
+        self._ports.hold(self._wanted, self._range, seed)
         self._to_lease = message["lease"]
         self._send_facts(viewer)
 
@@ -93,6 +95,10 @@ class Holdings:
         self._devices = {
             device["uuid"]: probed["locks"].get(device["uuid"], "") for device in facts.devices_of(found)
         }
+        if self._range and len(found["ports"]) < self._wanted:
+            from tflaunch.agent.net.port_holders import holders
+
+            found["ports_taken"] = holders(*self._range, run=self._directory.run)
         self.gpus.seen(found["gpus"])
         viewer.send("facts", **found)
 

@@ -14,7 +14,7 @@ import typer
 
 import tflaunch
 from tflaunch.console.writer import screen_streams
-from tflaunch.protocol.errors import EXIT_INTERRUPTED, NoThreads, TflaunchError
+from tflaunch.protocol.errors import EXIT_INTERRUPTED, NoThreads, TflaunchError, UsageError
 
 _UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
@@ -132,7 +132,7 @@ def _run() -> int:
     if word not in VERBS and [word] == sys.argv[1:2]:
         from tflaunch.cli.mistakes import unknown_verb
 
-        raise unknown_verb(word, sys.argv[2:], list(VERBS))
+        raise _as_accepted(unknown_verb(word, sys.argv[2:], list(VERBS)))
     if word in VERBS and sys.argv[1:] in (["--help", word], ["-h", word]):
         sys.argv[1:] = [word, "--help"]
     try:
@@ -153,6 +153,23 @@ def _run() -> int:
         print("tflaunch: no answer", file=sys.stderr)
         return 1
     return code if isinstance(code, int) else 0
+
+
+def _as_accepted(error: UsageError) -> UsageError:
+    """Return the error with a command that `run` takes: `mpirun -np 2 t.py` has more to correct than its verb."""
+    import shlex
+
+    words = shlex.split(error.hint or "")
+    if words[:2] == ["tflaunch", "run"]:
+        from typer.main import get_command
+
+        command = get_command(application(["run"])).commands["run"]  # type: ignore[attr-defined]
+        try:
+            command.line_of("run", words[2:])
+        except UsageError as more:
+            if (more.hint or "").startswith("tflaunch "):
+                return UsageError(f"{error.message}; {more.message}", more.hint)
+    return error
 
 
 def _show(error: TflaunchError) -> int:

@@ -69,6 +69,8 @@ def check(
         hostfile = load_hosts(hosts, connection.connection, None if json else show.reporter)
         job = with_environment(JobSpec((), framework="tensorflow"), tasks, hostfile)
         check_placeholders(job, hostfile)
+        for note in () if json else job.notes:
+            show.reporter.warn(note)
         connection.connect_timeout = min(CONNECT_S, what.timeout)
         with connected(hostfile.hosts, connection, show.reporter) as connector:
             patient = Patient(show.reporter, json)

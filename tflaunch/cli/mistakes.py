@@ -9,6 +9,7 @@ import shlex
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from tflaunch.cli.other_launchers import hosts_by_option, joined
 from tflaunch.protocol.errors import UsageError
 
 # A verb of other tools -> the verb or option of tflaunch that does the same.
@@ -77,6 +78,11 @@ def as_usage_error(error: Any, words: Sequence[str] = (), verbs: Collection[str]
         if error.option_name.lower() == "-v":
             return UsageError(f"tflaunch has no option {error.option_name}", "did you mean --version?")
     if kind == "NoSuchOption":
+        own = "" if _has_hosts(ctx) else "--hosts" if "--hosts" in _options(ctx) else None
+        corrected = hosts_by_option(error.option_name, words, own) if own is not None else ""
+        if corrected:
+            why = f"hosts are for {own}" if own else "HOSTS stand by themselves"
+            return UsageError(f"{path} has no option {error.option_name}: {why}", corrected)
         return no_such_option(error.option_name, _options(ctx), see, path)
     if kind == "MissingParameter" and error.param is not None:
         if error.param.param_type_name != "option":
@@ -98,6 +104,12 @@ def as_usage_error(error: Any, words: Sequence[str] = (), verbs: Collection[str]
             return UsageError(
                 f"{path} takes no program: {found[1]}", shlex.join(["tflaunch", "run", hosts, program])
             )
+        hosts = str(ctx.params.get("hosts") or "")
+        choose = next((each for each in ("--include", "--hosts") if each in _options(ctx)), "")
+        if corrected := joined(words, hosts, found[1], choose):
+            if os.path.isfile(hosts):  # noqa: PTH113  Path.is_file may raise
+                return UsageError(f"{found[1]}: {choose} chooses hosts of {hosts}", corrected)
+            return UsageError(f"{found[1]}: several hosts are one word, with commas between them", corrected)
         return UsageError(f"{path} has no place for: {found[1]}", usage)
     return UsageError(error.format_message().rstrip("."), see)
 
@@ -111,6 +123,13 @@ def no_such_option(name: str, known: Sequence[str], otherwise: str, path: str) -
     )
     hint = f"did you mean {' or '.join(near)}?" if near else ""
     return UsageError(f"{path} has no option {name}", "\n".join(filter(None, (hint, otherwise * (not near)))))
+
+
+def _has_hosts(ctx: Any) -> bool:
+    """Whether the verb takes HOSTS as a word of its own."""
+    return ctx is not None and any(
+        param.name == "hosts" and param.param_type_name == "argument" for param in ctx.command.params
+    )
 
 
 def _options(ctx: Any) -> list[str]:

@@ -58,7 +58,10 @@ def ps(
         if quiet and json:
             raise UsageError("--quiet and --json are two forms of one thing", "leave --quiet out")
         if hosts and hosts_too:
-            raise UsageError(f"ps {hosts} --hosts {hosts_too}: where?", "leave one of them out")
+            raise UsageError(
+                f"ps {hosts} --hosts {hosts_too}: where?",
+                f"leave one of them out; several hosts are one word: tflaunch ps {hosts_too},{hosts}",
+            )
         hostfile, known_config = hosts_of_all(hosts or hosts_too, "ps", everything=everything)
         patient = Patient(show.reporter, json)
         try:

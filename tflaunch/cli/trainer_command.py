@@ -29,13 +29,12 @@ class TrainerCommand(JobCommand):
         """
         if ctx.resilient_parsing:  # for completion
             return super().parse_args(ctx, args)
-        from tflaunch.cli.trainer_words import Line, hosts_and_trainer
+        from tflaunch.cli.trainer_words import hosts_and_trainer
 
-        line = Line.read(self.params, self.optional_values, args)
-        if any(word.texts[0] in ("--help", "-h") for word in line.words):
-            return super().parse_args(ctx, ["--help"])
         verb = ctx.info_name or ""
-        line = line.with_values() if line.unknown else line
+        line = self.line_of(verb, args)
+        if line is None:
+            return super().parse_args(ctx, ["--help"])
         for option in line.unknown:
             self.refuse(verb, option, line)
         rest = super().parse_args(ctx, line.options)
@@ -43,12 +42,27 @@ class TrainerCommand(JobCommand):
         ctx.params.update(hosts=hosts, script=script, arguments=arguments)
         return rest
 
+    def line_of(self, verb: str, args: list[str]) -> Line | None:
+        """Return the words after the verb, sorted; None if they ask for help.
+
+        Raises UsageError for the words of other launchers, with the corrected command.
+        """
+        from tflaunch.cli.other_launchers import as_here
+        from tflaunch.cli.trainer_words import Line
+
+        line = Line.read(self.params, self.optional_values, args)
+        if any(word.texts[0] in ("--help", "-h") for word in line.words):
+            return None
+        line = line.with_values() if line.unknown else line
+        return as_here(verb, line, {name for param in self.params for name in param.opts})
+
     def refuse(self, verb: str, option: str, line: Line) -> None:
         """Raise UsageError for an option that this verb lacks, if the user most likely meant one that it has."""
         from tflaunch.cli.mistakes import no_such_option
-        from tflaunch.cli.trainer_words import moved, with_hosts
+        from tflaunch.cli.other_launchers import hosts_behind
+        from tflaunch.cli.trainer_words import moved
 
-        if error := with_hosts(verb, line, option):
+        if error := hosts_behind(verb, line, option):
             raise error
         name = option.partition("=")[0]
         if instead := self.instead.get(name):

@@ -14,7 +14,8 @@ from typing import Any, Literal, NamedTuple
 from tflaunch.inputs.kinds import HOST_NAME, Kind, kind_of
 from tflaunch.protocol.errors import UsageError
 
-_HOSTS_OPTIONS = ("--hosts", "--host", "--hostfile", "--machinefile", "-H", "-hostfile", "-f")
+# Options of mpirun, which would be read as -m with a value.
+_OF_MPIRUN = ("-mca", "-map-by", "-machinefile")
 
 
 class Word(NamedTuple):
@@ -54,7 +55,7 @@ class Line:
             elif name in takes:
                 value = [rest.pop(0)] if takes[name] and not equals and rest else []
                 words.append(Word((word, *value), "option"))
-            elif word.startswith("--"):
+            elif word.startswith("--") or word in _OF_MPIRUN:
                 words.append(Word((word,), "unknown"))
             else:
                 words.append(_cluster(word, takes, rest))
@@ -141,22 +142,6 @@ def moved(verb: str, line: Line) -> str:
     if not module and not plain:
         return ""
     return shell_command(verb, [*plain[:taken], *line.options], [*line.own(taken), *(line.after or ())])
-
-
-def with_hosts(verb: str, line: Line, option: str) -> UsageError | None:
-    """Return the error for `--hosts hosts.yaml`, which other verbs and launchers have; None for other options."""
-    name, _, value = option.partition("=")
-    if name not in _HOSTS_OPTIONS:
-        return None
-    texts = [text for word in line.words if word.kind != "option" for text in word.texts]
-    place = texts.index(option)
-    others = texts[:place] + texts[place + 1 :]
-    if not value and len(others) > place:
-        value = others.pop(place)
-    return UsageError(
-        f"tflaunch {verb} has no option {name}: HOSTS stand by themselves, before the trainer",
-        shell_command(verb, [value or "hosts.yaml", *others, *line.options], line.after),
-    )
 
 
 class HostsAndTrainer(NamedTuple):

@@ -13,7 +13,7 @@ from tflaunch.code.cluster_words import ALSO_CALLED, FRAMEWORK_VARIABLES
 from tflaunch.code.program import Program
 from tflaunch.code.program_reading import Reading, read
 from tflaunch.planning.frameworks import OF_THEIR_OWN, started_by
-from tflaunch.protocol.job import CHIEF, EVALUATOR, FLAGS, MASTER, PS, TASK_FLAG, JobSpec, Role
+from tflaunch.protocol.job import CHIEF, EVALUATOR, FLAGS, MASTER, PS, TASK_FLAG, WORKER, JobSpec, Role
 
 
 def fitted(job: JobSpec, program: Program, *, anyway: bool = False, done_said: bool = False) -> JobSpec:
@@ -44,7 +44,22 @@ def fitted(job: JobSpec, program: Program, *, anyway: bool = False, done_said: b
     if found.learns and not (knows or found.doubt):
         local = f", and {found.local}, for the GPUs of one machine" if found.local else ""
         job = replace(job, alone=f"{found.name} reads neither the cluster flags nor TF_CONFIG{local}")
+        if not (local or anyway) and job.framework == "auto" and _asks_for_no_tasks(job):
+            job = _as_one_task(job, found)
     return job
+
+
+def _asks_for_no_tasks(job: JobSpec) -> bool:
+    """Whether the user said of no job how many tasks it has."""
+    return all(role.count is None for role in job.roles.values())
+
+
+def _as_one_task(job: JobSpec, found: Reading) -> JobSpec:
+    """One process, as the program's text knows no other."""
+    roles = {**job.roles, PS: Role(0), WORKER: replace(job.role(WORKER), count=1)}
+    why = f"{found.name} reads neither cluster flags nor TF_CONFIG, and uses no strategy"
+    choice = f"one task: {why}; --workers N starts N that know nothing of each other"
+    return _chosen(replace(job, roles=roles, flags=None), choice)
 
 
 def with_program(job: JobSpec, name: str, program: Program | tuple[str, ...]) -> JobSpec:

@@ -20,6 +20,12 @@ from tflaunch.inputs.times import duration
 _ROOMY_COLUMNS = 60  # room for a bar of full length
 _BAR_COLUMNS = (24, 4)  # where there is room, and where not
 _DETAILS = 6  # lines at most below that of a wait
+_SLOW_S = 20.0  # then, and each time that it has lasted twice as long, a pipe is told that a step goes on
+# What keeps a step so long, as far as this machine can know.
+_SLOW = {
+    "staging": "their profile and `setup:` have not ended; what waits for input there gets none",
+    "setting up": "their profile and `setup:` have not ended; what waits for input there gets none",
+}
 
 
 @dataclass
@@ -34,6 +40,7 @@ class _Phase:
     line: str = ""  # the last one of the program on a host that does the work
     details: Sequence[str] = ()  # of a wait: what it waits for
     over: bool = False
+    told_at_s: float = 0.0  # after how many seconds it was told last that it goes on
 
 
 class Phases:
@@ -115,6 +122,27 @@ class Phases:
         self.take("waiting", min(free, needed - 1), needed, count, now)
         if self._phase is not None:
             self._phase.details = details
+
+    def tell_slow(self, now: float) -> float | None:
+        """Print that a step still goes on, if it is time; return in how many seconds it will be.
+
+        On a terminal the live line says so; only why is printed, once.
+        """
+        phase = self._phase
+        if phase is None or phase.over or self.training or phase.name == "waiting":
+            return None
+        why = _SLOW.get(phase.name, "")
+        if self._pen.columns is not None and (phase.told_at_s or not why):
+            return None
+        due_s = 2 * phase.told_at_s or _SLOW_S
+        if (left_s := phase.began + due_s - now) > 0:
+            return left_s
+        phase.told_at_s = due_s
+        mark = self._pen.marks.warn if why else " "
+        since = f"{mark} still {going_on(phase.name)} after {duration(now - phase.began)}"
+        of = f": {phase.note}" if phase.note and phase.name != "fetching" else ""
+        self._print(Text(f"{since}{of}{f'; {why}' if why else ''}", "yellow" if why else "dim"))
+        return due_s
 
     def live_lines(self) -> list[Text]:
         """Return the lines for a phase that is not over, each as wide as the terminal, less one column, at most."""

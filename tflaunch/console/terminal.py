@@ -319,6 +319,8 @@ class TextReporter(LogReporter):
             self._print(Text(text, "dim"))
         if (alike_s := self._tell_alike()) is not None:
             soonest = alike_s if soonest is None else min(soonest, alike_s)
+        if (slow_s := self._phases.tell_slow(time.monotonic())) is not None:
+            soonest = slow_s if soonest is None else min(soonest, slow_s)
         if self._question.open:
             self._live_lines.wipe()
             self._question.draw()

@@ -27,7 +27,7 @@ REASONS = (
     (
         "Cannot dlopen some GPU libraries",
         "TensorFlow does not find all CUDA libraries",
-        "pip install 'tensorflow[and-cuda]' in that environment, or have `setup:` put them on LD_LIBRARY_PATH",
+        "install tensorflow[and-cuda] by --requirements, or have `setup:` put them on LD_LIBRARY_PATH",
     ),
     (
         "Could not find cuda drivers",

@@ -30,6 +30,7 @@ from tflaunch.inputs.yaml_values import (
     text_of,
     whole,
 )
+from tflaunch.protocol.fields import TEXT
 
 
 def _word(value: object, accepted: str) -> str:
@@ -44,14 +45,16 @@ def _name(value: object) -> str:
     text = text_of(value, "a host name")
     if re.fullmatch(r"[^@]+@[^@]+", text):
         user, _, host = text.partition("@")
-        raise ValueError(f"has a user in it; write `name: {host}` and `user: {user}`")
+        host, colon, port = host.partition(":")
+        also = f", port: {port}" if colon else ""
+        raise ValueError(f"has a user in it; write {{name: {host}, user: {user}{also}}}")
     if re.fullmatch(r"[^:]+:[0-9]+", text):
         host, _, number = text.partition(":")
-        raise ValueError(
-            f"has a number in it; write `name: {host}` and `port: {number}` or `slots: {number}`"
-        )
+        is_port = number == "22" or int(number) > 256
+        what, key = ("port", "port") if is_port else ("number of slots", "slots")
+        raise ValueError(f"has a {what} in it; write {{name: {host}, {key}: {number}}}")
     if text.count(":") > 1:
-        raise ValueError("looks like an IPv6 address; give it a `name:` of letters and write it as `ssh:`")
+        raise ValueError(f"is an IPv6 address; give it a name: {{name: h1, ssh: '{text}'}}")
     hostnames.check(text)
     return text
 
@@ -107,10 +110,46 @@ def _directory(value: object) -> str:
     return text
 
 
+# A word before the interpreter -> the key that does the same; "": the interpreter alone will do.
+_BEFORE_PYTHON = {
+    **dict.fromkeys(("env", "nice", "exec", "time", "sudo"), ""),
+    **dict.fromkeys(("conda", "mamba", "micromamba"), "`conda:` with the environment"),
+    **dict.fromkeys(
+        ("uv", "poetry", "pipenv", "pixi", "hatch", "pdm"), "`venv:` with the directory of the environment"
+    ),
+}
+
+
 def _python(value: object) -> str:
-    text = text_of(value, "a Python interpreter")
+    text = text_of(value, "a Python interpreter").strip()
     if not text or text.startswith("-"):
         raise ValueError("is not a Python interpreter: python3, or a path on the host")
+    first, *more = text.split()
+    program = first.rpartition("/")[2]
+    if more and (instead := _BEFORE_PYTHON.get(program)) is not None:
+        own = next((word for word in more if not word.startswith("-") and "=" not in word), "python3")
+        named = re.search(r" (?:-n|--name|-p|--prefix)[ =](\S+)", text)
+        instead = f"`conda: {named[1]}`" if named and "conda" in instead else instead or f"`python: {own}`"
+        raise ValueError(f"is a command, not an interpreter; write {instead}")
+    if more and re.fullmatch(r"(python|pypy)[0-9.]*", program):
+        why = (
+            ": output is never held back"
+            if more == ["-u"]
+            else f"; for {more[0]} there are variables, as `env:`"
+        )
+        raise ValueError(f"has arguments, and an interpreter is wanted; write `python: {first}`{why}")
+    if "$" in text:
+        home = re.sub(r"^\$(HOME|\{HOME\})(?=/)", "~", text)
+        instead = (
+            f"write `python: {home}`" if "$" not in home else "write the path itself; ~/ is your home there"
+        )
+        raise ValueError(f"has a $ in it, and no shell expands it; {instead}")
+    if text.endswith("/") or program in ("bin", "venv", ".venv", "env"):
+        whole = text.rstrip("/")
+        program = whole.rpartition("/")[2]
+        inside = f"{whole}/python3" if program == "bin" else f"{whole}/bin/python3"
+        inside = whole if re.fullmatch(r"(python|pypy)[0-9.]*", program) else inside
+        raise ValueError(f"is a directory, and an interpreter is wanted; write `python: {inside}`")
     return text
 
 
@@ -168,6 +207,9 @@ def _line(value: object) -> str:
         raise ValueError("is not a line of shell text; put it in quotes")
     if not sendable(value):
         raise ValueError("holds a character that no shell takes")
+    if len(value) > TEXT:
+        most = f"{TEXT:,} are the most; put it into a script on the hosts: `. ~/setup.sh`"
+        raise ValueError(f"has {len(value):,} characters; {most}")
     return value.rstrip("\n")
 
 

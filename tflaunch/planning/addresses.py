@@ -104,6 +104,16 @@ def interfaces(dialled: Mapping[str, str], inventory: Inventory) -> dict[str, st
     return found
 
 
+def who_has_them(facts: HostFacts) -> str:
+    """`; 22000: pid 77 (python3); runs that …`: who has the ports of `ports:`; "" if unknown."""
+    listening = [text for text in facts.ports_taken if not text.startswith("run ")]
+    runs = [text.removeprefix("run ") for text in facts.ports_taken if text.startswith("run ")]
+    told = f"; {', '.join(listening)}" if listening else ""
+    if runs:
+        told += f"; runs that are alive there may hold some: {', '.join(runs)}"
+    return told
+
+
 def take_ports(places: Sequence[str], hosts: Mapping[str, Host], inventory: Inventory) -> list[int]:
     """A port for each task of `places`, lowest first; names of one machine never share one."""
     wanted = Counter(places)
@@ -124,7 +134,8 @@ def take_ports(places: Sequence[str], hosts: Mapping[str, Host], inventory: Inve
                     f" connections (net.ipv4.ip_local_port_range): name others by `ports:` of {name}"
                 )
             raise PlanError(
-                f"{name}: need {count} {'port' if count == 1 else 'ports'}, {len(free)}{where} could be had",
+                f"{name}: need {count} {'port' if count == 1 else 'ports'}, {len(free)}{where} could be had"
+                f"{who_has_them(facts)}",
                 f"{more}, or put fewer tasks on {name}.",
             )
         mine[name] = free[:count][::-1]

@@ -5,10 +5,10 @@ from __future__ import annotations
 import difflib
 import json
 import re
-import sys
 from collections.abc import Mapping, Sequence
 
-from tflaunch.hosts import Host
+from tflaunch.hosts import Host, Hostfile, fold
+from tflaunch.inputs.local_python import local_python
 from tflaunch.inputs.placeholders import names_in
 from tflaunch.inputs.variables import ARGUMENT_LIMIT_BYTES, DECIDED
 from tflaunch.planning import frameworks
@@ -33,14 +33,31 @@ def endpoint(address: str, port: int) -> str:
 
 
 def interpreter(host: Host, job: JobSpec) -> str:
-    """The Python that runs a task: the host's `python:`, else `python3`, or the launcher's own when local.
+    """The Python that runs a task: the host's `python:`, else `python3`, or that of tflaunch.inputs.local_python.
 
     Where hosts install requirements, it is the one of that environment, which comes first on PATH.
     """
     if job.requirements is not None:
         return "python3"
-    elsewhere = host.conda or host.venv or image(host, job)
-    return host.python or (sys.executable if host.connection == "local" and not elsewhere else "python3")
+    return host.python or (local_python().path if takes_local_python(host, job) else "python3")
+
+
+def takes_local_python(host: Host, job: JobSpec) -> bool:
+    """Whether tasks of that host run by the Python of this machine's shell: nothing names or activates another one."""
+    activated = host.conda or host.venv or any(re.search(r"\bactivate\b", line) for line in host.setup)
+    named = host.python or job.requirements is not None or image(host, job)
+    return host.connection == "local" and not (activated or named)
+
+
+def local_python_told(hostfile: Hostfile, job: JobSpec) -> str:
+    """A sentence that names the Python of tasks on this machine; "" where none runs by it."""
+    hosts = [host.name for host in hostfile.hosts if takes_local_python(host, job)]
+    if not hosts:
+        return ""
+    python = local_python()
+    return (
+        f"Python on {fold(hosts)}: {python.path} ({python.source})"
+    )
 
 
 def image(host: Host, job: JobSpec) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tflaunch.hosts import Host
+from tflaunch.inputs.local_python import local_python
 from tflaunch.inputs.placeholders import filled, names_in
 from tflaunch.protocol.errors import UsageError
 from tflaunch.protocol.job import JobSpec, Requirements
@@ -27,6 +28,10 @@ test -f %(path)s/bin/activate || {
 # What `conda activate` does; where there is an environment but no conda (conda-pack), the steps that it comes down to.
 _CONDA = """\
 tflaunch_conda() {
+    if test "$(type -t conda 2>/dev/null)" = function; then  # the profile, or a line of `setup:`, has made it
+        conda activate "$1"
+        return
+    fi
     for conda in "${CONDA_EXE:-}" "$(command -v conda || true)" ~/miniconda3/bin/conda ~/miniforge3/bin/conda \\
         ~/mambaforge/bin/conda ~/anaconda3/bin/conda /opt/conda/bin/conda /opt/miniconda3/bin/conda \\
         /opt/miniforge3/bin/conda /opt/anaconda3/bin/conda; do
@@ -45,14 +50,24 @@ tflaunch_conda() {
 tflaunch_conda %(path)s"""
 
 
+# As a line of `setup:`; only an interactive shell is sure to have the function `conda`.
+_ACTIVATE = re.compile(r"^([ \t]*)conda activate ([\w./~-]+)[ \t]*;?[ \t]*$", re.MULTILINE)
+
+
 def setup(host: Host) -> tuple[str, ...]:
-    """All shell lines before a task of that host: its `setup:`, then what activates its `conda:` and its `venv:`."""
+    """All shell lines before a task of that host: its `setup:`, then what activates its `conda:` and its `venv:`.
+
+    A line `conda activate NAME` of `setup:` does at its place what `conda: NAME` does.
+    """
+    lines = [
+        _ACTIVATE.sub(lambda found: _CONDA % {"path": _shell_path(found[2])}, text) for text in host.setup
+    ]
     more = []
     if host.conda:
         more.append(_CONDA % {"path": _shell_path(host.conda)})
     if host.venv:
         more.append(_VENV % {"path": _shell_path(host.venv)})
-    return (*host.setup, *more)
+    return (*lines, *more)
 
 
 def _shell_path(path: str) -> str:
@@ -69,7 +84,7 @@ def to_prepare(host: Host, job: JobSpec, images: Iterable[str]) -> dict[str, Any
         "requirements": needed and {**dataclasses.asdict(needed), "digest": needed.digest},
         "images": sorted(images),
         "engine": job.container_engine,
-        "python": host.python or (sys.executable if host.connection == "local" else "python3"),
+        "python": host.python or (local_python().path if host.connection == "local" else "python3"),
         "setup": list(setup(host)),
         "env": {**_of_the_host(host.env), **_of_the_host(job.env, job.literal)},
     }

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from tflaunch.hosts import Host, fold
 from tflaunch.planning.cluster_plan import Standing
 from tflaunch.planning.gpu_choice import NEEDS_MIG, LeftOut
-from tflaunch.planning.gpu_words import not_one_of_it, one_of, plural, short_name, what_keeps_them
+from tflaunch.planning.gpu_words import not_one_of_it, one_of, plural, repair, short_name, what_keeps_them
 from tflaunch.planning.inventory import GpuOrInstance, HostFacts, MigInstance
 from tflaunch.protocol.errors import PlanError
 from tflaunch.protocol.job import GpuCount
@@ -69,11 +69,28 @@ def gpus_of_worker(asked: GpuCount | None, capacities: Sequence[HostCapacity]) -
 
 def note_silent(capacities: Iterable[HostCapacity], notes: list[str]) -> None:
     """Add a note for the hosts whose driver does not say whether they have GPUs."""
+    notes.extend(
+        f"{names}: no GPUs can be seen: {reason}; {repair(reason, names)}"
+        for reason, names in _silent(capacities)
+    )
+
+
+def _unseen(capacity: HostCapacity) -> bool:
+    """Whether it may have GPUs, and its driver does not show them."""
+    return bool(capacity.facts.gpu_note) and not capacity.facts.gpus and capacity.host.gpus not in (0, ())
+
+
+def _silent(capacities: Iterable[HostCapacity]) -> list[tuple[str, str]]:
+    """Why GPUs cannot be seen, each reason with its hosts."""
     silent: dict[str, list[str]] = defaultdict(list)
     for capacity in capacities:
-        if capacity.facts.gpu_note and not capacity.facts.gpus and capacity.host.gpus not in (0, ()):
+        if _unseen(capacity):
             silent[capacity.facts.gpu_note].append(capacity.host.name)
-    notes.extend(f"{fold(names)}: no GPUs can be seen: {reason}" for reason, names in silent.items())
+    return [(reason, fold(names)) for reason, names in silent.items()]
+
+
+def _repairs(capacities: Iterable[HostCapacity]) -> list[str]:
+    return [repair(reason, names) for reason, names in _silent(capacities)]
 
 
 def deal(capacities: Iterable[HostCapacity], notes: list[str]) -> None:
@@ -231,7 +248,11 @@ def too_few_for(job: str, count: int, gpus: GpuCount, capacities: Sequence[HostC
     if gpus == "all":
         return PlanError(
             f"need {plural(count, 'host')} with a free GPU ({count} {job}, each with all GPUs of its host): {there}",
-            one_of(f"say how many GPUs one gets: --job-gpus {job}=1", "let them go elsewhere: --job-hosts"),
+            one_of(
+                *_repairs(capacities),
+                f"say how many GPUs one gets: --job-gpus {job}=1",
+                "let them go elsewhere: --job-hosts",
+            ),
         )
     message = (
         f"need {plural(count * gpus, 'GPU')} ({count} {job} x {gpus}), {free} {'is' if free == 1 else 'are'}"
@@ -241,7 +262,7 @@ def too_few_for(job: str, count: int, gpus: GpuCount, capacities: Sequence[HostC
         message += "; the GPUs of one task are on one host"
     ways = [f"ask for fewer: --job {job}=N"] if count > 1 else []
     ways += [f"lower --job-gpus {job}"] if gpus > 1 else [f"do without GPUs: --job-gpus {job}=0"]
-    return PlanError(message, one_of(*ways, "let them go elsewhere: --job-hosts"))
+    return PlanError(message, one_of(*_repairs(capacities), *ways, "let them go elsewhere: --job-hosts"))
 
 
 def too_few(
@@ -268,6 +289,7 @@ def too_few(
         gpus = _by_host((capacity.host.name, _describe_gpus(capacity)) for capacity in capacities)
         message = f"need {plural(tasks, 'host')} with a free GPU ({who}, each with all GPUs of its host), "
         message += f"{places} {'has' if places == 1 else 'have'} one: {gpus}"
+        ways = [*_repairs(capacities), *ways]
         return PlanError(message, one_of(*ways, "say how many GPUs one gets: --gpus-per-worker 1"))
     need, free = tasks * per_worker, sum(len(capacity.free_gpus) for capacity in capacities)
     gpus = _by_host((capacity.host.name, _describe_gpus(capacity)) for capacity in capacities)
@@ -292,7 +314,7 @@ def too_few(
         ways.append(f"leave out {' and '.join(options)}")
     lower = "lower" if per_worker > 1 else "place workers without GPUs:"
     lower += " --gpus-per-worker" if per_worker > 1 else " --gpus-per-worker 0"
-    return PlanError(message, one_of(*ways, lower))
+    return PlanError(message, one_of(*_repairs(capacities), *ways, lower))
 
 
 def _too_strict(capacities: Sequence[HostCapacity]) -> list[str]:
@@ -341,7 +363,7 @@ def _describe_gpus(capacity: HostCapacity) -> str:
     """`4`, or `1 of 4 (3 busy: processes)`."""
     there = capacity.facts.gpus_or_instances
     if not there:
-        return "none"
+        return f"none, for they cannot be seen ({capacity.facts.gpu_note})" if _unseen(capacity) else "none"
     why = what_keeps_them(there)
     why += [f"{count} for {job}" for job, count in capacity.given.items()]
     if capacity.host.gpus != "auto":

@@ -14,6 +14,15 @@ from tflaunch.protocol.errors import PlanError
 _REASONS_SHOWN = 2
 
 
+def repair(note: str, host: str) -> str:
+    """The next step where the GPUs of a host cannot be seen, by what its driver says (HostFacts.gpu_note)."""
+    if "version mismatch" in note.lower():
+        return f"have {host} restarted or its nvidia modules loaded anew (its driver was updated)"
+    if "not loaded" in note.lower():
+        return f"have the nvidia module of {host} loaded (modprobe nvidia says why it is not)"
+    return f"look with nvidia-smi on {host}"
+
+
 def plural(count: int, noun: str) -> str:
     """`1 GPU`, `2 GPUs`, `2 ps`."""
     return f"{count} {noun}" if count == 1 or noun == "ps" else f"{count} {noun}s"

@@ -238,6 +238,7 @@ class HostFacts:
     clock: float = 0.0  # the host's own time when it sent this (epoch seconds)
     queue: tuple[Ticket, ...] = ()  # the runs that wait for its GPUs, first one first
     queue_error: str = ""  # why no run can wait for its GPUs in turn
+    ports_taken: tuple[str, ...] = ()  # who has the others of `ports:`, where they are too few
     gpus_held: int = 0  # by other runs of this user, those that only plan aside
     gpu_limit: int | None = None  # how many a user may hold there
 
@@ -272,6 +273,7 @@ class HostFacts:
             clock=facts["clock"],
             queue=tuple(Ticket(**{**each, "uuids": tuple(each["uuids"])}) for each in facts["queue"]),
             queue_error=facts["queue_error"],
+            ports_taken=tuple(facts.get("ports_taken", ())),
             gpus_held=facts.get("gpus_held", 0),
             gpu_limit=facts.get("gpu_limit"),
         )

@@ -102,6 +102,7 @@ _facts = {
     "memory_available_bytes": a_whole_number,
     "disk_free_bytes": a_whole_number,
     "ports": [a_port],
+    "?ports_taken": [a_text],
     "gpus": [_gpu],
     "driver": a_word,
     "cuda": a_word,

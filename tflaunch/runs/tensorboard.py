@@ -49,7 +49,7 @@ class TensorBoard:
             text = "".join(f"\n    {line}" for line in message["lines"])
             hint = ""
             if "No module named" in text:
-                hint = "; install it for the python of the tasks there: pip install tensorboard"
+                hint = "; the Python of the tasks there lacks it: a line `tensorboard` in --requirements installs it"
             self._watcher.warn(f"no TensorBoard on {self.host}: {message['why']}{hint}{text}")
 
     def lost(self) -> None:

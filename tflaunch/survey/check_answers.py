@@ -101,6 +101,7 @@ class HostAnswer:
     host: Host
     error: ConnectError | None = None  # why the host cannot be reached, or runs no agent
     facts: HostFacts | None = None
+    host_key: str = ""  # "": the way to the host does not show it
     clock: Clock | None = None
     system: Mapping[str, Any] = field(default_factory=dict)  # the answer of tflaunch.agent.host_check
     source: str = (

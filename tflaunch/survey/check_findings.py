@@ -17,8 +17,9 @@ from typing import Any, Literal
 from tflaunch.hosts import fold
 from tflaunch.inputs.times import duration
 from tflaunch.planning import dial_check, networks
-from tflaunch.planning.addresses import is_loopback
+from tflaunch.planning.addresses import is_loopback, who_has_them
 from tflaunch.planning.command import endpoint, interpreter
+from tflaunch.planning.gpu_words import repair
 from tflaunch.planning.inventory import HostFacts
 from tflaunch.protocol import dialling
 from tflaunch.protocol.errors import EXIT_CONNECT, EXIT_LAUNCH
@@ -106,6 +107,7 @@ class Findings:
             name = trouble.message.partition(":")[0]  # the message begins with the host
             what = trouble.message.removeprefix(f"{name}: ")
             yield Finding("error", "network", (name,), what, trouble.hint)
+        yield from self._one_machine()
         yield from self._blocked()
         yield from self._faster_network()
         for odd in (*self.answers.odd, *check_bandwidth.odd_ways(self.answers.bandwidth)):
@@ -144,6 +146,25 @@ class Findings:
                 f"set KillExcludeUsers={user} or KillUserProcesses=no in /etc/systemd/logind.conf there"
                 + ("; `loginctl enable-linger` does not help" if logout["linger"] else ""),
             )
+
+    def _one_machine(self) -> Iterator[Finding]:
+        """Hosts that are one machine, which a run refuses: see tflaunch.launch.roll_call."""
+        names: dict[tuple[str, str], list[str]] = {}
+        for each in self.answers.hosts:
+            if each.facts is None or not each.facts.boot_id:
+                continue
+            key = each.host_key or (each.facts.hostname if each.host.connection == "openssh" else "")
+            if key:
+                names.setdefault((key, each.facts.boot_id), []).append(each.host.name)
+        for same in names.values():
+            if len(same) > 1:
+                yield Finding(
+                    "error",
+                    "hosts",
+                    tuple(same),
+                    f"{fold(same)} are one machine, and a run refuses that",
+                    "list it once; several workers on it are --workers N or slots:",
+                )
 
     def _blocked(self) -> Iterator[Finding]:
         """Calls between hosts that failed; hosts that all fail to reach each other share one finding."""
@@ -261,8 +282,10 @@ def _of_task(each: HostAnswer, task: TaskAnswer, timeout_s: float) -> Iterator[A
         missing = report["error"].startswith("ModuleNotFoundError") and "'tensorflow'" in report["error"]
         python = report["executable"] or interpreter(each.host, JobSpec(()))
         what = f"TensorFlow does not import in {python}: {report['error'].splitlines()[0]}"
-        fix = f"install it there with {python} -m pip" if missing else "repair it"
-        fix += ", or name another interpreter by `python:`, or a command that activates one by `setup:`"
+        fix = (
+            f"name a Python that has it by `python:`, `venv:` or `conda:` in the hostfile, or have the hosts install it"
+            f"{'' if missing else ' anew'}: --requirements FILE, with a line `tensorflow`"
+        )
         if each.source:
             fix = f"{'add it to' if missing else 'repair it in'} {each.source}"
         yield "error", "tensorflow", what, fix, () if missing else task.lines
@@ -276,7 +299,12 @@ def _of_task(each: HostAnswer, task: TaskAnswer, timeout_s: float) -> Iterator[A
 
 def _of_gpus(each: HostAnswer, facts: HostFacts) -> Iterator[Any]:
     if facts.gpu_note and each.host.gpus != 0:
-        yield "error", "gpus", f"its GPUs cannot be seen: {facts.gpu_note}", "look there with nvidia-smi"
+        yield (
+            "error",
+            "gpus",
+            f"its GPUs cannot be seen: {facts.gpu_note}",
+            repair(facts.gpu_note, each.host.name),
+        )
     for gpu in facts.gpus:
         if gpu.error:
             what = f"GPU {gpu.label} is broken: {gpu.error}"
@@ -310,7 +338,7 @@ def _of_ports(each: HostAnswer, facts: HostFacts) -> Iterator[Any]:
         return
     first, last = each.host.ports
     taken = last - first + 1 - len(facts.ports)
-    what = f"`ports: {first}-{last}`: {len(facts.ports)} of {last - first + 1} are free"
+    what = f"`ports: {first}-{last}`: {len(facts.ports)} of {last - first + 1} are free{who_has_them(facts)}"
     fix = "see what listens there (ss -tlnp), or name another range"
     if not facts.ports:
         yield "error", "ports", what, fix

@@ -47,6 +47,7 @@ class Connections(Opener, Protocol):
     """What a check needs of `tflaunch.remote.Connector`."""
 
     def dial_address(self, host: Host) -> str: ...
+    def host_key(self, host: Host) -> str: ...
     def unanswered(self, host: Host) -> ConnectError | None: ...
 
 
@@ -127,6 +128,7 @@ class CheckRun:
         for name in names:
             if said := self._replies.get(name, "facts"):
                 self._answers[name].facts = HostFacts.from_wire(name, said.fields)
+                self._answers[name].host_key = self._connections.host_key(there[name])
             else:
                 self._answers[name].error = self._replies.why_not(name)
                 self._sessions.hang_up(name)

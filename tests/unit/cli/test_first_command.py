@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import sys
 from collections.abc import Callable, Sequence
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 import typer.main
 
+from tests.docs import known
 from tflaunch import cli
 from tflaunch.api.options.job_groups import ClusterOptions, RoleOptions
 from tflaunch.api.requests.roles import roles_of
@@ -33,6 +35,8 @@ FILES = {
     "list.yaml": "- gpu01\n- gpu02\n",
     "flow.txt": "{defaults: {connection: local}, hosts: [a]}\n",
     "plain": "gpu01 slots=4\ngpu02:2\n",
+    "start.sh": "true\n",
+    "untyped": "echo with no first line\n",
     "job.yaml": "program: trainer.py\nroles: {ps: 0, worker: 1}\n",
     "run.txt": "# a job\nmodule: pkg.trainer\n",
     "notes": "what I did\non Monday: nothing\n",
@@ -58,9 +62,20 @@ def refused(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], UsageError]:
         with pytest.raises(UsageError) as caught:
             cli._run()
         assert caught.value.exit_code == 2
+        for command in advised(caught.value):
+            assert known.refusal(command) == "", f"the advice for `tflaunch {words}` is refused, too"
         return caught.value
 
     return error_of
+
+
+def advised(error: UsageError) -> list[list[str]]:
+    """The words after `tflaunch` of each command in an error's hint."""
+    lines = re.sub(r"^if .*?: (?=tflaunch )", "", error.hint or "", flags=re.MULTILINE).splitlines()
+    commands = [re.split(r" {2,}| where |; ", line)[0] for line in lines if line.startswith("tflaunch ")]
+    return [
+        shlex.split(each)[1:] for each in commands if "[" not in each.split("'")[0] and "lists" not in each
+    ]
 
 
 @pytest.mark.parametrize(
@@ -219,6 +234,70 @@ def test_what_is_no_command_is_told_with_the_corrected_one(
     error = refused(words)
     assert fact in error.message
     assert corrected in error.hint.splitlines() or corrected in error.hint
+
+
+@pytest.mark.parametrize(
+    ("words", "hosts", "script", "options", "own"),
+    [
+        # What starts a program elsewhere is just taken.
+        ("run plain python trainer.py", "plain", "trainer.py", {}, []),
+        ("run plain python3 -u trainer.py -- 3", "plain", "trainer.py", {}, ["3"]),
+        ("run python trainer.py", None, "trainer.py", {}, []),
+        ("run plain bash start.sh --ps 0", "plain", "start.sh", {"ps": 0}, []),
+        ("run plain sh untyped", "plain", "untyped", {}, []),
+        ("run plain python -m pkg.mod", "plain", None, {"module": "pkg.mod"}, []),
+        ("sweep plain python trainer.py --grid lr=1,2", "plain", "trainer.py", {}, []),
+        # All else is told with the corrected command.
+        ("run plain python trainer.py --lr 1", "plain", "trainer.py", {}, ["--lr", "1"]),
+        ("run plain -- python trainer.py", "plain", "trainer.py", {}, []),
+        ("run h001 h002 trainer.py", "h001,h002", "trainer.py", {}, []),
+        ("run h001 h002:2 me@h003 trainer.py 5", "h001,h002:2,me@h003", "trainer.py", {}, ["5"]),
+        ("run -np 2 -H a,b python trainer.py", "a,b", "trainer.py", {"workers": 2, "ps": 0}, []),
+        ("run --host a,b -n 4 trainer.py", "a,b", "trainer.py", {"workers": 4, "ps": 0}, []),
+        ("run plain -np 3 --ps 1 trainer.py", "plain", "trainer.py", {"workers": 3, "ps": 1}, []),
+        ("run plain -x HOME trainer.py", "plain", "trainer.py", {"env": ["HOME"]}, []),
+        ("run plain --nproc_per_node 2 trainer.py", "plain", "trainer.py", {"workers": 4, "ps": 0}, []),
+        ("run plain --nproc_per_node=gpu trainer.py", "plain", "trainer.py", {"workers": None}, []),
+        (
+            "run plain torchrun --nnodes=2 --node_rank 0 --master_addr=x trainer.py --lr 1",
+            "plain",
+            "trainer.py",
+            {},
+            ["--lr", "1"],
+        ),
+        ("run --mca btl ^openib --map-by node -mca a b -H a,b trainer.py", "a,b", "trainer.py", {}, []),
+        ("run plain gpu01 trainer.py", "plain", "trainer.py", {"include": ["gpu01"]}, []),
+        ("run plain python3.11 trainer.py", "plain", "trainer.py", {}, []),
+        ("run -machinefile plain -n 2 python -m pkg.mod", "plain", None, {"module": "pkg.mod"}, []),
+        ("mpirun -np 2 -H a,b python trainer.py", "a,b", "trainer.py", {"workers": 2}, []),
+        # Behind the program they are the program's own.
+        ("run plain trainer.py -n 4", "plain", "trainer.py", {"workers": None}, ["-n", "4"]),
+        ("check h001 h002 --json", "h001,h002", None, {}, []),
+        ("gpus h001 h002", "h001,h002", None, {}, []),
+        ("gpus plain h002", "plain", None, {"only_hosts": "h002"}, []),
+        ("up plain gpu01", "plain", None, {"include": ["gpu01"]}, []),
+        ("check -H a,b", "a,b", None, {}, []),
+        ("up --hostfile=plain --ps 1", "plain", None, {"ps": 1}, []),
+    ],
+)
+@pytest.mark.usefixtures("here")
+def test_words_of_other_launchers_lead_to_the_same_run_here(
+    words: str,
+    hosts: str | None,
+    script: str | None,
+    options: dict[str, Any],
+    own: list[str],
+) -> None:
+    """The command is taken, or refused with one that is taken, and means the same."""
+    try:
+        ctx = known.parsed(shlex.split(words))
+    except UsageError as error:
+        [command] = advised(error)
+        ctx = known.parsed(command)
+    found = ctx.params
+    assert (found["hosts"], found.get("script"), found.get("arguments", [])) == (hosts, script, own)
+    for name, value in options.items():
+        assert found[name] == value
 
 
 @pytest.mark.parametrize(
@@ -390,7 +469,8 @@ def test_what_is_wrong_in_the_hostfile_alone_is_told_of_all_hosts_at_once(tmp_pa
             "--place: 'wide' is not one of 'spread', 'pack'",
             "--place spread|pack: Spread the tasks",
         ),
-        ("gpus a b c", "tflaunch gpus has no place for: b c", "tflaunch gpus [HOSTS] [OPTIONS]"),
+        ("gpus a b c", "b c: several hosts are one word, with commas between them", "tflaunch gpus a,b,c"),
+        ("gpus a .b", "tflaunch gpus has no place for: .b", "tflaunch gpus [HOSTS] [OPTIONS]"),
         (
             "sweep hosts.yaml trainer.py --grid lr=1 --threshold=wait_s=9",
             "tflaunch sweep has no option --threshold",
@@ -402,7 +482,11 @@ def test_what_is_wrong_in_the_hostfile_alone_is_told_of_all_hosts_at_once(tmp_pa
             "Trials are not watched",
         ),
         ("status --fo", "tflaunch status has no option --fo", "tflaunch status --help lists"),
-        ("stop --host=a", "tflaunch stop has no option --host", "did you mean --hosts?"),
+        (
+            "stop --host=a",
+            "tflaunch stop has no option --host: hosts are for --hosts",
+            "tflaunch stop --hosts a",
+        ),
         (
             "up hosts.yaml trainer.py",
             "tflaunch up takes no program: trainer.py",

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support import ROOT
 from tests.support.code import grow
-from tests.support.planned import facts, plan
+from tests.support.planned import facts, plan, some_gpus
 from tflaunch.code.imports import modules
 from tflaunch.code.job_fitting import fitted
 from tflaunch.code.program import find_program
@@ -315,7 +315,7 @@ TRAINERS: dict[str, tuple[str | dict[str, str], bool, bool]] = {
     ),
     "Python 2": (READS + "print 'hello'\n", True, True),
     "a module in C": ({"trainer.py": READS + "import fast\n", "fast.so": "ELF"}, True, True),
-    "Keras as it comes": (PLAIN, True, True),
+    "Keras as it comes": (PLAIN, False, False),
     "no TensorFlow": ("print('hello')\n", True, True),
     "a choice of strategies": (
         MIRRORED.replace("import mnist_setup", "")
@@ -354,7 +354,7 @@ def test_trainers(tmp_path: Path, name: str) -> None:
         ("parameter_server_strategy.py", (False, True)),
         ("multi_worker_mirrored.py", (False, False)),
         ("evaluator.py", (False, False)),
-        ("hyperparameters.py", (True, True)),
+        ("hyperparameters.py", (False, False)),
         ("torch_ddp.py", (False, False)),
         ("jax_data_parallel.py", (False, False)),
     ],
@@ -451,13 +451,40 @@ def test_flags_by_other_names_are_known_too(tmp_path: Path) -> None:
     ],
 )
 def test_who_knows_nothing_of_others_trains_alone(tmp_path: Path, text: str, alone: str) -> None:
-    job = fit(tmp_path, text)
+    job = fit(tmp_path, text, roles={WORKER: Role(2)})
     assert job.alone == alone
     several = plan(job, facts("g1"), facts("g2")).notes[len(job.notes) :]
     words = "--workers 1 --ps 0" + ("" if job.flags is None else " --no-flags")
     told = f"each of 2 workers, and each ps, trains alone: {alone}; {words} starts one"
     assert several == ((told,) if alone else ())
-    assert plan(job, facts("g1")).notes == job.notes
+    one = fit(tmp_path, text, roles={WORKER: Role(1)})
+    assert plan(one, facts("g1")).notes == one.notes
+
+
+@pytest.mark.parametrize("text", [PLAIN, "import torch\nmodel = torch.nn.Linear(1, 1)\n", PLAIN + ARGPARSE])
+def test_who_knows_nothing_of_others_is_one_task_unless_the_user_says_how_many(
+    tmp_path: Path, text: str
+) -> None:
+    gpus = [facts(name, some_gpus(name, 4)) for name in ("g1", "g2")]
+    for said in ({}, {"roles": {WORKER: Role(gpus=1, hosts="g2")}}):
+        job = fit(tmp_path, text, **said)
+        planned = plan(job, *gpus)
+        assert [(str(task.id), len(task.gpus)) for task in planned.tasks] == [("worker/0", 1)]
+        assert planned.tasks[0].argv[1:] == ("trainer.py",)
+        assert planned.choices == (
+            "one task: trainer.py reads neither cluster flags nor TF_CONFIG, and uses no strategy; "
+            "--workers N starts N that know nothing of each other",
+        )
+    for asked in (
+        {"roles": {WORKER: Role(2)}},
+        {"roles": {PS: Role(1)}},
+        {"roles": {"data": Role(1)}},
+        {"framework": "torch"},
+        {"anyway": True},
+    ):
+        assert not any(choice.startswith("one task") for choice in fit(tmp_path, text, **asked).choices)
+    for more in (READS, "tf.distribute.MirroredStrategy()\n", "import ours_elsewhere\n"):
+        assert fit(tmp_path, text + more).role(WORKER).count is None
 
 
 # ---- a coordinator

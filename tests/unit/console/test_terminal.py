@@ -144,6 +144,31 @@ def test_a_step_that_moves_bytes_tells_how_many_how_fast_and_how_long_still() ->
     theirs.close()
 
 
+def test_a_step_that_lasts_long_is_told_in_a_pipe_and_why_also_on_a_terminal(tmp_path: Path) -> None:
+    why = "their profile and `setup:` have not ended; what waits for input there gets none"
+    ours, theirs = terminal(columns=130)
+    with (tmp_path / "pipe").open("w") as pipe:
+        for stream, again in ((theirs, []), (pipe, [f"! still preparing after 40 s: a,b; {why}"])):
+            told: list[str] = []
+            phases = Phases(Pen(Stream(stream)), lambda line, told=told: told.append(line.plain))  # type: ignore[misc]
+            assert phases.tell_slow(0.0) is None
+            phases.take("staging", 0, 2, "a,b", 100.0)
+            assert phases.tell_slow(119.0) == 1.0
+            phases.tell_slow(120.0)
+            phases.tell_slow(139.0)
+            assert told == [f"! still preparing after 20 s: a,b; {why}"]
+            phases.tell_slow(140.0)
+            assert told[1:] == again
+            phases.take("staging", 2, 2, "", 141.0)
+            assert phases.tell_slow(999.0) is None
+            del told[:]
+            phases.take("connecting", 0, 2, "a", 1000.0)
+            phases.tell_slow(1020.0)
+            assert told == (["  still connecting after 20 s: a"] if again else [])
+    os.close(ours)
+    theirs.close()
+
+
 def test_a_wait_is_one_live_line_on_a_terminal_and_one_line_for_each_change_elsewhere() -> None:
     def act(reporter: Reporter) -> None:
         for turn in (

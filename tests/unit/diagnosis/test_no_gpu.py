@@ -35,7 +35,7 @@ def test_the_program_says_it() -> None:
     assert text.startswith(
         "worker/0 on gpu00 uses no GPU, although it was given one: TensorFlow does not find all CUDA libraries"
     )
-    assert "pip install 'tensorflow[and-cuda]'" in text
+    assert "install tensorflow[and-cuda] by --requirements" in text
     stop = run.stops[0]
     assert (stop.exit_code, stop.tasks) == (65, ("worker/0",))
     assert stop.reason.endswith("(--require-gpu)")
@@ -52,7 +52,7 @@ def test_the_library_that_is_missing_is_named() -> None:
     )
     (text,) = run.on(20)
     assert (
-        "all CUDA libraries (\"Could not load dynamic library 'libcudnn.so.8'; dlerror\"); pip install"
+        "all CUDA libraries (\"Could not load dynamic library 'libcudnn.so.8'; dlerror\"); install tensorflow[and-cuda]"
         in text
     )
 

@@ -123,7 +123,7 @@ hosts:
         [host("a", env={"X": "1"}), host("b", env={"X": "1"})],
     ),
     "directories": (
-        "- {name: a, workdir: ~/x, run_dir: /local, python: ~/venv/bin/python}",
+        "- {name: a, workdir: ~/x, run_dir: /local, python: '~/venv/bin/python '}",
         [host("a", workdir="~/x", run_dir="/local", python="~/venv/bin/python")],
     ),
     "jumps": ("- {name: a, proxy_jump: 'me@x:2222,y'}", [host("a", proxy_jump="me@x:2222,y")]),
@@ -197,16 +197,48 @@ BAD = {
         "- no\n- 'no'\n- {name: on}",
         [f":1:3: 'no' {BOOLEAN}", f":3:10: name: 'on' {BOOLEAN}"],
     ),
-    "user in a name": ("- me@a", [":1:3: 'me@a' has a user in it; write `name: a` and `user: me`"]),
+    "user in a name": ("- me@a", [":1:3: 'me@a' has a user in it; write {name: a, user: me}"]),
     "number in a name": (
-        "- a\n- gpu01:22",
-        [":2:3: 'gpu01:22' has a number in it; write `name: gpu01` and `port: 22` or `slots: 22`"],
+        "- a:4\n- gpu01:22\n- name: gpu02:2222",
+        [
+            ":1:3: 'a:4' has a number of slots in it; write {name: a, slots: 4}",
+            ":2:3: 'gpu01:22' has a port in it; write {name: gpu01, port: 22}",
+            ":3:9: name: 'gpu02:2222' has a port in it; write {name: gpu02, port: 2222}",
+        ],
     ),
     "IPv6 as a name": (
         "- {name: 'fe80::1'}",
+        [":1:10: name: 'fe80::1' is an IPv6 address; give it a name: {name: h1, ssh: 'fe80::1'}"],
+    ),
+    "a command for an interpreter": (
+        "- {name: a, python: python3 -u}\n- {name: b, python: /usr/bin/env python3.11}\n"
+        "- {name: c, python: conda run -n tf python}\n- {name: d, python: $HOME/venv/bin/python}\n"
+        "- {name: e, python: /usr/bin}\n- {name: f, python: ~/.venv}\n- {name: g, python: /x/python3/}\n"
+        "- {name: h, python: python3 -O}\n- {name: i, python: uv run python}\n- {name: j, python: $X/python}\n",
         [
-            ":1:10: name: 'fe80::1' looks like an IPv6 address; "
-            "give it a `name:` of letters and write it as `ssh:`"
+            ":1:21: python: 'python3 -u' has arguments, and an interpreter is wanted; "
+            "write `python: python3`: output is never held back",
+            ":2:21: python: '/usr/bin/env python3.11' is a command, not an interpreter; write `python: python3.11`",
+            ":3:21: python: 'conda run -n tf python' is a command, not an interpreter; write `conda: tf`",
+            ":4:21: python: '$HOME/venv/bin/python' has a $ in it, and no shell expands it; "
+            "write `python: ~/venv/bin/python`",
+            ":5:21: python: '/usr/bin' is a directory, and an interpreter is wanted; write `python: /usr/bin/python3`",
+            ":6:21: python: '~/.venv' is a directory, and an interpreter is wanted; "
+            "write `python: ~/.venv/bin/python3`",
+            ":7:21: python: '/x/python3/' is a directory, and an interpreter is wanted; write `python: /x/python3`",
+            ":8:21: python: 'python3 -O' has arguments, and an interpreter is wanted; "
+            "write `python: python3`; for -O there are variables, as `env:`",
+            ":9:21: python: 'uv run python' is a command, not an interpreter; "
+            "write `venv:` with the directory of the environment",
+            ":10:21: python: '$X/python' has a $ in it, and no shell expands it; "
+            "write the path itself; ~/ is your home there",
+        ],
+    ),
+    "a setup that is too long": (
+        f"- {{name: a, setup: {'x' * 65_537}}}",
+        [
+            f":1:20: setup: '{'x' * 57}...' has 65,537 characters; 65,536 are the most; "
+            "put it into a script on the hosts: `. ~/setup.sh`"
         ],
     ),
     "space in a name": (
@@ -448,8 +480,8 @@ BAD = {
             ":1:11: 'gpus=2' is not known here; a line is `host`, `host:4` or `host slots=4`",
             ":2:3: 'four' is not known here; a line is `host`, `host:4` or `host slots=4`",
             ":3:3: slots: 'x' is not a whole number from 0 to 10000",
-            ":4:1: 'x' is not a number of slots; write host:4 (a port needs a YAML hostfile)",
-            ":5:1: '99999' is not a number of slots; write host:4 (a port needs a YAML hostfile)",
+            ":4:1: 'x' is not a number of slots (host:4, at most 256) nor SSH's port (host:2222)",
+            ":5:1: '99999' is not a number of slots (host:4, at most 256) nor SSH's port (host:2222)",
         ],
     ),
     "plain, twice": ("a slots=2\n  me@a slots=3", [":2:6: a is listed twice; first at line 1, column 1"]),

@@ -18,6 +18,17 @@ INLINE = {
     "localhost:4": [host("localhost", slots=4, connection="local")],
     "me@localhost": [host("localhost", user="me")],
     "ghosts": [host("ghosts")],
+    "a:256": [host("a", slots=256)],
+}
+WITH_PORT = {
+    "me@a:2222": ([host("a", user="me", port=2222)], "me@a:2222: the number is read"),
+    "ssh://me@a:257": ([host("a", user="me", port=257)], "ssh://me@a:257: the number is read"),
+    "a:22,b:4": ([host("a", port=22), host("b", slots=4)], "a:22: the number is read"),
+    "localhost:2222": ([host("localhost", port=2222)], "localhost:2222: the number is read"),
+    "a:300,b:301,c:302,d:303,e": (
+        [*(host(name, port=300 + number) for number, name in enumerate("abcd")), host("e")],
+        "a:300, b:301, c:302 and 1 more: the numbers are read",
+    ),
 }
 
 
@@ -27,17 +38,39 @@ def test_inline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str) ->
     assert load(source) == Hostfile("<inline>", tuple(INLINE[source]))
 
 
+@pytest.mark.parametrize("source", WITH_PORT)
+def test_a_number_that_can_only_be_a_port_is_one_and_that_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    hosts, begin = WITH_PORT[source]
+    found = load(source)
+    assert found.hosts == tuple(hosts)
+    assert found.notes == (f"{begin} as SSH's port, not as slots",)
+    Path("plain").write_text(source.replace(",", "\n"))
+    if not source.startswith("ssh:"):
+        assert load("plain") == Hostfile("plain", found.hosts, found.notes)
+
+
 BAD_INLINE = {
     "": [":1:1: '' is empty; write a host name"],
     "a,,b": [":1:3: '' is empty; write a host name"],
     "a, b, a": [":1:7: a is listed twice; first at line 1, column 1"],
     "a:x,b c,gpu[1-99999999]:2": [
-        ":1:1: 'x' is not a number of slots; write host:4 (a port needs a YAML hostfile)",
+        ":1:1: 'x' is not a number of slots (host:4, at most 256) nor SSH's port (host:2222)",
         ":1:5: 'b c' has ' ' in it; a host name is made of letters, digits, '.', '_' and '-'",
         ":1:9: 'gpu[1-99999999]' stands for 99,999,999 hosts; at most 10,000 are allowed in all",
     ],
     "-v@a": [":1:1: '-v' is not a user name; write user@host"],
-    "::1": [":1:1: '::1' has ':' in it; a host name is made of letters, digits, '.', '_' and '-'"],
+    "::1": [":1:1: '::1' is an IPv6 address; it needs a name, in a YAML hostfile: - {name: h1, ssh: '::1'}"],
+    "a,me@[fe80::2%eth0]:2222": [
+        ":1:3: '[fe80::2%eth0]:2222' is an IPv6 address; it needs a name, in a YAML hostfile: "
+        "- {name: h1, ssh: 'fe80::2%eth0', user: me, port: 2222}"
+    ],
+    "a:65536": [":1:1: '65536' is not a number of slots (host:4, at most 256) nor SSH's port (host:2222)"],
+    "a:2222,a:2223": [
+        ":1:8: a has several ports; in a YAML hostfile each has a name: {name: a, ssh: a, port: 2223}"
+    ],
 }
 
 

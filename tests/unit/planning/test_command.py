@@ -184,7 +184,9 @@ def test_flag_names_that_cannot_work(flags: dict[str, str], message: str, hint: 
     [
         (Host(name="a"), "python3"),
         (Host(name="a", python="/opt/my env/bin/python"), "/opt/my env/bin/python"),
-        (Host(name="a", connection="local"), sys.executable),
+        (Host(name="a", connection="local"), f"{sys.prefix}/bin/python3"),
+        (Host(name="a", connection="local", setup=("module load cuda",)), f"{sys.prefix}/bin/python3"),
+        (Host(name="a", connection="local", setup=("source ~/venv/bin/activate",)), "python3"),
         (Host(name="a", connection="local", python="python3.9"), "python3.9"),
         (Host(name="a", connection="local", venv="~/venv"), "python3"),
         (Host(name="a", connection="local", conda="tf"), "python3"),
@@ -192,7 +194,8 @@ def test_flag_names_that_cannot_work(flags: dict[str, str], message: str, hint: 
         (Host(name="a", container="img:1", python="/opt/bin/python"), "/opt/bin/python"),
     ],
 )
-def test_interpreter(host: Host, expected: str) -> None:
+def test_interpreter(monkeypatch: pytest.MonkeyPatch, host: Host, expected: str) -> None:
+    monkeypatch.setenv("VIRTUAL_ENV", sys.prefix)
     assert interpreter(host, JobSpec(("t.py",))) == expected
 
 

@@ -132,7 +132,25 @@ def test_gpus_that_the_driver_does_not_show() -> None:
     silent = facts("g1", gpu_note="the driver does not answer")
     error = refused(asked(PROGRAM), silent, hosts={"g1": {"gpus": 2}})
     assert error.message == "g1: `gpus: 2`, but no GPUs can be seen: the driver does not answer"
-    assert plan(asked(PROGRAM), silent).notes == ("g1: no GPUs can be seen: the driver does not answer",)
+    assert plan(asked(PROGRAM), silent).notes == (
+        "g1: no GPUs can be seen: the driver does not answer; look with nvidia-smi on g1",
+    )
+
+
+def test_too_few_gpus_where_those_of_a_host_cannot_be_seen() -> None:
+    there = facts("g1", some_gpus("g1", 1))
+    silent = [facts(f"g{n}", gpu_note="NVML: RM has detected an NVML/RM version mismatch.") for n in (2, 3)]
+    error = refused(asked(PROGRAM, workers=2), there, *silent)
+    assert error.message == (
+        "need 2 GPUs (2 workers x 1), 1 is free: g1 1, "
+        "g[2-3] none, for they cannot be seen (NVML: RM has detected an NVML/RM version mismatch.)"
+    )
+    repaired = "Have g[2-3] restarted or its nvidia modules loaded anew (its driver was updated), "
+    assert error.hint.startswith(repaired)
+    error = refused(asked(PROGRAM, workers=2, gpus_per_worker="all"), there, *silent)
+    assert error.hint.startswith(repaired)
+    unwanted = {name: {"gpus": 0} for name in ("g2", "g3")}
+    assert "driver" not in refused(asked(PROGRAM, workers=2), there, *silent, hosts=unwanted).hint
 
 
 def test_workers_go_to_gpus_only_and_a_note_says_so() -> None:

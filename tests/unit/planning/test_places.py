@@ -204,6 +204,16 @@ def test_too_few_ports(settings: dict[str, Any], message: str, hint: str) -> Non
     assert error.hint.startswith(hint)
 
 
+def test_who_has_the_ports_is_told() -> None:
+    taken = ("30002: pid 77 (python3) of run a-k3f9x2", "run b-9zz123")
+    only = facts("g1", ports=(30000,), ports_taken=taken)
+    error = refused(asked(PROGRAM, workers=2, ps=1), only, hosts={"g1": {"ports": (30000, 30002)}})
+    assert error.message == (
+        "g1: need 3 ports, 1 of `ports: 30000-30002` could be had; 30002: pid 77 (python3) of run a-k3f9x2; "
+        "runs that are alive there may hold some: b-9zz123"
+    )
+
+
 def test_no_port_at_all() -> None:
     error = refused(asked(PROGRAM, workers=1, ps=1), facts("g1", ports=()))
     assert error.message == "g1: need 2 ports, 0 of 20000 to 29999 could be had"

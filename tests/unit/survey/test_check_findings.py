@@ -22,6 +22,17 @@ def test_nothing_is_found_where_all_is_well() -> None:
     assert findings.exit_code(strict=True) == 0
 
 
+def test_a_machine_that_is_listed_twice() -> None:
+    same = {"facts": {"boot_id": "one", "hostname": "m"}, "host_key": "k"}
+    finding = only(host_answer("a", **same), host_answer("b", **same), host_answer("c", host_key="k"))
+    assert (finding.level, finding.hosts) == ("error", ("a", "b"))
+    assert finding.what == "a,b are one machine, and a run refuses that"
+    hidden = {**same, "host_key": "", "host": {"connection": "openssh"}}
+    assert only(host_answer("a", **hidden), host_answer("b", **hidden)).level == "error"
+    local = {**hidden, "host": {"connection": "local"}}
+    assert found(host_answer("a", **local), host_answer("b", **local)) == []
+
+
 def test_the_odd_one_out_is_the_one_that_differs_from_most() -> None:
     odd = host_answer("c", task=task_answer(versions={"tensorflow": "2.15.1", "numpy": "1.26.4"}))
     answers = CheckAnswers((host_answer("a"), host_answer("b"), odd))
@@ -70,13 +81,13 @@ def test_what_many_hosts_have_in_common_is_told_once() -> None:
             {"task": task_answer(error="ModuleNotFoundError: No module named 'tensorflow'", tensorflow={})},
             "error",
             "does not import in /usr/bin/python3: ModuleNotFoundError",
-            "/usr/bin/python3 -m pip",
+            "have the hosts install it: --requirements FILE, with a line `tensorflow`",
         ),
         (
             {"task": task_answer(error="ImportError: libfoo.so.1")},
             "error",
             "ImportError: libfoo.so.1",
-            "`setup:`",
+            "have the hosts install it anew: --requirements FILE",
         ),
         ({"task": TaskAnswer(None, None, "SIGILL", 1.0)}, "error", "ended with SIGILL", "another build"),
         ({"task": TaskAnswer(None, 1, "", 1.0, lines=("oops",))}, "error", "ended with code 1", "printed"),
@@ -123,7 +134,7 @@ def test_what_many_hosts_have_in_common_is_told_once() -> None:
             "KillUserProcesses=yes",
             "KillExcludeUsers=ada or KillUserProcesses=no in /etc/systemd/logind.conf there; `loginctl",
         ),
-        ({"facts": {"gpu_note": "NVML: Driver Not Loaded"}}, "error", "Driver Not Loaded", "nvidia-smi"),
+        ({"facts": {"gpu_note": "NVML: Driver Not Loaded"}}, "error", "Driver Not Loaded", "modprobe nvidia"),
         ({"host": {"ports": (22000, 22009)}, "held": ()}, "error", "0 of 10 are free", "ss -tlnp"),
     ],
 )

@@ -4,13 +4,14 @@ From netlink (SOCK_DIAG), which is quicker than /proc and alone knows the bytes 
 netlink is refused (gVisor, some seccomp profiles, a kernel without tcp_diag).
 """
 
+import os
 import struct
 
 from tflaunch.protocol.light_stdlib import socket
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Iterator, List, Mapping, Sequence, Tuple
+    from typing import Iterator, List, Mapping, Optional, Sequence, Tuple
 
 ESTABLISHED, SYN_SENT, LISTEN = 1, 2, 10  # as in include/net/tcp_states.h
 NETLINK, SOCK_DIAG = 16, 4  # the family, and its protocol
@@ -78,6 +79,25 @@ class Sockets:
         self.counted = counted  # all connections are
         self.listening = []  # type: List[Tuple[int, int]]  # (inode, port)
         self.connections = []  # type: List[Connection]
+
+
+def inodes_of(pid: int) -> "Optional[List[int]]":
+    """The inodes of the sockets that a process has open; None when this user may not see them."""
+    found = []
+    try:
+        descriptors = os.listdir("/proc/%d/fd" % pid)
+    except PermissionError:
+        return None
+    except OSError:
+        return []  # the process has ended meanwhile
+    for each in descriptors:
+        try:
+            target = os.readlink("/proc/%d/fd/%s" % (pid, each))
+        except OSError:
+            continue
+        if target.startswith("socket:["):
+            found.append(int(target[8:-1]))
+    return found
 
 
 def sockets(inodes: "Mapping[int, str]") -> Sockets:

@@ -263,7 +263,7 @@ class Maker:
         uv = uv or shutil.which(self._launchers_uv)
         if uv is not None:
             return uv
-        name, hint = self._requirements["name"], "install uv there (python3 -m pip install --user uv)"
+        name, hint = self._requirements["name"], "install uv there (docs.astral.sh/uv; or: pipx install uv)"
         if self._requirements["kind"] == "pip":
             name, hint = "%s without pip and ensurepip" % python, hint + ", or what Debian calls python3-venv"
         raise HostError("%s needs uv, and there is no uv on this host" % name, hint)

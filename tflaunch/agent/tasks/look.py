@@ -28,7 +28,7 @@ import os
 import time
 
 from tflaunch.agent import processes
-from tflaunch.agent.net.connections import dns_calls, sockets
+from tflaunch.agent.net.connections import dns_calls, inodes_of, sockets
 from tflaunch.agent.tasks.log_signs import LogSigns, shorten
 
 TYPE_CHECKING = False
@@ -59,7 +59,7 @@ def look(tasks: "Iterable[Task]") -> "Dict[str, Dict[str, Any]]":
         tree = [every[root]] if root in every else []
         trees[task.id] = tree + processes.descendants(root, every)
         for process in trees[task.id]:
-            own = _sockets(process.pid)
+            own = inodes_of(process.pid)
             if own is None:
                 hidden.add(task.id)
             else:
@@ -99,25 +99,6 @@ def _of_processes(task: "Task", tree: "List[processes.Process]") -> "Dict[str, A
         "log_bytes": task.logs.size(task.logs.attempt),
         "says": _last_line(task),
     }
-
-
-def _sockets(pid: int) -> "Optional[List[int]]":
-    """The inodes of the sockets that a process has open; None when this user may not see them."""
-    found = []
-    try:
-        descriptors = os.listdir("/proc/%d/fd" % pid)
-    except PermissionError:
-        return None
-    except OSError:
-        return []  # the process has ended meanwhile
-    for each in descriptors:
-        try:
-            target = os.readlink("/proc/%d/fd/%s" % (pid, each))
-        except OSError:
-            continue
-        if target.startswith("socket:["):
-            found.append(int(target[8:-1]))
-    return found
 
 
 def _add_connections(

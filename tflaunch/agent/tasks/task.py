@@ -24,7 +24,9 @@ GATE = """\
 case "$1" in
 */*) test -f "$1" && test -x "$1" ;;
 *) command -v -- "$1" >/dev/null 2>&1 ;;
-esac || { echo "tflaunch: no program $1 on this host" >&2; exit 127; }
+esac || {
+    test -d "$1" && directory=": it is a directory"
+    echo "tflaunch: no program $1 on this host$directory" >&2; exit 127; }
 echo tflaunch-ready
 read -r go || exit 125
 exec "$@" </dev/null >&2

@@ -38,6 +38,8 @@ def _signal_name(number: "Optional[int]") -> str:
 
 def _remedy(reason: str) -> str:
     """The next step for the user when a task cannot be staged for that reason."""
+    if "no program" in reason and reason.endswith("it is a directory"):
+        return "name the interpreter in it by `python:` in the hostfile, as ~/venv/bin/python3, or use `venv: ~/venv`"
     if "no program" in reason:
         return (
             "name the interpreter of the tasks there by `python:` in the hostfile, or install what the program's "

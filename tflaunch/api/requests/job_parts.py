@@ -146,22 +146,35 @@ def _mounts(options: TaskOptions, hostfile: Hostfile) -> tuple[str, ...]:
 
 
 def with_environment(job: JobSpec, options: TaskOptions, hostfile: Hostfile) -> JobSpec:
-    """Return the job with the variables, packages and containers of its tasks; raises UsageError, EnvFileError."""
+    """Return the job with the variables, packages and containers of its tasks; raises UsageError, EnvFileError.
+
+    Also raises UsageError for arguments and variables that Linux does not take.
+    """
+    from tflaunch.planning import sent_sizes, unexpanded
+    from tflaunch.planning.command import local_python_told
     from tflaunch.planning.environments import behind
 
     env, masked = _variables(options.env, options.env_file)
     requirements = _packages(options, hostfile)
     note = behind(requirements) if requirements else ""
-    return dataclasses.replace(
+    as_here = inherited(options.env or ())
+    job = dataclasses.replace(
         job,
         env=env,
-        literal=inherited(options.env or ()) | masked,
+        literal=as_here | masked,
         masked=masked,
         requirements=requirements,
         notes=(*job.notes, note) if note else job.notes,
         container=options.container,
         container_engine=options.container_engine,
         mounts=_mounts(options, hostfile),
+    )
+    sent_sizes.check(job, hostfile)
+    python = local_python_told(hostfile, job)
+    return dataclasses.replace(
+        job,
+        notes=(*job.notes, *unexpanded.warnings(job, hostfile, as_here)),
+        choices=(*job.choices, python) if python else job.choices,
     )
 
 

@@ -43,6 +43,7 @@ def request_of(
 
     command: for the record.  of_one_trial: the command that runs one trial alone, up to the trial's arguments.
     """
+    from tflaunch.planning import sent_sizes
     from tflaunch.sweeps.seats import SweepRequest
 
     trials = options.trials
@@ -50,8 +51,10 @@ def request_of(
     check_wait(options.gpus.wait, options.start.dry_run)
     metric = _metric(options.score)
     chosen = _trials(trials)
+    run = _run_request(options, reporter, command)
+    sent_sizes.check_trials(run.job, run.hostfile, chosen(0))
     return SweepRequest(
-        run=_run_request(options, reporter, command),
+        run=run,
         trials=chosen,
         metric=metric,
         retries=options.failure.retries,
@@ -135,6 +138,8 @@ def _run_request(options: SweepOptions, reporter: Reporter, command: tuple[str, 
     )
     job = with_choices(with_environment(job, options.tasks, hostfile))
     check_placeholders(job, hostfile, trials=True)
+    for note in job.notes:
+        reporter.warn(note)
     code = trainer_code(
         options.program,
         options.what.script,

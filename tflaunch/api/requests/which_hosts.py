@@ -44,6 +44,9 @@ def load_hosts(source: str | None, connection: str = "", reporter: Reporter | No
         named = "$TFLAUNCH_HOSTS" if os.environ.get("TFLAUNCH_HOSTS") else "none was named"
         named = setting.place if setting is not None else named
         reporter.note(f"hosts: {found} ({named}): {count} host{'' if count == 1 else 's'}")
+    if reporter is not None:
+        for note in hostfile.notes:
+            reporter.note(note)
     return hostfile
 
 

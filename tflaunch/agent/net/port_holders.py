@@ -1,0 +1,38 @@
+"""Who has the ports that a run could not hold: the processes that listen there, and the runs that hold ports."""
+
+import os
+
+from tflaunch.agent import processes
+from tflaunch.agent.net.connections import inodes_of, sockets
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Dict, List
+
+MOST = 4  # ports, and runs, that are told
+
+
+def holders(first: int, last: int, run: str) -> "List[str]":
+    """Texts such as `22000: pid 77 (python3) of run a-k3f9x2` for what listens, and `run b-9zz123` for other runs.
+
+    A run holds ports without listening, and no table of the kernel has those.  `run` is the one that asks.
+    """
+    owners = {}  # type: Dict[int, str]  # inode -> text
+    runs = {}  # type: Dict[str, None]
+    for process in processes.every().values():
+        served = processes.serves(processes.command(process.pid))
+        if served and served != run:
+            runs[served] = None
+        for inode in inodes_of(process.pid) or ():
+            owners[inode] = "pid %d (%s)%s" % (process.pid, process.name, _of_run(process.pid))
+    there = {port: inode for inode, port in sockets(owners).listening if first <= port <= last}
+    found = [
+        "%d: %s" % (port, owners.get(there[port], "a process of somebody else")) for port in sorted(there)
+    ]
+    return found[:MOST] + ["run %s" % each for each in sorted(runs)[:MOST]]
+
+
+def _of_run(pid: int) -> str:
+    mark = os.fsencode(processes.RUN_MARK + "=")
+    marks = [os.fsdecode(each[len(mark) :]) for each in processes.environment(pid) if each.startswith(mark)]
+    return " of run " + marks[0] if marks else ""
