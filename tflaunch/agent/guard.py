@@ -17,7 +17,7 @@ def leftovers(directory: RunDirectory, root: int, keep: "List[int]") -> "List[pr
     found = {process.pid: process for process in processes.descendants(root, all_processes)}
     for process in processes.marked(all_processes.values(), directory.run, directory.host):
         found[process.pid] = process
-    return [process for pid, process in found.items() if pid not in keep]
+    return [each for pid, each in found.items() if pid not in keep and not processes.left_behind(each)]
 
 
 def under_guard(

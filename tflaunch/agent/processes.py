@@ -31,6 +31,7 @@ TASK_MARK = "TFLAUNCH_TASK"
 ATTEMPT = "TFLAUNCH_ATTEMPT"  # not a mark: how often the task has been restarted, for its program
 MARKS = (RUN_MARK, HOST_MARK, TASK_MARK, ATTEMPT)
 
+ASKS_NVML = "tflaunch-nvml"  # the name of a process that asks NVML: the kernel takes 15 bytes
 PR_SET_CHILD_SUBREAPER = 36
 PF_KTHREAD = 0x00200000
 _READ = 65536
@@ -167,6 +168,23 @@ def marked(
 def become_subreaper() -> None:
     """Have orphans below this process become its children instead of init's."""
     libc("prctl", PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def call_me(name: str) -> None:
+    """Give this process that name, for `ps` and for `left_behind`."""
+    try:
+        with open("/proc/self/comm", "w") as file:
+            file.write(name)
+    except OSError:
+        pass  # a sandbox: it keeps the name of its Python
+
+
+def left_behind(process: "Process") -> bool:
+    """Whether that process waits in the NVIDIA driver for an answer that never comes: nothing can end it.
+
+    It holds nothing of a run, and ends once the driver lets it go.
+    """
+    return process.state == "D" and process.name == ASKS_NVML
 
 
 def send(process: "Process", signal_number: int) -> None:

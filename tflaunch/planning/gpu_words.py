@@ -6,6 +6,7 @@ import shlex
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 
+from tflaunch import gpu_probe
 from tflaunch.hosts import fold
 from tflaunch.planning.gpu_choice import LeftOut
 from tflaunch.planning.inventory import GpuOrInstance, HostFacts
@@ -24,6 +25,34 @@ def one_of(*ways: str) -> str:
     *most, last = ways
     sentence = ", or ".join(filter(None, [", ".join(most), last]))
     return f"{sentence[0].upper()}{sentence[1:]}."
+
+
+def advice(said: str) -> str:
+    """What to do about a driver, or a GPU, of which NVML says that; "" for what has no advice of its own."""
+    return next((way for words, way in _WAYS if words in said.lower()), "")
+
+
+_WAYS = (
+    (
+        gpu_probe.HANGS,
+        "it fell off the bus, or the driver hangs: `sudo dmesg | grep -i xid` there; a reset of the GPU, or a reboot, "
+        "helps; nvidia-smi may hang as well",
+    ),
+    (
+        gpu_probe.CRASHED,
+        "driver and library do not fit, or are damaged: reboot it, or install the driver again",
+    ),
+    (
+        gpu_probe.SLOW,
+        "wait longer (--connect-timeout 2m; of tflaunch gpus, --timeout); nvidia-persistenced keeps a driver awake",
+    ),
+    (gpu_probe.NOT_ASKED, "reboot it: nothing else ends what waits in its driver"),
+    (
+        "mismatch",
+        "the driver was updated: reboot it, or reload its kernel modules (rmmod nvidia_uvm nvidia; modprobe nvidia)",
+    ),
+    ("is lost", "it fell off the bus: a reset of the GPU (nvidia-smi --gpu-reset), or a reboot, helps"),
+)
 
 
 def what_keeps_them(there: Iterable[GpuOrInstance]) -> list[str]:

@@ -19,6 +19,7 @@ from tflaunch.inputs.times import duration
 from tflaunch.planning import dial_check, networks
 from tflaunch.planning.addresses import is_loopback
 from tflaunch.planning.command import endpoint, interpreter
+from tflaunch.planning.gpu_words import advice
 from tflaunch.planning.inventory import HostFacts
 from tflaunch.protocol import dialling
 from tflaunch.protocol.errors import EXIT_CONNECT, EXIT_LAUNCH
@@ -276,11 +277,12 @@ def _of_task(each: HostAnswer, task: TaskAnswer, timeout_s: float) -> Iterator[A
 
 def _of_gpus(each: HostAnswer, facts: HostFacts) -> Iterator[Any]:
     if facts.gpu_note and each.host.gpus != 0:
-        yield "error", "gpus", f"its GPUs cannot be seen: {facts.gpu_note}", "look there with nvidia-smi"
+        way = advice(facts.gpu_note) or "look there with nvidia-smi"
+        yield "error", "gpus", f"its GPUs cannot be seen: {facts.gpu_note}", way
     for gpu in facts.gpus:
         if gpu.error:
             what = f"GPU {gpu.label} is broken: {gpu.error}"
-            yield "warning", "gpus", what, "look there with nvidia-smi -q"
+            yield "warning", "gpus", what, advice(gpu.error) or "look there with nvidia-smi -q"
     tensorflow = each.report.get("tensorflow", {})
     seen, build = tensorflow.get("gpus"), tensorflow.get("build", {})
     if not each.visible_gpus or seen is None or seen == len(each.visible_gpus):

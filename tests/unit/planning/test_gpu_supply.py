@@ -131,7 +131,7 @@ def test_gpus_that_a_host_cannot_give(gpus: Any, message: str) -> None:
 def test_gpus_that_the_driver_does_not_show() -> None:
     silent = facts("g1", gpu_note="the driver does not answer")
     error = refused(asked(PROGRAM), silent, hosts={"g1": {"gpus": 2}})
-    assert error.message == "g1: `gpus: 2`, but no GPUs can be seen: the driver does not answer"
+    assert error.message == "need 1 GPU (1 worker x 1), 0 are free: g1 none (the driver does not answer)"
     assert plan(asked(PROGRAM), silent).notes == ("g1: no GPUs can be seen: the driver does not answer",)
 
 

@@ -1,5 +1,6 @@
 """Which run has which GPU of this host.
 
+driver   asks NVML, in a child process that may hang or crash
 leases   locks on GPUs and MIG instances, which all users see
 tickets  the queue of runs that wait for GPUs
 limit    how many GPUs of this host one user may hold
