@@ -10,9 +10,8 @@ import struct
 import time
 
 from tflaunch import gpu_probe
-from tflaunch.agent import processes
+from tflaunch.agent import foreign, processes
 from tflaunch.agent.files.journal import note
-from tflaunch.agent.guard import close_all_but
 from tflaunch.agent.net.channel import write_all
 from tflaunch.gpu_probe import CRASHED, HANGS, MODULE, NOT_ASKED, SLOW
 from tflaunch.protocol import wire
@@ -390,16 +389,7 @@ def _serve(descriptor: int, page: "mmap.mmap", packed: bytes) -> None:
         page[: _PAGE.size] = _PAGE.pack(time.monotonic(), key, calls, call.encode("ascii", "replace"))
 
     try:
-        signal.set_wakeup_fd(-1)
-        for number in (signal.SIGTERM, signal.SIGCHLD, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
-            signal.signal(number, signal.SIG_DFL)
-        os.setsid()
-        # It may stay for ever, and must not keep the agent's leases, ports and channels.
-        close_all_but(descriptor)
-        null = os.open(os.devnull, os.O_RDWR)
-        for standard in (0, 1, 2):
-            os.dup2(null, standard)
-        processes.call_me(processes.ASKS_NVML)
+        foreign.alone(foreign.ASKS_NVML, descriptor)
         os.set_blocking(descriptor, True)
         nvml = None  # type: Optional[gpu_probe.Nvml]
         came = b""

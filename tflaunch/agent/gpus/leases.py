@@ -14,11 +14,10 @@ people to read; nothing else relies on it.
 import errno
 import fcntl
 import os
-import pwd
 import stat
 import time
 
-from tflaunch.agent import processes
+from tflaunch.agent import foreign, processes
 from tflaunch.agent.files.rundir import HostError, Unaged
 from tflaunch.protocol import wire
 
@@ -515,7 +514,4 @@ def _write(descriptor: int, content: bytes) -> None:
 
 def user_name(uid: int) -> str:
     """The name of that user, or the uid where it has no name."""
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)
+    return foreign.user_name(uid)
