@@ -44,13 +44,14 @@ def test_a_run_directory_that_does_not_answer(tmp_path: Path, dead: Path, verb: 
 
 @pytest.mark.parametrize("what", ["workdir", "python"])
 def test_what_a_task_needs_does_not_answer(host: Host, dead: Path, what: str) -> None:
+    host.env["TFLAUNCH_FOREIGN_S"] = "1"
     channel = host.start()
     channel.ask("probe", lease=False, ports=None, count=1, answer="facts")
     one = shell("exit 0", cwd=str(dead)) if what == "workdir" else task(f"{dead}/venv/bin/python")
     channel.send("stage", tasks=[one], code=None, ports=[], gpus=[], door=False, attempt=0)
     reason, hint = failure(channel)
     assert (
-        reason == f"{dead if what == 'workdir' else dead / 'venv/bin'} does not answer: nothing came for 5 s"
+        reason == f"{dead if what == 'workdir' else dead / 'venv/bin'} does not answer: nothing came for 1 s"
     )
     assert f"set `{what}:` in the hostfile to another place" in hint
     assert channel.ask("clock", sent=1.0, answer="clock")["sent"] == 1.0
@@ -59,6 +60,7 @@ def test_what_a_task_needs_does_not_answer(host: Host, dead: Path, what: str) ->
 
 
 def test_a_check_of_disks_that_do_not_answer(host: Host, dead: Path, tmp_path: Path) -> None:
+    host.env["TFLAUNCH_FOREIGN_S"] = "1"
     channel = host.start()
     checked = channel.ask("check", directories=[str(dead), str(tmp_path)], answer="checked")
     paths = [each["path"] for each in checked["disks"]]
