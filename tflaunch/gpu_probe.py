@@ -6,10 +6,11 @@ host without a driver has no GPUs: that is a fact, not an error.
 
 import os
 import sys
+import zlib
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, Iterable, List, Optional
+    from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple
 
 # More than a driver or a desktop takes for itself: some program uses the GPU, even if a container hides its processes.
 BUSY_MEMORY_BYTES = 512 * 1024 * 1024
@@ -34,138 +35,213 @@ SLOWED_BY = {
 }
 
 
-def probe(topology: bool = True) -> "Dict[str, Any]":
-    """One `Look.probe`, for which NVML is opened and closed."""
-    look = Look()
-    try:
-        return look.probe(topology)
-    finally:
-        look.close()
+# What a question to NVML comes to where it does not answer; users and the launcher's advice know it by these words.
+HANGS = "did not return"
+CRASHED = "crashed"
+SLOW = "too slow"
+NOT_ASKED = "not asked"
+WHO = "the user of pid"  # what hangs where a name service or a process hangs, not NVML
 
 
-class Look:
-    """NVML, open from the first probe to `close`: to open it takes longer than all questions.
+class Nvml:
+    """The module pynvml, with a word before and after each call of a function of NVML: a call may never return.
 
-    After an error the next probe opens it again, for the driver may be a new one.
+    `tell(key, call)` gets the number of the device that is being asked, -1 for none, and the name of the function,
+    "" once it has returned.
     """
 
-    def __init__(self) -> None:
-        self._nvml = None  # type: Any
-        self._worked = False
-        # NVML was open and cannot be opened again: this process may have loaded the library of an old driver.
-        self.stale = False
+    def __init__(self, module: "Any", tell: "Callable[[int, str], None]") -> None:
+        self._module = module
+        self._tell = tell
+        self.key = -1
+        self.users = True  # look up who owns the processes on a GPU: what names users may hang, too
 
-    def close(self) -> None:
-        """Leave the driver alone; the next probe opens NVML again."""
-        nvml, self._nvml = self._nvml, None
-        if nvml is not None:
+    def __getattr__(self, name: str) -> "Any":
+        function = getattr(self._module, name)
+        if not (name.startswith("nvml") and callable(function)):
+            return function
+
+        def told(*arguments: "Any") -> "Any":
+            self.begin(name)
             try:
-                nvml.nvmlShutdown()
-            except nvml.NVMLError:
-                pass  # the GPU or the driver is lost
+                return function(*arguments)
+            finally:
+                self.begin("")
 
-    def probe(self, topology: bool = True) -> "Dict[str, Any]":
-        """The GPUs of this host now.
+        self.__dict__[name] = told
+        return told
 
-        gpus      a dict for each GPU, in NVML's order: the fields of `tflaunch.planning.inventory.Gpu`
-        driver    its version, "" without one; `cuda` is the newest CUDA version that it serves: "12.4"
-        note      why there are no GPUs although there is a driver
-        lacks     the module that the launcher has to send first, since this host does not have it; else ""
-        locks     by UUID of a GPU or MIG instance: a file of root's that no user can delete, for a lease's lock
+    def begin(self, call: str) -> None:
+        """Tell that this call begins; "": none does."""
+        self._tell(self.key, call)
 
-        With `topology` also how the GPUs are connected, which never changes and takes the most calls.
-        """
-        kept = self._nvml is not None
-        found = self._probe(topology)
-        if _ails(found):
-            self.close()
-            if kept:
-                found = self._probe(topology)
-                if _ails(found):
-                    self.close()
+
+def probe(topology: bool = True) -> "Dict[str, Any]":
+    """What NVML says of this host's GPUs, asked by this process itself: for what need not outlive a sick driver."""
+    nvml, found = opened()
+    if nvml is None:
+        return assembled(found, {}, {})
+    gpus = {}  # type: Dict[int, Any]
+    for key, value in gpus_of(nvml, topology):
+        if key < 0:
+            found.update(value)
+        else:
+            gpus[key] = value
+    nvml.nvmlShutdown()
+    return assembled(found, gpus, {})
+
+
+def opened(
+    tell: "Optional[Callable[[int, str], None]]" = None, packed: bytes = b""
+) -> "Tuple[Optional[Nvml], Dict[str, Any]]":
+    """NVML, open; or None and why not: `note`, or `lacks`; {} where there is no driver.
+
+    `packed` is the source of pynvml, for a host that has none.
+    """
+    try:
+        from _ctypes import dlopen  # the rest of `ctypes` takes longer to load
+    except ImportError:
+        from ctypes import CDLL as dlopen  # type: ignore[assignment]
+
+    say = tell or _silent
+    say(-1, LIBRARY)
+    try:
+        dlopen(LIBRARY, 0)
+    except OSError as error:
+        return None, {} if "No such file" in str(error) else {"note": "%s: %s" % (LIBRARY, error)}
+    say(-1, MODULE)
+    try:
+        module = _module(packed)
+    except Exception as error:
+        return None, {"note": "the module %s does not run on this host: %s" % (MODULE, error)}
+    say(-1, "")
+    if module is None:
+        return None, {"lacks": MODULE}
+    nvml = Nvml(module, say)
+    try:
+        nvml.nvmlInit()
+    except nvml.NVMLError as error:
+        return None, {"note": "NVML: %s" % error}
+    return nvml, {}
+
+
+def _silent(key: int, call: str) -> None:
+    """Tell nobody."""
+
+
+def gpus_of(
+    nvml: Nvml, topology: bool, known: "Sequence[int]" = (), without: "Sequence[int]" = ()
+) -> "Iterator[Tuple[int, Any]]":
+    """What NVML says, piece by piece: (-1, fields for `assembled`), and (index, [GPU, its locks]) for each GPU.
+
+    Of each GPU its name comes first, with None for its locks: the calls that follow may hang.
+    GPUs `known` are not asked again but for their connections; GPUs `without` are not touched.
+    """
+    nvml.key = -1
+    try:
+        version = _ask(nvml, "nvmlSystemGetCudaDriverVersion") or 0
+        yield (
+            -1,
+            {
+                "driver": _text(_ask(nvml, "nvmlSystemGetDriverVersion") or ""),
+                "cuda": "%d.%d" % (version // 1000, version % 1000 // 10) if version else "",
+            },
+        )
+        count = nvml.nvmlDeviceGetCount()
+        yield -1, {"count": count}
+        asked = [index for index in range(count) if index not in without]
+        handles = {}  # type: Dict[int, Any]
+        for index in asked:
+            nvml.key = index
+            if index not in known:
+                yield from _gpu(nvml, index, handles)
+        if topology:
+            yield -1, {"links": _links(nvml, asked, handles)}
+    except nvml.NVMLError as error:
+        yield -1, {"note": "NVML: %s" % error}
+    finally:
+        nvml.key = -1
+
+
+def assembled(said: "Dict[str, Any]", gpus: "Dict[int, Any]", failed: "Dict[int, str]") -> "Dict[str, Any]":
+    """What a look at this host's GPUs has found.
+
+    gpus      a dict for each GPU, in NVML's order: the fields of `tflaunch.planning.inventory.Gpu`
+    driver    its version, "" without one; `cuda` is the newest CUDA version that it serves: "12.4"
+    note      why there are no GPUs although there is a driver
+    lacks     the module that the launcher has to send first, since this host does not have it; else ""
+    locks     by UUID of a GPU or MIG instance: a file of root's that no user can delete, for a lease's lock
+
+    `said` are the pieces of `gpus_of` for -1, `gpus` the others; `failed` says of other GPUs why they did not answer.
+    """
+    found = {"gpus": [], "driver": "", "cuda": "", "note": "", "lacks": "", "locks": {}}  # type: Dict[str, Any]
+    found.update((name, said[name]) for name in said if name not in ("count", "links"))
+    if found["note"]:
         return found
+    links = said.get("links", {})
+    for index in range(said.get("count", 0)):
+        gpu, locks = gpus.get(index) or [_unknown(index), {}]
+        gpu["error"] = gpu["error"] or failed.get(index, "")
+        if str(index) in links and not gpu["error"]:
+            gpu["links"] = links[str(index)]
+        found["gpus"].append(gpu)
+        found["locks"].update(locks or {})
+    return found
 
-    def _probe(self, topology: bool) -> "Dict[str, Any]":
-        locks = {}  # type: Dict[str, str]
-        found = {"gpus": [], "driver": "", "cuda": "", "note": "", "lacks": "", "locks": locks}  # type: Dict[str, Any]
-        found.update(self._open())
-        nvml = self._nvml
-        if nvml is None:
-            return found
+
+def _unknown(index: int) -> "Dict[str, Any]":
+    empty = {"uuid": "", "name": "", "memory_total_bytes": 0, "memory_used_bytes": 0, "error": ""}
+    return dict(empty, index=index)
+
+
+def uses(nvml: Nvml, devices: "Sequence[Tuple[str, str]]", without: "Sequence[int]" = ()) -> "Iterator[Any]":
+    """(number, use) of each of these (UUID, label): `memory_used_bytes` and `processes`, or `error`."""
+    for key, (uuid, label) in enumerate(devices):
+        if key in without:
+            continue
+        nvml.key = key
         try:
-            found["driver"] = _text(_ask(nvml, "nvmlSystemGetDriverVersion") or "")
-            version = _ask(nvml, "nvmlSystemGetCudaDriverVersion") or 0
-            found["cuda"] = "%d.%d" % (version // 1000, version % 1000 // 10) if version else ""
-            count = nvml.nvmlDeviceGetCount()
-            handles = {}  # type: Dict[int, Any]
-            found["gpus"] = [_gpu(nvml, index, handles, locks) for index in range(count)]
-            if topology:
-                _connect(nvml, found["gpus"], handles)
+            handle = _handle(nvml, uuid, label)
+            memory = _memory(nvml, handle)
+            used = memory.used if memory else 0
+            yield key, {"memory_used_bytes": used, "processes": _processes(nvml, handle)}
         except nvml.NVMLError as error:
-            found["note"] = "NVML: %s" % error
-        return found
+            yield key, {"error": "NVML: %s" % error}
 
-    def _open(self) -> "Dict[str, str]":
-        """Open NVML; returns `note` or `lacks` when that fails, {} also when there is no driver."""
-        if self._nvml is not None:
-            return {}
-        try:
-            from _ctypes import dlopen  # the rest of `ctypes` takes longer to load
-        except ImportError:
-            from ctypes import CDLL as dlopen  # type: ignore[assignment]
 
+def loads(nvml: Nvml, devices: "Sequence[Tuple[str, str]]", without: "Sequence[int]" = ()) -> "Iterator[Any]":
+    """(number, load) of each of these (UUID, label): how it is used, as agent/gpus/use.py says."""
+    for key, (uuid, label) in enumerate(devices):
+        if key in without:
+            continue
+        nvml.key = key
+        load = unloaded("")
         try:
-            dlopen(LIBRARY, 0)
-        except OSError as error:
-            return {} if "No such file" in str(error) else {"note": "%s: %s" % (LIBRARY, error)}
-        nvml = _module()
-        if nvml is None:
-            return {"lacks": MODULE}
-        try:
-            nvml.nvmlInit()
+            _load(nvml, _handle(nvml, uuid, label), uuid.startswith("MIG-"), load)
         except nvml.NVMLError as error:
-            self.stale = self._worked
-            return {"note": "NVML: %s" % error}
-        self._nvml, self._worked, self.stale = nvml, True, False
-        return {}
+            load["error"] = "NVML: %s" % error
+        yield key, load
 
-    def uses(self, uuids: "Iterable[str]") -> "Dict[str, Dict[str, Any]]":
-        """By UUID of a GPU or MIG instance: `memory_used_bytes` and `processes`, or `error`."""
-        failure = self._open()
-        nvml = self._nvml
-        found = {}  # type: Dict[str, Dict[str, Any]]
-        for uuid in uuids:
-            if nvml is None:
-                found[uuid] = {"error": failure.get("note") or "NVML is not there"}
-                continue
-            try:
-                handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
-                memory = _memory(nvml, handle)
-                found[uuid] = {
-                    "memory_used_bytes": memory.used if memory else 0,
-                    "processes": _processes(nvml, handle),
-                }
-            except nvml.NVMLError as error:
-                found[uuid] = {"error": "NVML: %s" % error}
-        return found
 
-    def loads(self, uuids: "Iterable[str]") -> "Dict[str, Dict[str, Any]]":
-        """By UUID of a GPU or MIG instance: how it is used, as agent/gpus/use.py says."""
-        failure = self._open()
-        nvml = self._nvml
-        found = {}  # type: Dict[str, Dict[str, Any]]
-        for uuid in uuids:
-            load = dict.fromkeys(("use", "power_w", "limit_w", "pids"))  # type: Dict[str, Any]
-            load.update(memory_bytes=0, error="")
-            found[uuid] = load
-            if nvml is None:
-                load["error"] = failure.get("note") or "NVML is not there"
-                continue
-            try:
-                _load(nvml, nvml.nvmlDeviceGetHandleByUUID(uuid), uuid.startswith("MIG-"), load)
-            except nvml.NVMLError as error:
-                load["error"] = "NVML: %s" % error
-        return found
+def unloaded(error: str) -> "Dict[str, Any]":
+    """The load of a device that has said nothing."""
+    load = dict.fromkeys(("use", "power_w", "limit_w", "pids"))  # type: Dict[str, Any]
+    load.update(memory_bytes=0, error=error)
+    return load
+
+
+def _handle(nvml: Nvml, uuid: str, label: str) -> "Any":
+    """That device, by its place (`3`, `3.1`) where it is still there: to find a UUID, NVML may touch every GPU."""
+    index, _, instance = label.partition(".")
+    try:
+        handle = nvml.nvmlDeviceGetHandleByIndex(int(index))
+        if instance:
+            handle = nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, int(instance))
+        if _text(nvml.nvmlDeviceGetUUID(handle)) == uuid:
+            return handle
+    except (ValueError, nvml.NVMLError):
+        pass
+    return nvml.nvmlDeviceGetHandleByUUID(uuid)
 
 
 def _load(nvml: "Any", handle: "Any", instance: bool, load: "Dict[str, Any]") -> None:
@@ -185,12 +261,13 @@ def _load(nvml: "Any", handle: "Any", instance: bool, load: "Dict[str, Any]") ->
     load["pids"] = None if running is None or hidden else pids
 
 
-def _ails(found: "Dict[str, Any]") -> bool:
-    return bool(found["note"] or any(gpu["error"] for gpu in found["gpus"]))
-
-
-def _module() -> "Any":
-    if MODULE not in sys.modules:
+def _module(packed: bytes) -> "Any":
+    if MODULE not in sys.modules and packed:
+        module = type(sys)(MODULE)
+        sys.modules[MODULE] = module  # before it runs: it looks itself up there
+        source = zlib.decompress(packed)
+        exec(compile(source, "<tflaunch>/%s.py" % MODULE, "exec"), module.__dict__)  # noqa: S102 - the launcher's own
+    elif MODULE not in sys.modules:
         try:
             import site
 
@@ -222,27 +299,22 @@ def _ask(nvml: "Any", function: str, *arguments: "Any") -> "Any":
         return None
 
 
-def _gpu(nvml: "Any", index: int, handles: "Dict[int, Any]", locks: "Dict[str, str]") -> "Dict[str, Any]":
-    gpu = {
-        "index": index,
-        "uuid": "",
-        "name": "",
-        "memory_total_bytes": 0,
-        "memory_used_bytes": 0,
-        "error": "",
-    }
+def _gpu(nvml: Nvml, index: int, handles: "Dict[int, Any]") -> "Iterator[Tuple[int, List[Any]]]":
+    gpu = _unknown(index)
+    locks = {}  # type: Dict[str, str]
     try:
         handle = nvml.nvmlDeviceGetHandleByIndex(index)
-        handles[index] = handle
         gpu["uuid"] = _text(nvml.nvmlDeviceGetUUID(handle))
         gpu["name"] = _text(_ask(nvml, "nvmlDeviceGetName", handle) or "")
+        yield index, [gpu, None]
         _fill(nvml, handle, gpu)
         if gpu["pci_bus_id"]:
             locks[str(gpu["uuid"])] = "/sys/bus/pci/devices/%s/vendor" % gpu["pci_bus_id"]
         gpu["mig"] = _mig_devices(nvml, handle, locks) if gpu["mig_mode"] else []
+        handles[index] = handle
     except nvml.NVMLError as error:
         gpu["error"] = str(error)
-    return gpu
+    yield index, [gpu, locks]
 
 
 def _fill(nvml: "Any", handle: "Any", gpu: "Dict[str, Any]") -> None:
@@ -295,12 +367,12 @@ def _processes(nvml: "Any", handle: "Any") -> "List[Dict[str, Any]]":
         for process in _ask(nvml, function, handle) or ():
             found.setdefault(
                 process.pid,
-                dict(_who(process.pid), pid=process.pid, kind=kind, memory_bytes=process.usedGpuMemory),
+                dict(_who(nvml, process.pid), pid=process.pid, kind=kind, memory_bytes=process.usedGpuMemory),
             )
     return [found[pid] for pid in sorted(found)]
 
 
-def _who(pid: int) -> "Dict[str, Any]":
+def _who(nvml: "Any", pid: int) -> "Dict[str, Any]":
     """User, command and start of a process; "" and None where a container or another user hides them."""
     import pwd
 
@@ -308,6 +380,9 @@ def _who(pid: int) -> "Dict[str, Any]":
     try:
         uid = os.stat("/proc/%d" % pid).st_uid
         who["user"] = str(uid)
+        if not nvml.users:
+            return who
+        nvml.begin("%s %d" % (WHO, pid))
         who["user"] = pwd.getpwuid(uid).pw_name
     except (OSError, KeyError):
         pass
@@ -322,6 +397,8 @@ def _who(pid: int) -> "Dict[str, Any]":
         who["started"] = booted + ticks / float(os.sysconf("SC_CLK_TCK"))
     except (OSError, ValueError, IndexError, StopIteration):
         pass
+    finally:
+        nvml.begin("")
     return who
 
 
@@ -350,29 +427,38 @@ def _mig_devices(nvml: "Any", handle: "Any", locks: "Dict[str, str]") -> "List[D
     return found
 
 
-def _connect(nvml: "Any", gpus: "List[Dict[str, Any]]", handles: "Dict[int, Any]") -> None:
-    """`links` of each GPU: the other's index to `NV18` (so many NVLinks) or `PIX` ... `SYS`."""
-    working = [gpu for gpu in gpus if not gpu["error"]]
-    nvlinks = {gpu["index"]: _nvlinks(nvml, handles[gpu["index"]]) for gpu in working}
-    buses = {gpu["pci_bus_id"]: gpu["index"] for gpu in working}
-    for gpu in working:
-        mine = nvlinks[gpu["index"]]
+def _links(nvml: Nvml, asked: "Iterable[int]", handles: "Dict[int, Any]") -> "Dict[str, Dict[str, str]]":
+    """By index of each GPU: the other's index to `NV18` (so many NVLinks) or `PIX` ... `SYS`."""
+    nvlinks, buses = {}, {}  # type: Dict[int, List[str]], Dict[str, int]
+    for index in asked:
+        nvml.key = index
+        try:
+            if index not in handles:
+                handles[index] = nvml.nvmlDeviceGetHandleByIndex(index)
+            nvlinks[index] = _nvlinks(nvml, handles[index])
+            buses[_bus_id(_ask(nvml, "nvmlDeviceGetPciInfo", handles[index]))] = index
+        except nvml.NVMLError:
+            nvlinks.pop(index, None)  # it is lost
+    found = {}  # type: Dict[str, Dict[str, str]]
+    for index, mine in nvlinks.items():
+        nvml.key = index
         direct = {}  # type: Dict[int, int]
         for bus in mine:
             if bus in buses:
                 direct[buses[bus]] = direct.get(buses[bus], 0) + 1
-        gpu["links"] = {}
-        for other in working:
-            if other is gpu:
+        found[str(index)] = {}
+        for other, theirs in nvlinks.items():
+            if other == index:
                 continue
             # Links that end in no GPU end in an NVSwitch, which joins all GPUs that have such links.
-            switched = min(_to_switch(mine, buses), _to_switch(nvlinks[other["index"]], buses))
-            links = direct.get(other["index"], 0) or switched
+            switched = min(_to_switch(mine, buses), _to_switch(theirs, buses))
+            links = direct.get(other, 0) or switched
             level = None
             if not links:
-                pair = (handles[gpu["index"]], handles[other["index"]])
+                pair = (handles[index], handles[other])
                 level = _ask(nvml, "nvmlDeviceGetTopologyCommonAncestor", *pair)
-            gpu["links"][str(other["index"])] = "NV%d" % links if links else TOPOLOGY.get(level or 50, "SYS")
+            found[str(index)][str(other)] = "NV%d" % links if links else TOPOLOGY.get(level or 50, "SYS")
+    return found
 
 
 def _to_switch(links: "List[str]", buses: "Dict[str, int]") -> int:

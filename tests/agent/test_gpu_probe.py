@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 
 from tests.support import ROOT
+from tests.support.driver import PROBE, ask
 from tests.support.nvml import Fleet
 from tflaunch.planning.inventory import Gpu
 
-PROBE = """
+SCRIPT = """
 import json, sys
 from tflaunch import gpu_probe
 print(json.dumps(gpu_probe.probe()))
@@ -27,7 +28,7 @@ print(json.dumps(gpu_probe.probe()))
 def probe(fleet: Fleet | None) -> dict[str, Any]:
     env = {**os.environ, "PYTHONPATH": str(ROOT), **(fleet.env if fleet else {})}
     result = subprocess.run(
-        [sys.executable, "-c", PROBE], env=env, check=True, capture_output=True, text=True
+        [sys.executable, "-c", SCRIPT], env=env, check=True, capture_output=True, text=True
     )
     found: dict[str, Any] = json.loads(result.stdout)
     return found
@@ -185,40 +186,24 @@ def test_a_driver_that_does_not_answer_is_a_fact_of_the_host(
     assert word.lower() in found["note"].lower()
 
 
-LOOK = """
-import json, sys
-from tflaunch import gpu_probe
-look = gpu_probe.Look()
-for fleet in sys.stdin:
-    with open(sys.argv[1], "w") as file:
-        file.write(fleet.replace(";", "\\n"))
-    found = look.probe(topology=False)
-    print(json.dumps([len(found["gpus"]), found["note"], look.stale]), flush=True)
-"""
-
-
 def test_nvml_stays_open_from_look_to_look_and_a_new_driver_is_met(library: Path, tmp_path: Path) -> None:
-    fleet = Fleet(library, tmp_path / "fleet")
-    env = {**os.environ, "PYTHONPATH": str(ROOT), **fleet.env}
     looks = (
-        ("gpu mem=1", [1, "", False]),
-        ("gpu mem=1;init_error 9", [1, "", False]),  # not opened again: that would fail
-        ("gpu mem=1;gpu mem=1;loaded 2", [2, "", False]),  # another driver: opened again within one look
-        ("gpu mem=1;gpu mem=1;loaded 2;init_error 9", [2, "", False]),
-        ("gpu mem=1;loaded 3;init_error 18", [0, "NVML: RM has detected an NVML/RM version mismatch.", True]),
-        ("gpu mem=1;loaded 3", [1, "", False]),
-        ("gpu mem=1;loaded 3;gpu mem=1 error=15", [2, "", False]),  # after an error on a GPU ...
-        ("gpu mem=1;loaded 3;init_error 9", [0, "NVML: Driver Not Loaded", True]),  # ... it is opened again
+        ("gpu mem=1", 1, ""),
+        ("gpu mem=1;init_error 9", 1, ""),  # not opened again: that would fail
+        (
+            "gpu mem=1;gpu mem=1;loaded 2",
+            2,
+            "",
+        ),  # another driver: opened again within one look, by a new process
+        ("gpu mem=1;gpu mem=1;loaded 2;init_error 9", 2, ""),
+        ("gpu mem=1;loaded 3;init_error 18", 0, "NVML: RM has detected an NVML/RM version mismatch."),
+        ("gpu mem=1;loaded 3", 1, ""),
+        ("gpu mem=1;loaded 3;gpu mem=1 error=15", 2, ""),  # after an error on a GPU it is opened again, once
+        ("gpu mem=1;loaded 3;gpu mem=1 error=15;init_error 9", 2, ""),
+        ("gpu mem=1 error=15;loaded 3;gpu mem=1;init_error 9", 0, "NVML: Driver Not Loaded"),
     )
-    done = subprocess.run(
-        [sys.executable, "-c", LOOK, tmp_path / "fleet"],
-        input="".join(f"{fleet}\n" for fleet, _ in looks),
-        env=env,
-        check=True,
-        capture_output=True,
-        text=True,
-    )
-    assert [json.loads(line) for line in done.stdout.splitlines()] == [told for _, told in looks]
+    answers = ask(Fleet(library, tmp_path / "fleet"), *((fleet.split(";"), PROBE) for fleet, _, _ in looks))
+    assert [(len(each.gpus), each.note) for each in answers] == [(count, note) for _, count, note in looks]
 
 
 def test_what_is_on_gpus_and_instances_by_their_uuids(library: Path, tmp_path: Path) -> None:
@@ -231,15 +216,12 @@ def test_what_is_on_gpus_and_instances_by_their_uuids(library: Path, tmp_path: P
         "mig gpu=1 uuid=MIG-a mem=19968 used=15 cc=8.0 gi=1",
         f"proc gpu=0 pid={os.getpid()} mem=90",
     )
-    script = (
-        "import json; from tflaunch.gpu_probe import Look;"
-        "print(json.dumps(Look().uses(['GPU-a', 'MIG-a', 'GPU-lost', 'GPU-none'])))"
-    )
-    env = {**os.environ, "PYTHONPATH": str(ROOT), **fleet.env}
-    done = subprocess.run([sys.executable, "-c", script], env=env, check=True, capture_output=True, text=True)
-    told = json.loads(done.stdout)
-    assert told["GPU-a"]["memory_used_bytes"] == 2048 << 20
-    assert [process["pid"] for process in told["GPU-a"]["processes"]] == [os.getpid()]
-    assert told["MIG-a"] == {"memory_used_bytes": 15 << 20, "processes": []}
-    assert told["GPU-lost"] == {"error": "NVML: GPU is lost"}
-    assert told["GPU-none"] == {"error": "NVML: Not Found"}
+    devices = [("GPU-a", "0"), ("MIG-a", "1.0"), ("GPU-lost", "2"), ("GPU-none", "3"), ("GPU-a", "2")]
+    (asked,) = ask(fleet, (None, {"ask": "uses", "devices": devices}))
+    told = asked.found
+    assert told[0]["memory_used_bytes"] == 2048 << 20
+    assert [process["pid"] for process in told[0]["processes"]] == [os.getpid()]
+    assert told[1] == {"memory_used_bytes": 15 << 20, "processes": []}
+    assert told[2] == {"error": "NVML: GPU is lost"}
+    assert told[3] == {"error": "NVML: Not Found"}
+    assert told[4] == told[0], "it has another number than before"

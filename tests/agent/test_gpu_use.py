@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.support import ROOT
 from tests.support.agent_over_pipes import Channel, Host, shell
+from tests.support.driver import ask
 from tests.support.lab import PATH
 from tests.support.nvml import Fleet
 from tests.support.patience import until
@@ -98,7 +94,7 @@ def test_a_sick_driver_does_not_stop_the_agent(host: Host, library: Path, tmp_pa
     looked(channel, lambda _: bool(children()))
     for _ in range(20):  # it answers, and asks NVML no second time
         channel.ask("look", gpus_s=0.1, answer="looked")
-    assert len(children()) == 1
+    assert len(children()) == 1  # one process asks NVML, from the first look to the end
     assert channel.ask("end", grace_s=1.0, answer="swept")["survivors"] == []
     channel.leave()
     until(lambda: not children(), "the child of the agent to be gone")
@@ -112,16 +108,12 @@ def test_a_lost_gpu_and_a_mig_instance(library: Path, tmp_path: Path) -> None:
         "mig gpu=0 uuid=MIG-a mem=19968 used=15 cc=8.0 gi=1",
         "gpu uuid=GPU-lost error=15",
     )
-    script = (
-        "import json; from tflaunch.gpu_probe import Look;"
-        "print(json.dumps(Look().loads(['MIG-a', 'GPU-lost', 'GPU-none'])))"
-    )
-    env = {**os.environ, "PYTHONPATH": str(ROOT), **fleet.env}
-    done = subprocess.run([sys.executable, "-c", script], env=env, check=True, capture_output=True, text=True)
-    told = json.loads(done.stdout)
+    devices = [("MIG-a", "0.0"), ("GPU-lost", "1"), ("GPU-none", "2")]
+    (asked,) = ask(fleet, (None, {"ask": "loads", "devices": devices}))
+    told = asked.found
     nothing = dict.fromkeys(("use", "power_w", "limit_w"))
-    assert told["MIG-a"] == {**nothing, "memory_bytes": 15 << 20, "pids": [], "error": ""}
-    assert (told["GPU-lost"]["error"], told["GPU-none"]["error"]) == ("NVML: GPU is lost", "NVML: Not Found")
+    assert told[0] == {**nothing, "memory_bytes": 15 << 20, "pids": [], "error": ""}
+    assert (told[1]["error"], told[2]["error"]) == ("NVML: GPU is lost", "NVML: Not Found")
 
 
 def test_fabrics(tmp_path: Path) -> None:

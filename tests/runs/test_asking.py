@@ -23,13 +23,14 @@ from tflaunch.launch.cluster import Cluster
 from tflaunch.console.reporter import open_reporter
 from tflaunch.hosts import Host
 from tflaunch.remote import ConnectOptions, Connector
+from tflaunch.protocol.job import JobSpec
 from tflaunch.sessions.group import Stopped
 
 patience_s, lease_s, *words = sys.argv[1:]
 host = Host("here", connection="local", run_dir={run_dir!r})
 reporter = open_reporter(json="--json" in words)
 to_host = Connector([host], ConnectOptions(timeout_s=60.0), None)
-cluster = Cluster("ask-aaaaaa", to_host, reporter, lease_s=float(lease_s))
+cluster = Cluster("ask-aaaaaa", to_host, reporter, lease_s=float(lease_s), job=JobSpec(()))
 with cluster.interrupts():
     cluster.open([host], 0, 60.0)
     asking.PATIENCE_S = float(patience_s)

@@ -124,7 +124,7 @@ def test_a_slow_driver_and_a_frozen_host_do_not_hold_up_the_rest(lab: Lab) -> No
     done = lab.gpus("--timeout=15").ran(69)
     frozen.thaw()
     assert "host1  6 of 8 free" in done.out
-    assert f"✗ {slow.name}  its GPUs did not answer within 15 s" in done.out
+    assert re.search(rf"^! {slow.name}  NVML: nvml\w+ did not return within 5 s", done.out, re.MULTILINE)
     assert re.search(rf"^✗ {frozen.name}  ", done.out, re.MULTILINE)
     # What was left to a sick driver ends with its channel.
     lab.launcher.wait_until_nothing_is_left()
@@ -211,7 +211,7 @@ def test_watch_keeps_its_connections_and_ends_with_ctrl_c(
     first = lab.add("gpu uuid=GPU-a mem=81559 temp=41")
     second = lab.add("gpu uuid=GPU-b mem=81559 temp=51")
     lab.add(*dgx("delay_ms 60000"))  # never answers, and is waited for by nobody
-    screen = watching("--watch", "--interval", "0.3", "--timeout=100")
+    screen = watching("--watch", "--interval", "0.3", "--timeout=1000")
     screen.shows(r"^>host1 +1 of 1 free .* 41°")
     screen.shows(r"^ host2 +1 of 1 free .* 51°")
     screen.shows(r"^ host3 +waiting for its answer")
@@ -414,7 +414,7 @@ def test_watch_as_data_is_a_document_a_line(lab: Lab) -> None:
 def test_watch_as_data_tells_each_refresh_also_while_a_host_is_slow(lab: Lab) -> None:
     lab.add("gpu uuid=GPU-a mem=81559")
     lab.add(*dgx("delay_ms 60000"))
-    verb, *words = lab.words("--watch", "--interval=0.2", "--timeout=100", "--json")
+    verb, *words = lab.words("--watch", "--interval=0.2", "--timeout=1000", "--json")
     with lab.launcher.start(str(verb), *words) as running:
         running.wait_for('"summary"', 3)
         running.interrupt()

@@ -81,9 +81,12 @@ def test_what_keeps_a_gpu_is_named(gpus: Gpus, stranger: int) -> None:
     assert f"! host2: GPU 0 is still in use by pid {stranger} of " in done.sentences
     assert "notebook (D: waits in the kernel, cannot be killed)" in done.sentences
     assert "! host3: GPU 0 has 3.9 GiB in use, and no process is visible on it" in done.sentences
-    assert "! host4: GPU 0 could not be checked: the driver does not answer" in done.sentences
+    assert (
+        "! host4: GPU 0 could not be checked: nvmlDeviceGetHandleByIndex did not return within"
+        in done.sentences
+    )
     assert "! host5: GPU 0 could not be checked: NVML: GPU is lost" in done.sentences
-    assert "! host6: GPU 0 could not be checked: Too many open files" in done.sentences
+    assert "host6: GPU 0" not in done.sentences  # the process that asked before needs no more descriptors
     assert "→ look again: tflaunch gpus" in done.sentences
     assert "nothing is left running" not in done.sentences
     # The lease lasted for as long as the check, and no longer; a sick driver does not keep it.

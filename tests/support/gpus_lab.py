@@ -38,7 +38,8 @@ class Lab:
         """A host with that fleet; without lines one that has no driver."""
         fleet = Fleet(self._library, self._directory / f"fleet{len(self.fleets)}", *lines)
         self.fleets.append(fleet)
-        env = {"TFLAUNCH_LEASES": str(self.leases)}
+        # A call of NVML may take half of what a host may take to answer.
+        env = {"TFLAUNCH_LEASES": str(self.leases), "TFLAUNCH_NVML_CALL_S": "600"}
         return self.network.add(env={**fleet.env, **env} if lines else env)
 
     def words(self, *more: str) -> tuple[str | Path, ...]:

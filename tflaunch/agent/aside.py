@@ -4,7 +4,7 @@ import os
 
 from tflaunch.agent import processes
 from tflaunch.agent.files.rundir import HostError, explain
-from tflaunch.agent.guard import close_all_but
+from tflaunch.agent.foreign import close_all_but
 from tflaunch.protocol.light_stdlib import signal
 
 TYPE_CHECKING = False

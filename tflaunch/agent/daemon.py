@@ -213,7 +213,8 @@ class Daemon:
         if self._sweep is None:
             me = os.getpid()
             keep = [me, os.getppid(), self._requests.detached.coordinator]
-            self._sweep = processes.Sweep(lambda: leftovers(self._directory, me, keep))
+            driver = self._requests.holdings.driver
+            self._sweep = processes.Sweep(lambda: leftovers(self._directory, me, [*keep, *driver.pids]))
         if not self._swept:
             if not self._sweep.step():
                 return

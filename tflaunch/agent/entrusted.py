@@ -6,7 +6,7 @@ import sys
 import time
 
 from tflaunch.agent.files.rundir import HostError, RunDirectory
-from tflaunch.agent.guard import close_all_but
+from tflaunch.agent.foreign import close_all_but
 from tflaunch.agent.net.peers import Door, PeerError
 from tflaunch.protocol.selector import EVENT_READ
 

@@ -4,12 +4,11 @@ import os
 import struct
 import sys
 import time
-import zlib
 
+from tflaunch import gpu_probe
 from tflaunch.agent.files.rundir import HostError
 from tflaunch.agent.gpus import leases, limit, tickets
 from tflaunch.agent.gpus.tickets import Place
-from tflaunch.gpu_probe import Look
 from tflaunch.protocol import wire
 from tflaunch.protocol.light_stdlib import socket
 from tflaunch.protocol.machine import first_line
@@ -30,18 +29,10 @@ MOST = 2**62  # bytes or files of a disk; file systems that are no disk (S3, EFS
 PROXIES = ("http_proxy", "https_proxy", "all_proxy", "grpc_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
 
 
-def probe(look: Look, topology: bool = True) -> "Dict[str, Any]":
-    """What NVML says (see gpu_probe); raises HostError when only a new process could still ask NVML."""
-    probed = look.probe(topology)
-    if look.stale:
-        raise HostError("its NVIDIA driver was replaced", "the launcher asks a new agent in a moment")
-    return probed
-
-
 def collect(
     ports: "List[int]",
     directory: str,
-    probed: "Dict[str, Any]",
+    asked: "Optional[Dict[str, Any]]",
     place: Place,
     *,
     lease: "Callable[[str, str], Optional[Dict[str, Any]]]" = leases.holder,
@@ -49,11 +40,13 @@ def collect(
 ) -> "Dict[str, Any]":
     """All fields of `facts`.
 
-    `ports` are the ports that the agent holds; `directory` is on the disk that holds the runs; `probed` is what NVML
-    has just said; `place` is the run's place in the queue.  `lease(uuid, file)`, with the kernel's file for a device,
-    says who holds it; `Leases.take` also takes the device if it is free.  `run` is the
-    run that asks.  A device that is promised to a run further ahead in the queue is only looked at, never taken.
+    `ports` are the ports that the agent holds; `directory` is on the disk that holds the runs; `asked` is what NVML has
+    just said (gpu_probe.assembled), None where it was not asked; `place` is the run's place in the queue.
+    `lease(uuid, file)`, with the kernel's file for a device, says who holds it; `Leases.take` also takes the device if
+    it is free.  `run` is the run that asks.  A device that is promised to a run further ahead in the queue is only
+    looked at, never taken.
     """
+    probed = gpu_probe.assembled({}, {}, {}) if asked is None else asked
     queue = place.ahead()
     for device in devices_of(probed):
         uuid = device["uuid"]
@@ -87,6 +80,8 @@ def collect(
         "clock": time.time(),
         "proxies": [name for name in PROXIES if os.environ.get(name)],
     }
+    if asked is None:
+        found["gpus_asked"] = False
     if probed["gpus"]:
         found["gpus_held"] = limit.held(devices_of(probed), run)
         found["gpu_limit"] = limit.most()
@@ -109,17 +104,6 @@ def _first_tickets(queue: "List[Dict[str, Any]]", gpus: "List[Dict[str, Any]]") 
         if size > QUEUE_BYTES:
             return tickets_here[:-1]
     return tickets_here
-
-
-def take_module(name: str, packed: bytes) -> None:
-    """Import a pure-Python module that this host lacks, from its source, never from disk.  Raises HostError."""
-    module = type(sys)(name)
-    sys.modules[name] = module  # before it runs: pynvml looks itself up there
-    try:
-        exec(compile(zlib.decompress(packed), "<tflaunch>/%s.py" % name, "exec"), module.__dict__)  # noqa: S102
-    except Exception as error:
-        del sys.modules[name]
-        raise HostError("the module %s does not run on this host: %s" % (name, error)) from error
 
 
 def _memory_available() -> int:

@@ -4,6 +4,7 @@ import os
 
 from tflaunch.agent import processes
 from tflaunch.agent.files.rundir import RunDirectory
+from tflaunch.agent.foreign import close_all_but
 from tflaunch.protocol.light_stdlib import signal
 
 TYPE_CHECKING = False
@@ -17,7 +18,7 @@ def leftovers(directory: RunDirectory, root: int, keep: "List[int]") -> "List[pr
     found = {process.pid: process for process in processes.descendants(root, all_processes)}
     for process in processes.marked(all_processes.values(), directory.run, directory.host):
         found[process.pid] = process
-    return [process for pid, process in found.items() if pid not in keep]
+    return [each for pid, each in found.items() if pid not in keep and not processes.left_behind(each)]
 
 
 def under_guard(
@@ -110,13 +111,3 @@ def _has_children() -> bool:
     except ChildProcessError:
         return False
     return True
-
-
-def close_all_but(kept: int = -1) -> None:
-    """Close all descriptors except the standard streams and `kept`: the child must hold none of its parent's open."""
-    for name in os.listdir("/proc/self/fd"):
-        if int(name) > 2 and int(name) != kept:
-            try:
-                os.close(int(name))
-            except OSError:
-                pass

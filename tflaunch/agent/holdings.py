@@ -1,6 +1,7 @@
 """What a run holds of its host, from the first look to its end: ports, GPU leases, a place in the queue for GPUs."""
 
 import os
+import time
 import zlib
 
 from tflaunch.agent import facts
@@ -8,11 +9,11 @@ from tflaunch.agent.files.journal import note
 from tflaunch.agent.files.rundir import CODE
 from tflaunch.agent.files.unaged import Unaged
 from tflaunch.agent.gpus import leases, limit
+from tflaunch.agent.gpus.driver import LOOK_S, Driver
 from tflaunch.agent.gpus.freed import RunGpus
 from tflaunch.agent.gpus.leases import Leases
 from tflaunch.agent.gpus.tickets import Place
 from tflaunch.agent.net.ports import HeldPorts
-from tflaunch.gpu_probe import Look
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,16 +21,19 @@ if TYPE_CHECKING:
 
     from tflaunch.agent.files.journal import Journal
     from tflaunch.agent.files.rundir import RunDirectory
+    from tflaunch.agent.gpus.driver import Answer
     from tflaunch.agent.viewer import Viewer
+    from tflaunch.protocol.selector import Selector
     from tflaunch.protocol.wire import Message
 
+TELL_S = 1.0  # how often the launcher hears that NVML is slow
 CHECK_S = 2.0  # how often the agent looks whether another user has taken something away
 
 
 class Holdings:
     """Holds all of these for one run, and answers `probe` with the facts of this host."""
 
-    def __init__(self, directory: "RunDirectory", journal: "Journal") -> None:
+    def __init__(self, directory: "RunDirectory", journal: "Journal", selector: "Selector") -> None:
         self._directory = directory
         self._journal = journal
         self._ports = HeldPorts()
@@ -39,13 +43,16 @@ class Holdings:
         self._unaged.add(directory.path)
         self._unaged.add(os.path.join(directory.parent, CODE))
         self._checked_at = 0.0
-        self._look = Look()
+        self.driver = Driver(selector)
+        self._asking = []  # type: List[Viewer]  # they wait for the facts
+        self._question = (True, LOOK_S)  # whether to ask NVML at all, and for how long
+        self._told_at = 0.0
         self._devices = {}  # type: Dict[str, str]  # UUID -> the kernel's file for its lock
         self._to_lease = []  # type: Union[bool, List[str]]  # UUIDs, or whether to lease all
         self._wanted = 0  # ports
         self._range = None  # type: Optional[Tuple[int, int]]  # where the ports lie
         self.door_port = 0  # the port for the run's other agents, 0 for none
-        self.gpus = RunGpus(directory.run)
+        self.gpus = RunGpus(directory.run, self.driver)
 
     # -- messages
 
@@ -56,11 +63,13 @@ class Holdings:
         self._wanted = message["count"]
         self._ports.hold(self._wanted, self._range, seed)
         self._to_lease = message["lease"]
-        self._send_facts(viewer)
+        fields = message.fields
+        self._question = fields.get("ask_gpus", True), fields.get("within_s", LOOK_S)
+        self._ask(viewer)
 
     def module(self, viewer: "Viewer", message: "Message") -> None:
-        facts.take_module(message["name"], message.body)
-        self._send_facts(viewer)
+        self.driver.take_module(message.body)
+        self._ask(viewer)
 
     def queue(self, viewer: "Viewer", message: "Message") -> None:
         self._place.take(message["since"], message["wants"], message["gpus"], message["planning"])
@@ -78,12 +87,29 @@ class Holdings:
             limit.check(len(wanted), limit.held(found, self._directory.run))
         self.gpus.keep(message["gpus"])
         self._place.leave()
-        self._look.close()
+        self.driver.rest()
 
-    def _send_facts(self, viewer: "Viewer") -> None:
-        probed = facts.probe(self._look)
+    def _ask(self, viewer: "Viewer") -> None:
+        asks, within_s = self._question
+        if not asks:
+            self._send_facts(viewer, None)
+            return
+        self._asking.append(viewer)
+        if not self.driver.busy:
+            self._told_at = time.monotonic()
+            self.driver.ask({"ask": "probe", "topology": True}, within_s, self._answered)
+
+    def _answered(self, answer: "Answer") -> None:
         if not self._place.taken:  # only a run that waits in the queue looks again; others leave NVML alone
-            self._look.close()
+            self.driver.rest()
+        asking, self._asking = self._asking, []
+        for viewer in asking:
+            viewer.attempt(
+                lambda viewer=viewer: self._send_facts(viewer, answer.gpus),  # type: ignore[misc]
+                self._directory.path,
+            )
+
+    def _send_facts(self, viewer: "Viewer", probed: "Optional[Dict[str, Any]]") -> None:
         found = facts.collect(
             self._ports.held,
             self._directory.path,
@@ -92,9 +118,8 @@ class Holdings:
             lease=self._lease,
             run=self._directory.run,
         )
-        self._devices = {
-            device["uuid"]: probed["locks"].get(device["uuid"], "") for device in facts.devices_of(found)
-        }
+        locks = probed["locks"] if probed is not None else {}
+        self._devices = {device["uuid"]: locks.get(device["uuid"], "") for device in facts.devices_of(found)}
         if self._range and len(found["ports"]) < self._wanted:
             from tflaunch.agent.net.port_holders import holders
 
@@ -138,7 +163,11 @@ class Holdings:
         self._place.lease_s = lease_s
 
     def tick(self, now: float) -> None:
-        """Every CHECK_S seconds, take again what another user has taken away."""
+        """Take again, every CHECK_S, what another user has taken away; see that nobody waits in vain for NVML."""
+        if self.driver.busy:
+            self.driver.tick(now)
+        if self._asking:
+            self._ask_or_tell(now)
         if now - self._checked_at < CHECK_S:
             return
         self._checked_at = now
@@ -147,6 +176,23 @@ class Holdings:
         for text in self._leases.check(now):
             note(text)
             self._journal.add("said", text=text, replanned=False)
+
+    def _ask_or_tell(self, now: float) -> None:
+        if not self.driver.busy:  # something else was asked when these came
+            waiting, self._asking = self._asking, []
+            for viewer in waiting:
+                self._ask(viewer)
+        line = self.driver.waits_for
+        if line and now - self._told_at >= TELL_S:
+            self._told_at = now
+            for viewer in self._asking:
+                viewer.send("preparing", line=line)
+
+    def stop(self) -> None:
+        """The run ends here: nobody waits for the facts any more."""
+        self._asking = []
+        if self.driver.busy:
+            self.driver.stop()
 
     def release(self) -> None:
         """Give up everything: the run has ended on this host."""

@@ -5,11 +5,10 @@ The agent of a run looks, so that the answers hold for the tasks that it would s
 
 import glob
 import os
-import pwd
 import re
 import sys
 
-from tflaunch.agent import facts
+from tflaunch.agent import facts, foreign
 from tflaunch.protocol.light_stdlib import socket
 
 TYPE_CHECKING = False
@@ -26,7 +25,7 @@ def look(directories: "List[str]") -> "Dict[str, Any]":
     return {
         "interfaces": interfaces(),
         "infiniband": sorted(map(os.path.basename, glob.glob("/sys/class/infiniband/*"))),
-        "disks": [each for each in map(_disk, directories) if each],
+        "disks": [each for each in map(_disk, dict.fromkeys(directories)) if each],
         "logout": logout(),
     }
 
@@ -111,14 +110,13 @@ def _logind(root: str) -> "Dict[str, str]":
 
 
 def _user() -> str:
-    try:
-        return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
-        return str(os.getuid())
+    return foreign.user_name(os.getuid())
 
 
 def _disk(path: str) -> "Optional[Dict[str, Any]]":
     path = os.path.expanduser(path)
+    if not foreign.answers(path):
+        return None
     try:
         space = os.statvfs(path)
     except OSError:

@@ -12,6 +12,7 @@ import gc
 import marshal
 import os
 import sys
+import time
 import zlib
 from _frozen_importlib import ModuleSpec
 
@@ -19,6 +20,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any, Dict, List, Optional, Sequence
+
+
+REACH_S = 5
 
 
 class Modules:
@@ -51,6 +55,30 @@ class Modules:
         self.stored = path + "/agent-" + digest
         self.compiled = self.stored + "-%s-%x-" % (sys.implementation.cache_tag, sys.hexversion)
         self.packed = read(self.stored + ".z")
+
+    def reach(self, ancestry: str, configured: str) -> bool:
+        """Whether that directory answers within REACH_S: a file server that is away keeps who asks it for ever.
+
+        Another process asks, which may stay for ever and holds no part of the channel.
+        """
+        pid = os.fork()
+        if pid == 0:
+            try:
+                os.closerange(0, 64)
+                with open("/proc/self/comm", "w") as name:
+                    name.write("tflaunch-asks")  # agent/foreign.py
+                known = {}  # type: Dict[str, Any]
+                exec(ancestry, known)  # noqa: S102 - as in `find`
+                known["weak_place"](os.path.expanduser(configured))
+                os.statvfs(os.path.expanduser(configured))
+            finally:
+                os._exit(0)
+        for pause in range(REACH_S * 100):
+            if os.waitpid(pid, os.WNOHANG)[0]:
+                return True
+            time.sleep(0.01 if pause else 0.001)
+        os.kill(pid, signal.SIGKILL)
+        return False
 
     def receive(self, lacks: bytes, frame: bytes) -> bytes:
         """Send the launcher the message `lacks`, receive the sources and store them.
@@ -139,17 +167,28 @@ def store(path: str, data: bytes) -> None:
 
 
 def load(
-    *, packages: "List[str]", digest: str, ancestry: str, magic: bytes, lacks: bytes, frame: bytes
+    *,
+    packages: "List[str]",
+    digest: str,
+    ancestry: str,
+    magic: bytes,
+    lacks: bytes,
+    frame: bytes,
+    away: bytes,
 ) -> None:
     """Run the agent, and end this process.
 
     `packages` are the modules that only contain other modules; `digest` covers everything that is sent to hosts;
     `ancestry` is the source of tflaunch.protocol.ancestry.  The other arguments are bytes of the wire: what an
-    agent sends first, the message `lacks`, and the JSON of the frame that answers it.
+    agent sends first, the message `lacks`, the JSON of the frame that answers it, and what it sends when its directory
+    is `away`.
     """
     gc.disable()  # nothing that is loaded here is garbage; `main` enables it again in a process that stays
     os.write(1, magic)
     modules, early = Modules(packages), b""
+    if sys.argv[6] and not modules.reach(ancestry, sys.argv[6]):
+        os.write(1, away)
+        os._exit(0)
     try:
         modules.find(ancestry, digest, sys.argv[6], sys.argv[3] == "start")  # a visit makes no store
     except OSError:

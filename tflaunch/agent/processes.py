@@ -3,6 +3,7 @@
 import os
 import time
 
+from tflaunch.agent import foreign
 from tflaunch.protocol.light_stdlib import signal
 from tflaunch.protocol.machine import libc
 
@@ -98,10 +99,18 @@ def descendants(root: int, processes: "Dict[int, Process]") -> "List[Process]":
     return found
 
 
+def _of(pid: int, what: str) -> bytes:
+    """That file of a process; raises OSError.  One that waits in the kernel may keep its reader waiting, too."""
+    process = read(pid)
+    if process is not None and process.state == "D":
+        return foreign.of_process(pid, what)
+    return _contents("/proc/%d/%s" % (pid, what))
+
+
 def environment(pid: int) -> "List[bytes]":
     """The environment that `pid` was started with, as `NAME=value`; [] when it may not be read."""
     try:
-        return _contents("/proc/%d/environ" % pid).split(b"\0")
+        return _of(pid, "environ").split(b"\0")
     except OSError:
         return []
 
@@ -109,7 +118,7 @@ def environment(pid: int) -> "List[bytes]":
 def command(pid: int) -> "List[bytes]":
     """The words of the command line of `pid`; [] when it has ended."""
     try:
-        return _contents("/proc/%d/cmdline" % pid).split(b"\0")[:-1]
+        return _of(pid, "cmdline").split(b"\0")[:-1]
     except OSError:
         return []
 
@@ -155,7 +164,10 @@ def marked(
     found = []
     for process in processes:
         try:
-            text = _contents("/proc/%d/environ" % process.pid)
+            if process.state == "D":
+                text = foreign.of_process(process.pid, "environ") if mine(process.pid) else b""
+            else:
+                text = _contents("/proc/%d/environ" % process.pid)
         except OSError:  # another user's, mostly
             continue
         # This first test rules out most processes.
@@ -167,6 +179,14 @@ def marked(
 def become_subreaper() -> None:
     """Have orphans below this process become its children instead of init's."""
     libc("prctl", PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def left_behind(process: "Process") -> bool:
+    """Whether that process of tflaunch's waits for an answer of a driver or file server that never comes.
+
+    Nothing can end it.  It holds nothing of a run, and ends with its wait.
+    """
+    return process.state == "D" and process.name in foreign.NAMES
 
 
 def send(process: "Process", signal_number: int) -> None:

@@ -47,7 +47,7 @@ class Requests:
     ) -> None:
         """`life` holds the handlers of the messages that keep or end the agent itself."""
         self._directory = directory
-        self.holdings = Holdings(directory, journal)
+        self.holdings = Holdings(directory, journal, selector)
         self._code = CodeUpload(directory)
         self._dial_check = DialCheck(selector, directory.host, viewers)
         self.staging = Staging(directory, team, self.holdings, self._code, self._dial_check)
@@ -163,6 +163,7 @@ class Requests:
 
     def stop(self) -> None:
         """Begin to end everything that works for the run, except its tasks; `alive` says when that is done."""
+        self.holdings.stop()
         self._dial_check.stop()
         self.staging.stop()
         self._tunnel.stop()
@@ -175,3 +176,4 @@ class Requests:
     def close(self) -> None:
         """Close what the subjects hold open: the agent leaves."""
         self._code.close()
+        self.holdings.driver.stop()

@@ -11,16 +11,18 @@ import time
 
 from tflaunch.agent import facts, ledger, processes
 from tflaunch.agent.files.rundir import NOWHERE, HostError, RunDirectory, all_runs, is_there
+from tflaunch.agent.gpus.driver import LOOK_S, Driver
 from tflaunch.agent.gpus.tickets import Place
 from tflaunch.agent.net.channel import pass_on, write_all
 from tflaunch.agent.tasks import container
-from tflaunch.gpu_probe import Look
 from tflaunch.protocol import messages, wire
 from tflaunch.protocol.light_stdlib import socket
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, List, Tuple
+
+    from tflaunch.agent.gpus.driver import Answer
 
 MARGIN_S = 25.0  # how long an agent may take, beyond the grace, to kill, sweep and look at its GPUs
 AGENT_S = 5.0  # how long an agent may take to leave ...
@@ -36,10 +38,8 @@ class Visit:
         self._parent = NOWHERE
         self._in = channel_in
         self._out = channel_out
-        self._topology = True
-        self._look = Look()
-        self._looking = False  # at the GPUs, with a driver that may be sick
-        self._watched = False  # a thread waits for the channel's end
+        self._driver = Driver()
+        self._probe = {}  # type: Dict[str, Any]  # the last message of that type
 
     def run(self, early: bytes) -> None:
         """Returns when the channel ends; the bytes `early` have been read from it already."""
@@ -69,10 +69,10 @@ class Visit:
                         wanted = message["runs"], message["code_older_s"], message["dry_run"]
                         self._send("cleaned", **garbage.clean(self._parent, *wanted))
                     elif message.type == "probe":
-                        self._topology = message["topology"]
+                        self._probe = message.fields
                         self._send_facts()
                     elif message.type == "module":
-                        facts.take_module(message["name"], message.body)
+                        self._driver.take_module(message.body)
                         self._send_facts()
                     elif message.type == "attach":
                         self._attach(message, decoder, came[number:])
@@ -124,27 +124,24 @@ class Visit:
         write_all(self._out, wire.encode(type, **fields))
 
     def _send_facts(self) -> None:
-        if not self._watched:
-            import threading  # few visits look at GPUs
-
-            self._watched = True
-            threading.Thread(target=self._leave_with_the_channel, daemon=True).start()
-        self._looking = True
-        try:
-            probed = facts.probe(self._look, self._topology)
-        finally:
-            self._looking = False
+        asked = self._probe
+        probed = self._look(asked) if asked.get("ask_gpus", True) else None
         self._send("facts", **facts.collect([], self._named, probed, Place()))
 
-    def _leave_with_the_channel(self) -> None:
-        """End this process when the channel ends, even during a call into a sick driver, which may never return."""
-        channel = select.poll()
-        channel.register(self._in, select.POLLRDHUP)
-        channel.poll()
-        while True:
-            if self._looking:
+    def _look(self, asked: "Dict[str, Any]") -> "Dict[str, Any]":
+        """What NVML says; this process ends with the channel, also while a sick driver says nothing."""
+        answers = []  # type: List[Answer]
+        question = {"ask": "probe", "topology": asked.get("topology", True)}
+        self._driver.ask(question, asked.get("within_s", LOOK_S), answers.append)
+        while not answers:
+            waiting = select.poll()
+            waiting.register(self._in, select.POLLRDHUP)
+            waiting.register(self._driver.descriptor, select.POLLIN)
+            if any(descriptor == self._in for descriptor, _ in waiting.poll(100)):
+                self._driver.stop()
                 os._exit(0)
-            time.sleep(0.1)
+            self._driver.tick(time.monotonic())
+        return answers[0].gpus
 
     def _runs(self, message: wire.Message) -> "Dict[str, Any]":
         asked = message.fields
@@ -246,7 +243,7 @@ def strays(run: str, agents: bool) -> "List[processes.Process]":
             found[process.pid] = process
             found.update((each.pid, each) for each in processes.descendants(process.pid, every))
     found.pop(os.getpid(), None)
-    return list(found.values())
+    return [process for process in found.values() if not processes.left_behind(process)]
 
 
 def _unswept(directory: RunDirectory) -> bool:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tflaunch.hosts import Host
 from tflaunch.launch.watcher import RunWatcher
 from tflaunch.lifecycle.ending import NOT_AWAITED
 from tflaunch.planning.cluster_plan import ClusterPlan
 from tflaunch.planning.inventory import HostFacts, Inventory
+from tflaunch.planning.usable_hosts import asks_gpus
 from tflaunch.protocol import wire
 from tflaunch.protocol.errors import ConnectError, ConnectErrors, LaunchError
+from tflaunch.protocol.job import JobSpec
 from tflaunch.sessions.absent_hosts import TCP_S
-from tflaunch.sessions.group import Sessions, Stopped
+from tflaunch.sessions.group import NVML_SHARE, Sessions, Stopped
 from tflaunch.sessions.wires import Opener
 
 if TYPE_CHECKING:
@@ -26,7 +28,11 @@ PROBE_S = 30.0
 class Cluster:
     """The agents of one run; tflaunch.launch.starting and steering go on with them once there is a plan."""
 
-    def __init__(self, run_id: str, opener: Opener, watcher: RunWatcher, lease_s: float) -> None:
+    def __init__(
+        self, run_id: str, opener: Opener, watcher: RunWatcher, lease_s: float, job: JobSpec
+    ) -> None:
+        self._job = job
+        self._nvml_s = NVML_SHARE * PROBE_S
         self.run_id = run_id
         self.watcher = watcher
         self.lease_s = lease_s
@@ -58,11 +64,12 @@ class Cluster:
         there = {host.name: host for host in hosts}
         self.hosts |= there
         self.sessions.silence_s = connect_s
+        self._nvml_s = NVML_SHARE * connect_s
         self.sessions.connect(
             hosts,
             "start",
             self.run_id,
-            lambda host: wire.encode("probe", ports=host.ports, count=ports_wanted, lease=lease),
+            lambda host: wire.encode("probe", **self._probe(host, ports_wanted, lease)),
         )
         names = [host.name for host in hosts]
         patience_s = self.sessions.patience_s(len(names), connect_s)
@@ -101,14 +108,10 @@ class Cluster:
         Returns the facts, and why some hosts sent none; the connections to those are closed.  Raises Stopped.
         """
         for host in hosts:
-            self.sessions.send(
-                [host.name],
-                "probe",
-                ports=host.ports,
-                count=ports_wanted,
-                lease=list(lease.get(host.name, ())),
-            )
-        facts, failures = self.sessions.gather("facts", [host.name for host in hosts], PROBE_S)
+            fields = self._probe(host, ports_wanted, list(lease.get(host.name, ())))
+            self.sessions.send([host.name], "probe", **fields)
+        patience_s = max(PROBE_S, self._nvml_s / NVML_SHARE)
+        facts, failures = self.sessions.gather("facts", [host.name for host in hosts], patience_s)
         for name in failures.keys() & self.sessions.by_host.keys():
             self.sessions.by_host[name].close_by(time.monotonic())
         told = [host.name for host in hosts if host.name not in failures]
@@ -128,6 +131,15 @@ class Cluster:
         from tflaunch.sessions.asking import agreed
 
         return agreed(self.sessions, self.watcher, question)
+
+    def _probe(self, host: Host, ports_wanted: int, lease: bool | list[str]) -> dict[str, Any]:
+        return {
+            "ports": host.ports,
+            "count": ports_wanted,
+            "lease": lease,
+            "ask_gpus": asks_gpus(self._job, host),
+            "within_s": self._nvml_s,
+        }
 
     @property
     def connected(self) -> Collection[str]:

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 def dry(request: Request, connections: Connections, watcher: RunWatcher) -> int:
     """Show the plan; start nothing, leave nothing.  Returns the exit code; raises TflaunchError, Stopped."""
-    cluster = Cluster(request.run_id, connections, watcher, request.lease_s)
+    cluster = Cluster(request.run_id, connections, watcher, request.lease_s, request.job)
     with cluster.interrupts(), nothing_left(cluster, watcher):
         watcher.plan(plan_on(request, hosts_at_first(request), cluster, connections, watcher, lease=False))
         cluster.abandon()
@@ -153,7 +153,8 @@ class Run:
         """
         number = before.number + 1 if before else 0
         attempt = 1 + max(before.state.attempts.values(), default=0) if before else 0
-        cluster = Cluster(self.request.run_id, self.connections, self.watcher, self.request.lease_s)
+        request = self.request
+        cluster = Cluster(request.run_id, self.connections, self.watcher, request.lease_s, request.job)
         with cluster.interrupts(), nothing_left(cluster, self.watcher):
             plan = self._plan_on(cluster, hosts, before)
             if self.request.detach and self.request.spares:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
+from tflaunch.gpu_probe import CRASHED, HANGS
 from tflaunch.hosts import Host, fold
 from tflaunch.planning.cluster_plan import Standing
 from tflaunch.planning.gpu_choice import NEEDS_MIG, LeftOut
@@ -67,12 +68,13 @@ def gpus_of_worker(asked: GpuCount | None, capacities: Sequence[HostCapacity]) -
     return 1 if with_gpus or any(capacity.host.gpus not in ("auto", 0, ()) for capacity in capacities) else 0
 
 
-def note_silent(capacities: Iterable[HostCapacity], notes: list[str]) -> None:
-    """Add a note for the hosts whose driver does not say whether they have GPUs."""
+def note_silent(capacities: Collection[HostCapacity], notes: list[str]) -> None:
+    """Add a note for the hosts whose driver does not say whether they have GPUs, and for GPUs that it cannot ask."""
     notes.extend(
         f"{names}: no GPUs can be seen: {reason}; {repair(reason, names)}"
         for reason, names in _silent(capacities)
     )
+    notes.extend(_sick(capacities))
 
 
 def _unseen(capacity: HostCapacity) -> bool:
@@ -91,6 +93,17 @@ def _silent(capacities: Iterable[HostCapacity]) -> list[tuple[str, str]]:
 
 def _repairs(capacities: Iterable[HostCapacity]) -> list[str]:
     return [repair(reason, names) for reason, names in _silent(capacities)]
+
+
+def _sick(capacities: Iterable[HostCapacity]) -> list[str]:
+    """A note for each GPU that NVML cannot ask, on hosts where it can ask others."""
+    return [
+        f"{capacity.host.name}: GPU {gpu.label} is left out: {gpu.error}; {repair(gpu.error)}"
+        for capacity in capacities
+        if capacity.host.gpus not in (0, ())
+        for gpu in capacity.facts.gpus
+        if any(word in gpu.error for word in (HANGS, CRASHED))
+    ]
 
 
 def deal(capacities: Iterable[HostCapacity], notes: list[str]) -> None:
@@ -179,7 +192,7 @@ def free_gpus(host: Host, facts: HostFacts) -> list[GpuOrInstance]:
     """The GPUs and MIG instances that `gpus:` of the host allows and that are free, lowest label first."""
     there = facts.gpus_or_instances
     free = [gpu for gpu in there if not gpu.busy]
-    if host.gpus == "auto":
+    if host.gpus == "auto" or (facts.gpu_note and not there):  # of a sick driver there is a note
         return free
     if host.gpus_by and (isinstance(host.gpus, int) or any(not _named(want, facts) for want in host.gpus)):
         # A batch job that sees only its own GPUs counts them from 0, whatever their numbers are on the host.

@@ -6,21 +6,13 @@ import shlex
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 
+from tflaunch import gpu_probe
 from tflaunch.hosts import fold
 from tflaunch.planning.gpu_choice import LeftOut
 from tflaunch.planning.inventory import GpuOrInstance, HostFacts
 from tflaunch.protocol.errors import PlanError
 
 _REASONS_SHOWN = 2
-
-
-def repair(note: str, host: str) -> str:
-    """The next step where the GPUs of a host cannot be seen, by what its driver says (HostFacts.gpu_note)."""
-    if "version mismatch" in note.lower():
-        return f"have {host} restarted or its nvidia modules loaded anew (its driver was updated)"
-    if "not loaded" in note.lower():
-        return f"have the nvidia module of {host} loaded (modprobe nvidia says why it is not)"
-    return f"look with nvidia-smi on {host}"
 
 
 def plural(count: int, noun: str) -> str:
@@ -33,6 +25,38 @@ def one_of(*ways: str) -> str:
     *most, last = ways
     sentence = ", or ".join(filter(None, [", ".join(most), last]))
     return f"{sentence[0].upper()}{sentence[1:]}."
+
+
+def repair(said: str, hosts: str = "") -> str:
+    """What to do about a driver, or a GPU, of which NVML says that (HostFacts.gpu_note), on these hosts."""
+    way = next((way for words, way in _WAYS if words in said.lower()), "")
+    if way:
+        return f"on {hosts}, {way}" if hosts else way
+    return f"look with nvidia-smi on {hosts}" if hosts else "look there with nvidia-smi -q"
+
+
+_WAYS = (
+    (
+        gpu_probe.HANGS,
+        "it fell off the bus, or the driver hangs: `sudo dmesg | grep -i xid` there; a reset of the GPU, or a reboot, "
+        "helps; nvidia-smi may hang as well",
+    ),
+    (
+        gpu_probe.CRASHED,
+        "driver and library do not fit, or are damaged: reboot it, or install the driver again",
+    ),
+    (
+        gpu_probe.SLOW,
+        "wait longer (--connect-timeout 2m; of tflaunch gpus, --timeout); nvidia-persistenced keeps a driver awake",
+    ),
+    (gpu_probe.NOT_ASKED, "reboot it: nothing else ends what waits in its driver"),
+    (
+        "mismatch",
+        "the driver was updated: reboot it, or reload its kernel modules (rmmod nvidia_uvm nvidia; modprobe nvidia)",
+    ),
+    ("not loaded", "the nvidia module is not loaded: `modprobe nvidia` says why"),
+    ("is lost", "it fell off the bus: a reset of the GPU (nvidia-smi --gpu-reset), or a reboot, helps"),
+)
 
 
 def what_keeps_them(there: Iterable[GpuOrInstance]) -> list[str]:

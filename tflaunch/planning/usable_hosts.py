@@ -36,6 +36,16 @@ def usable_hosts(job: JobSpec, hostfile: Hostfile, gpus: GpuChoice, spares: str 
     return tuple(host for host in hostfile.hosts if host.name in usable)
 
 
+def asks_gpus(job: JobSpec, host: Host) -> bool:
+    """Whether a task of the job could get a GPU of that host: else nobody needs to know whether it has any."""
+    chiefs = chiefs_as_workers(job)
+    wanted = [job.role(WORKER).gpus != 0] if job.role(WORKER).count != 0 or chiefs else []
+    for name in {PS, *job.others}.difference(chiefs):
+        gpus = job.role(name).gpus
+        wanted.append(gpus != 0 if name in (CHIEF, MASTER) else bool(gpus))
+    return any(wanted) and host.gpus not in (0, ())
+
+
 def fewer_workers(
     job: JobSpec, hostfile: Hostfile, gpus: GpuChoice, absent: Collection[str], plan: ClusterPlan
 ) -> bool:

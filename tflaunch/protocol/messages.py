@@ -114,6 +114,7 @@ _facts = {
     "proxies": [a_word],
     "?gpus_held": a_whole_number,
     "?gpu_limit": or_null(a_whole_number),
+    "?gpus_asked": a_flag,
 }
 _interface = {
     "name": a_word,
@@ -451,6 +452,8 @@ TO_AGENT = dict(
         "ports": or_null((a_port, a_port)),
         "count": a_whole_number,
         "lease": OneOf(a_flag, [a_word]),
+        "?ask_gpus": a_flag,
+        "?within_s": a_time,
     },
     queue={"since": a_number, "wants": a_whole_number, "gpus": [a_word], "planning": a_flag},
     let_go={},
@@ -566,7 +569,7 @@ TO_VISIT = {
     "measure": {},
     "clean": {"runs": [a_directory_name], "code_older_s": or_null(a_time), "dry_run": a_flag},
     "finish": {"run": a_word, "grace_s": a_time, "?by": a_word},
-    "probe": {"topology": a_flag},
+    "probe": {"topology": a_flag, "?ask_gpus": a_flag, "?within_s": a_time},
     "module": {"name": the_only_module},
     "renew": {"lease_s": a_time},
     "bye": {},

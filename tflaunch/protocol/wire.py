@@ -5,7 +5,9 @@ sends MAGIC, so that what a login shell prints can be told from the frames.
 
     launcher -> agent
     agent    {} + sources, zlib'd                          the agent's program, where agent/loader lacks it
-    probe    {ports: [first, last] | null, count, lease}   hold ports, lease GPUs (by UUID, or all); answer: `facts`
+    probe    {ports: [first, last] | null, count, lease,   hold ports, lease GPUs (by UUID, or all); answer: `facts`.
+              ask_gpus, within_s}                          ask_gpus: false leaves NVML alone; within_s: what NVML may
+                                                           take.  A slow one is told of by `preparing`
     queue    {since, wants, gpus, planning}                join the queue for such GPUs; the next `facts` take it into
                                                            account
     let_go   {}                                            give the leases back
@@ -148,7 +150,7 @@ sends MAGIC, so that what a login shell prints can be told from the frames.
     finish   {run, grace_s}                                end all that is left of that run; answer: `finished`
     finished {known, found, killed, survivors, unsure, gpus, restarted}   restarted: when the machine was; 0: it was
                                                            not
-    probe    {topology}                                    answer: `facts`
+    probe    {topology, ask_gpus, within_s}                answer: `facts`; the fields as for an agent
     module   {name} + source, zlib'd                       as above; `facts` again
 """
 

@@ -38,6 +38,7 @@ AWAITED_SHOWN = 3  # at most so many hosts are named while the launcher waits fo
 ENDING_S = 1.0  # after the deadline of a dial, for what it says of its end
 HUNG_LOOK_S = 1.0  # how often to look which agents hang
 REFUSED_PAUSE_S = 0.3  # before a host that refuses the connection is dialled again
+NVML_SHARE = 2 / 3  # of the time that a host may take to connect: what its NVIDIA driver may take to answer
 
 
 class Connected(NamedTuple):

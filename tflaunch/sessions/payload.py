@@ -101,6 +101,8 @@ USER_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@+-]{0,63}\$?")
 _LOADER = "tflaunch.agent.loader"
 _ANCESTRY = "tflaunch.protocol.ancestry"
 _AGENT = "agent"  # the type of the message that brings the modules
+_AWAY = "`run_dir` does not answer there: nothing came for 5 s"
+_AWAY_HINT = "is its file server up? `df` there hangs, too; or set `run_dir:` in the hostfile to a local disk"
 _MARSHAL = 2  # a format of marshal that every Python 3 reads, for strings
 _packing = threading.Lock()
 
@@ -184,6 +186,7 @@ def loader() -> bytes:
         "magic": wire.MAGIC,
         "lacks": wire.encode("lacks"),
         "frame": wire.encode(_AGENT)[8:],
+        "away": wire.encode("failed", reason=_AWAY, hint=_AWAY_HINT),
     }
     script = f"{_lean(_LOADER)}\nload(**{arguments!r})\n"
     return zlib.compress(script.encode("utf-8"), 9)

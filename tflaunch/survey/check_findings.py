@@ -299,16 +299,12 @@ def _of_task(each: HostAnswer, task: TaskAnswer, timeout_s: float) -> Iterator[A
 
 def _of_gpus(each: HostAnswer, facts: HostFacts) -> Iterator[Any]:
     if facts.gpu_note and each.host.gpus != 0:
-        yield (
-            "error",
-            "gpus",
-            f"its GPUs cannot be seen: {facts.gpu_note}",
-            repair(facts.gpu_note, each.host.name),
-        )
+        way = repair(facts.gpu_note, each.host.name)
+        yield "error", "gpus", f"its GPUs cannot be seen: {facts.gpu_note}", way
     for gpu in facts.gpus:
         if gpu.error:
             what = f"GPU {gpu.label} is broken: {gpu.error}"
-            yield "warning", "gpus", what, "look there with nvidia-smi -q"
+            yield "warning", "gpus", what, repair(gpu.error)
     tensorflow = each.report.get("tensorflow", {})
     seen, build = tensorflow.get("gpus"), tensorflow.get("build", {})
     if not each.visible_gpus or seen is None or seen == len(each.visible_gpus):

@@ -29,7 +29,7 @@ from tflaunch.protocol import wire
 from tflaunch.protocol.errors import ConnectError, PlanError
 from tflaunch.protocol.job import JobSpec, TaskId
 from tflaunch.sessions.absent_hosts import AbsentHosts
-from tflaunch.sessions.group import Sessions, Stopped
+from tflaunch.sessions.group import NVML_SHARE, Sessions, Stopped
 from tflaunch.sessions.wires import Opener
 from tflaunch.survey.check_answers import CallAnswers, CheckAnswers, Clock, HostAnswer, TaskAnswer
 from tflaunch.survey.check_calls import Calling, Calls, CallsFromHere, some_ports, targets_from_here
@@ -118,7 +118,14 @@ class CheckRun:
             hosts,
             "start",
             self._run_id,
-            lambda host: wire.encode("probe", ports=host.ports, count=count, lease=False),
+            lambda host: wire.encode(
+                "probe",
+                ports=host.ports,
+                count=count,
+                lease=False,
+                ask_gpus=host.gpus not in (0, ()),
+                within_s=NVML_SHARE * self._connect_s,
+            ),
         )
         names = {host.name for host in hosts}
         patience_s = self._sessions.patience_s(len(hosts), self._connect_s)

@@ -25,6 +25,7 @@ Sort = Literal["host", "memory", "utilization", "temperature"]
 
 NO_DRIVER = "no NVIDIA driver"
 NO_GPU = "an NVIDIA driver, but no GPU"
+NOT_ASKED = "not asked (`gpus: 0` in the hostfile)"
 UNKNOWN = "unknown model"  # a lost GPU does not report its model
 
 
@@ -182,6 +183,8 @@ def look(answers: Sequence[Answer], wanted: Wanted | None = None, sort: Sort = "
             waiting.append(answer.host)
         elif wanted.everything:
             reason = facts.gpu_note or (NO_GPU if facts.driver else NO_DRIVER)
+            if not facts.gpus_asked:
+                reason = NOT_ASKED
             gpuless[reason] = (*gpuless.get(reason, ()), answer.host)
     shown = []
     for machine in machines.values():

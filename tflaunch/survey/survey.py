@@ -7,13 +7,14 @@ import signal
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from tflaunch.hosts import Host
 from tflaunch.planning.inventory import HostFacts
 from tflaunch.protocol import wire
 from tflaunch.protocol.errors import ConnectError
 from tflaunch.protocol.events import Interrupted
-from tflaunch.sessions.group import CONNECT_THREADS, RETRY_S, Item, Sessions, Stopped
+from tflaunch.sessions.group import CONNECT_THREADS, NVML_SHARE, RETRY_S, Item, Sessions, Stopped
 from tflaunch.sessions.session import Ended, Said
 from tflaunch.sessions.wires import Opener
 from tflaunch.survey.gpus import Answer
@@ -102,8 +103,10 @@ class Survey:
         for each in contacts:
             each.asked, each.until, each.retry_at = True, until, None
             each.greeted = each.given_up = False
-        question = wire.encode("probe", topology=self._topology)
-        self._sessions.connect([each.host for each in contacts], "visit", "", lambda _: question)
+        hosts = [each.host for each in contacts]
+        self._sessions.connect(
+            hosts, "visit", "", lambda host: wire.encode("probe", **self._probe(host, self._topology))
+        )
 
     def _ask_again(self) -> None:
         now = self._sessions.awake_s
@@ -115,7 +118,12 @@ class Survey:
         for name, each in self._contacts.items():
             if not each.asked and each.retry_at is None:
                 each.asked, each.until = True, now + self._timeout_s
-                self._sessions.send([name], "probe", topology=False)  # how GPUs are connected never changes
+                fields = self._probe(each.host, False)  # how GPUs are connected never changes
+                self._sessions.send([name], "probe", **fields)
+
+    def _probe(self, host: Host, topology: bool) -> dict[str, Any]:
+        within_s = NVML_SHARE * self._timeout_s
+        return {"topology": topology, "ask_gpus": host.gpus not in (0, ()), "within_s": within_s}
 
     def _hear(self, deadline: float) -> bool:
         """Take messages until the deadline or, once one is news, for TICK_S; returns whether there is news."""

@@ -91,7 +91,7 @@ def dry(request: SweepRequest, connections: Connections, reporter: Reporter) -> 
         reporter.note(ALL_DONE)
         return 0
     finder = SeatFinder(request)
-    cluster = Cluster(run.run_id, connections, reporter, run.lease_s)
+    cluster = Cluster(run.run_id, connections, reporter, run.lease_s, run.job)
     with cluster.interrupts(), nothing_left(cluster, reporter):
         roll = _roll_call(run, cluster, connections, reporter, lease=False)
         first = FirstSeats(finder, roll, cluster, reporter, len(left))
@@ -259,7 +259,7 @@ def _run(
 ) -> tuple[Outcome, bool]:
     """Run the trials; returns (the outcome, whether all outputs were fetched)."""
     run, finder = work.request.run, SeatFinder(work.request)
-    cluster = Cluster(run.run_id, connections, reporter, run.lease_s)
+    cluster = Cluster(run.run_id, connections, reporter, run.lease_s, run.job)
     with cluster.interrupts(), nothing_left(cluster, reporter):
         roll = _roll_call(run, cluster, connections, reporter)
         first = FirstSeats(finder, roll, cluster, reporter, len(work.left))

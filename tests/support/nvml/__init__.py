@@ -24,7 +24,7 @@ class Fleet:
     """The GPUs of one simulated host; `lines` as the head of nvml_stub.c describes them."""
 
     def __init__(self, library: Path, path: Path, *lines: str) -> None:
-        self._path = path
+        self.path = path
         # Its GPUs are leased in a place of their own, never where those of this machine are.
         self.env = {
             "LD_LIBRARY_PATH": str(library),
@@ -35,4 +35,4 @@ class Fleet:
 
     def change(self, *lines: str) -> None:
         """Replace all GPUs, also under a program that is running."""
-        self._path.write_text("".join(line + "\n" for line in lines))
+        self.path.write_text("".join(line + "\n" for line in lines))

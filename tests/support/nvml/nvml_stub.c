@@ -10,6 +10,10 @@
  *   cuda 12040
  *   init_error 18                 # nvmlInit fails with this code (9 driver, 18 version mismatch, 999 ...)
  *   delay_ms 200                  # every call takes this long (a sick driver)
+ *   sick nvmlInit hang            # what calls of this name (or `*`) do: hang, crash (SIGSEGV), abort, slow=MS, or
+ *   sick * stuck=/dead/x gpu=3    #  stuck=FILE: they open FILE, on a file system that never answers (tests/support/
+ *                                 #  dead_files): the process is in state D, and SIGKILL does not end it.  gpu=N: only
+ *                                 #  calls on that GPU; to find a UUID, NVML touches all GPUs before its own
  *   loaded 2                      # so many times was the driver loaded: who had it open before gets UNKNOWN (999)
  *   gpu name="NVIDIA H100 80GB HBM3" uuid=GPU-aaaa mem=81559 used=1024 reserved=551 util=7 memutil=2 temp=33 power=71000
  *       limit=700000 cc=9.0 bus=0000:18:00.0 mode=0 mig=0 numa=0 minor=0 serial=165 arch=9 error=0
@@ -21,12 +25,14 @@
  *   nvlink 0 1 18                 # 18 active links between the two
  */
 #include <ctype.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <time.h>
+#include <unistd.h>
 
 enum { OK = 0, UNINIT = 1, INVALID = 2, NOTSUP = 3, NOTFOUND = 6, TOOSMALL = 7, NODRIVER = 9 };
 #define MAXG 64
@@ -42,7 +48,8 @@ typedef struct gpu {
 typedef Gpu *Dev;
 static struct { int gpu; u32 pid, gi, graphics; u64 mem; } procs[MAXP];
 static Gpu gpus[MAXG], migs[MAXG];
-static int ngpu, nmig, nproc, refs, topo[MAXG][MAXG], links[MAXG][MAXG];
+static struct { char call[64], how[16], file[128]; int gpu; u32 ms; } ills[8];
+static int nill, ngpu, nmig, nproc, refs, topo[MAXG][MAXG], links[MAXG][MAXG];
 static u32 init_error, delay_ms, cuda = 12040, loaded, opened;
 static char driver[80] = "550.54.15";
 static struct timespec seen;
@@ -83,7 +90,7 @@ static int load(void)
     FILE *f = fopen(path, "r");
     if (!f) return NODRIVER;
     seen = st.st_mtim;
-    ngpu = nmig = nproc = 0;
+    ngpu = nmig = nproc = nill = 0;
     init_error = delay_ms = loaded = 0;
     memset(gpus, 0, sizeof gpus); memset(migs, 0, sizeof migs); memset(links, 0, sizeof links);
     for (int i = 0; i < MAXG; i++) for (int j = 0; j < MAXG; j++) topo[i][j] = 50;
@@ -97,6 +104,11 @@ static int load(void)
         else if (!strcmp(word, "init_error")) sscanf(l, "%*s %u", &init_error);
         else if (!strcmp(word, "delay_ms")) sscanf(l, "%*s %u", &delay_ms);
         else if (!strcmp(word, "loaded")) sscanf(l, "%*s %u", &loaded);
+        else if (!strcmp(word, "sick") && nill < 8 && sscanf(l, "%*s %63s %15[a-z]", ills[nill].call, ills[nill].how) == 2) {
+            text(l, "stuck", ills[nill].file, sizeof ills[nill].file, "");
+            ills[nill].ms = (u32)number(l, "slow", 0);
+            ills[nill++].gpu = (int)number(l, "gpu", MAXG);
+        }
         else if (!strcmp(word, "topo") && sscanf(l, "%*s %d %d %d", &a, &c, &v) == 3 && a >= 0 && a < MAXG && c >= 0 && c < MAXG)
             topo[a][c] = topo[c][a] = v;
         else if (!strcmp(word, "nvlink") && sscanf(l, "%*s %d %d %d", &a, &c, &v) == 3 && a >= 0 && a < MAXG && c >= 0 && c < MAXG)
@@ -137,6 +149,18 @@ static int load(void)
     return OK;
 }
 
+static void sick(const char *call, int gpu)
+{
+    for (int i = 0; i < nill; i++) {
+        if (ills[i].gpu != MAXG && ills[i].gpu != gpu) continue;
+        if (strcmp(ills[i].call, "*") && strncmp(ills[i].call, call, strlen(ills[i].call))) continue;
+        if (!strcmp(ills[i].how, "hang")) for (;;) pause();
+        if (!strcmp(ills[i].how, "stuck")) open(ills[i].file, O_RDONLY);
+        if (!strcmp(ills[i].how, "crash")) *(volatile int *)8 = 0;
+        if (!strcmp(ills[i].how, "abort")) abort();
+        if (!strcmp(ills[i].how, "slow")) nanosleep(&(struct timespec){ ills[i].ms / 1000, ills[i].ms % 1000 * 1000000L }, NULL);
+    }
+}
 static int ready(void)
 {
     pthread_mutex_lock(&lock);
@@ -154,8 +178,8 @@ static int device(Dev d)
     return (int)(d->parent ? d->parent->error : d->error);
 }
 #define API __attribute__((visibility("default"))) int
-#define SYS do { int r_ = ready(); if (r_) return r_; } while (0)
-#define DEV do { int r_ = device(d); if (r_) return r_; } while (0)
+#define SYS do { int r_ = ready(); if (r_) return r_; sick(__func__, -1); } while (0)
+#define DEV do { int r_ = device(d); if (r_) return r_; sick(__func__, (int)((d->parent ? d->parent : d) - gpus)); } while (0)
 #define PHYS do { DEV; if (d->parent) return NOTSUP; } while (0)
 static int put(char *dst, u32 n, const char *s)
 {
@@ -171,6 +195,7 @@ API nvmlInitWithFlags(u32 flags)
     pthread_mutex_lock(&lock);
     int r = load();
     if (!r && init_error) r = (int)init_error;
+    if (!r) sick("nvmlInit", -1);
     if (!r && !refs++) opened = loaded;
     pthread_mutex_unlock(&lock);
     return r;
@@ -211,12 +236,12 @@ API nvmlSystemGetProcessName(u32 pid, char *s, u32 n)
 }
 API nvmlDeviceGetCount_v2(u32 *n) { SYS; *n = (u32)ngpu; return OK; }
 API nvmlDeviceGetCount(u32 *n) { return nvmlDeviceGetCount_v2(n); }
-API nvmlDeviceGetHandleByIndex_v2(u32 i, Dev *d) { SYS; if (i >= (u32)ngpu) return INVALID; *d = &gpus[i]; return gpus[i].error == 15 ? 15 : OK; }
+API nvmlDeviceGetHandleByIndex_v2(u32 i, Dev *d) { SYS; sick(__func__, (int)i); if (i >= (u32)ngpu) return INVALID; *d = &gpus[i]; return gpus[i].error == 15 ? 15 : OK; }
 API nvmlDeviceGetHandleByIndex(u32 i, Dev *d) { return nvmlDeviceGetHandleByIndex_v2(i, d); }
 API nvmlDeviceGetHandleByUUID(const char *u, Dev *d)
 {
     SYS;
-    for (int i = 0; i < ngpu; i++) if (!strcmp(gpus[i].uuid, u)) { *d = &gpus[i]; return OK; }
+    for (int i = 0; i < ngpu; i++) { sick(__func__, i); if (!strcmp(gpus[i].uuid, u)) { *d = &gpus[i]; return OK; } }
     for (int i = 0; i < nmig; i++) if (!strcmp(migs[i].uuid, u)) { *d = &migs[i]; return OK; }
     return NOTFOUND;
 }

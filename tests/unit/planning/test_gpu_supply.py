@@ -131,7 +131,9 @@ def test_gpus_that_a_host_cannot_give(gpus: Any, message: str) -> None:
 def test_gpus_that_the_driver_does_not_show() -> None:
     silent = facts("g1", gpu_note="the driver does not answer")
     error = refused(asked(PROGRAM), silent, hosts={"g1": {"gpus": 2}})
-    assert error.message == "g1: `gpus: 2`, but no GPUs can be seen: the driver does not answer"
+    assert error.message == (
+        "need 1 GPU (1 worker x 1), 0 are free: g1 none, for they cannot be seen (the driver does not answer)"
+    )
     assert plan(asked(PROGRAM), silent).notes == (
         "g1: no GPUs can be seen: the driver does not answer; look with nvidia-smi on g1",
     )
@@ -145,7 +147,7 @@ def test_too_few_gpus_where_those_of_a_host_cannot_be_seen() -> None:
         "need 2 GPUs (2 workers x 1), 1 is free: g1 1, "
         "g[2-3] none, for they cannot be seen (NVML: RM has detected an NVML/RM version mismatch.)"
     )
-    repaired = "Have g[2-3] restarted or its nvidia modules loaded anew (its driver was updated), "
+    repaired = "On g[2-3], the driver was updated: reboot it, or reload its kernel modules"
     assert error.hint.startswith(repaired)
     error = refused(asked(PROGRAM, workers=2, gpus_per_worker="all"), there, *silent)
     assert error.hint.startswith(repaired)

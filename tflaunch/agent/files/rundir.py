@@ -20,6 +20,7 @@ import errno
 import os
 import stat
 
+from tflaunch.agent import foreign
 from tflaunch.protocol import directories, wire
 from tflaunch.protocol.light_stdlib import socket
 
@@ -72,6 +73,16 @@ def explain(error: OSError, path: str) -> HostError:
         "%s: %s" % (where, os.strerror(error.errno) if error.errno else error),
         "look at that path on the host, or set `run_dir:` in the hostfile to another directory",
     )
+
+
+def must_answer(path: str, key: str) -> None:
+    """Raise HostError for a directory, named by that key of the hostfile, whose file server does not answer."""
+    if not foreign.answers(path):
+        raise HostError(
+            "%s does not answer: nothing came for %g s" % (path, foreign.LIMIT_S),
+            "is its file server up? `df %s` there hangs, too; or set `%s` in the hostfile to another place"
+            % (path, key),
+        )
 
 
 def parent_directory(configured: str) -> str:

@@ -1,25 +1,22 @@
 """Looks, by NVML, whether the run's GPUs are free again once all its processes have ended.
 
 A driver may take seconds to give memory back, and a process that waits in the kernel keeps its memory although nothing
-can end it.  A child process asks NVML: a call into a sick driver may never come back.
+can end it.  A child process asks NVML (agent/gpus/driver.py): a call into a sick driver may never come back.
 """
 
-import os
 import time
 
 from tflaunch.agent import processes
-from tflaunch.agent.guard import close_all_but
-from tflaunch.agent.net.channel import write_all
-from tflaunch.gpu_probe import BUSY_MEMORY_BYTES, BUSY_MIG_MEMORY_BYTES, Look
-from tflaunch.protocol import wire
-from tflaunch.protocol.light_stdlib import signal
+from tflaunch.gpu_probe import BUSY_MEMORY_BYTES, BUSY_MIG_MEMORY_BYTES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, Iterable, List, Optional
+    from typing import Any, Dict, Iterable, List, Optional, Tuple
+
+    from tflaunch.agent.gpus.driver import Answer, Driver
 
 FREE_S = 10.0  # how long GPUs may take to be free
-ANSWER_S = 3.0  # how much longer the child may take, with a slow driver
+ANSWER_S = 3.0  # how much longer a slow driver may take
 PAUSE_S = 0.2
 STATES = {
     "D": "D: waits in the kernel, cannot be killed",
@@ -32,15 +29,14 @@ STATES = {
 class RunGpus:
     """The GPUs of this run on this host: what was on them before the run, and what is on them after it."""
 
-    def __init__(self, run: str) -> None:
+    def __init__(self, run: str, driver: "Driver") -> None:
         self._run = run
+        self._driver = driver
         self._known = {}  # type: Dict[str, Dict[str, Any]]
         self._mine = []  # type: List[str]
-        self._pipe = -1
-        self._child = 0
-        self._answer = b""  # the child's
-        self._found = []  # type: List[Dict[str, Any]]
-        self._deadline = 0.0
+        self._started = {}  # type: Dict[int, int]  # the processes that the run had
+        self._found = []  # type: Optional[List[Dict[str, Any]]]
+        self._deadline = self._again_at = 0.0
 
     def seen(self, gpus: "Iterable[Dict[str, Any]]") -> None:
         """Remember what facts say of all GPUs; of the run's own, what they said before it had them."""
@@ -65,87 +61,54 @@ class RunGpus:
         self._mine = [uuid for uuid in uuids if uuid in self._known]
 
     @property
-    def mine(self) -> "List[str]":
-        """The UUIDs of the run's devices."""
-        return self._mine
+    def devices(self) -> "List[Tuple[str, str]]":
+        """The run's devices: UUID and label."""
+        return [(uuid, self._known[uuid]["label"]) for uuid in self._mine]
 
     def begin(self, own: "Iterable[processes.Process]") -> None:
         """Start the look: the run has ended, but for what cannot be ended.  `own` are all processes that it had."""
         if not self._mine:
             return
-        started = {process.pid: process.start for process in own}
-        self._deadline = time.monotonic() + FREE_S + ANSWER_S
-        try:
-            self._pipe, pipe = os.pipe()
-        except OSError as error:  # no descriptor is left
-            self._found = self._unchecked(str(error.strerror))
-            return
-        os.set_blocking(self._pipe, False)
-        try:
-            self._child = os.fork()
-            if self._child == 0:
-                self._watch(pipe, started)  # does not come back
-        except OSError as error:  # no process more is allowed
-            self._answer = wire.dumps(self._unchecked(str(error.strerror))).encode("ascii")
-        os.close(pipe)
+        self._started = {process.pid: process.start for process in own}
+        self._deadline = time.monotonic() + FREE_S
+        self._found = None
+        if self._driver.busy:  # with what nobody waits for any more
+            self._driver.stop()
 
     def result(self) -> "Optional[List[Dict[str, Any]]]":
         """The devices that are not free: `text` for the user, `own`: a process of this run is on it.
 
-        None while the child still looks, for FREE_S + ANSWER_S at most.
+        None while it still looks, for FREE_S + ANSWER_S at most.
         """
-        if self._pipe < 0:
-            return self._found
-        try:
-            data = os.read(self._pipe, 65536)
-        except BlockingIOError:
-            if time.monotonic() < self._deadline:
-                return None
-            os.kill(self._child, signal.SIGKILL)  # it is not reaped yet: its end of the pipe is open
-            self._answer, data = b"", b""
-        if data:
-            self._answer += data
-            return None
-        os.close(self._pipe)
-        self._pipe = -1
-        try:
-            self._found = wire.loads(self._answer.decode("ascii"))
-        except ValueError:
-            self._found = self._unchecked("the driver does not answer")
+        now = time.monotonic()
+        if self._found is None and not self._driver.busy and now >= self._again_at:
+            within_s = self._deadline + ANSWER_S - now
+            self._driver.ask({"ask": "uses", "devices": self.devices}, within_s, self._answered)
         return self._found
+
+    def _answered(self, answer: "Answer") -> None:
+        if answer.problem or answer.said:
+            why = answer.problem or answer.said.get("note") or "NVML is not there"
+            self._found = self._unchecked(why)
+            return
+        left, awaited = [], False
+        for key, uuid in enumerate(self._mine):
+            use = answer.found.get(key) or {"error": answer.failed.get(key, "NVML is not there")}
+            each = self._left(uuid, use, self._started)
+            if each is not None:
+                left.append(each)
+                awaited = awaited or "error" not in use
+        now = time.monotonic()
+        if awaited and now < self._deadline:
+            self._again_at = now + PAUSE_S
+        else:
+            self._found = left
 
     def _unchecked(self, why: str) -> "List[Dict[str, Any]]":
         return [self._finding(uuid, "could not be checked: %s" % why) for uuid in self._mine]
 
     def _finding(self, uuid: str, text: str, own: bool = False) -> "Dict[str, Any]":
         return {"text": "GPU %s %s" % (self._known[uuid]["label"], text), "own": own}
-
-    # -- in the child
-
-    def _watch(self, pipe: int, started: "Dict[int, int]") -> None:
-        try:
-            signal.set_wakeup_fd(-1)
-            for number in (signal.SIGTERM, signal.SIGCHLD):
-                signal.signal(number, signal.SIG_DFL)
-            close_all_but(
-                pipe
-            )  # a sick driver may keep this process for ever, and must not keep leases and ports
-            look = Look()
-            deadline = time.monotonic() + FREE_S
-            while True:
-                uses = look.uses(self._mine)
-                left = {uuid: self._left(uuid, use, started) for uuid, use in uses.items()}
-                awaited = [uuid for uuid in left if left[uuid] and "error" not in uses[uuid]]
-                if not awaited or time.monotonic() >= deadline:
-                    break
-                time.sleep(PAUSE_S)
-            write_all(pipe, wire.dumps([each for each in left.values() if each]).encode("ascii"))
-        except BaseException:  # the last line of defence: agent.log must have this
-            import traceback
-
-            traceback.print_exc()
-        finally:
-            os._exit(0)
 
     def _left(
         self, uuid: str, use: "Dict[str, Any]", started: "Dict[int, int]"

@@ -5,37 +5,34 @@
     gpus_age_s   how long ago NVML was asked
     fabrics      [bytes sent, bytes received] by all InfiniBand ports of this host, null without one
 
-A child process asks NVML: a call into a sick driver may take long, or never come back.
+A child process asks NVML (agent/gpus/driver.py): a call into a sick driver may take long, or never come back.
 """
 
 import os
 import time
 
-from tflaunch.agent.files.journal import note
-from tflaunch.agent.guard import close_all_but
-from tflaunch.agent.net.channel import write_all
-from tflaunch.protocol import wire
-from tflaunch.protocol.light_stdlib import signal
+from tflaunch import gpu_probe
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, List, Optional
+    from typing import Any, Dict, List, Optional, Tuple
 
-ANSWER_S = 15.0  # how long the child may take
-LEAST_S = 1.0  # between two children
-ANSWER_BYTES = 512 * 1024
+    from tflaunch.agent.gpus.driver import Answer, Driver
+
+WITHIN_S = 15.0  # how long all GPUs together may take
+LEAST_S = 1.0  # between two questions
+OPEN_S = 10.0  # who asks more rarely does not keep NVML open between two questions
 MOST = 2**56  # what a port can have counted
 INFINIBAND = "/sys/class/infiniband"
 
 
 class GpuUse:
-    """What NVML last said of these GPUs."""
+    """What NVML last said of these GPUs, each a UUID and a label."""
 
-    def __init__(self, uuids: "List[str]") -> None:
-        self._uuids = uuids
-        self._child = 0  # 0: none
-        self._pipe = -1
-        self._answer = b""
+    def __init__(self, driver: "Driver", devices: "List[Tuple[str, str]]") -> None:
+        self._driver = driver
+        self._devices = devices
+        self._every_s = 0.0
         self._asked_at = -1e9
         self._found = {}  # type: Dict[str, Dict[str, Any]]
         self._found_at = 0.0
@@ -43,86 +40,24 @@ class GpuUse:
     def look(self, every_s: float) -> "Dict[str, Any]":
         """The fields of `looked`; ask NVML anew if that was `every_s` ago: a later look has the answer."""
         now = time.monotonic()
-        self._read(now)
-        if self._uuids and not self._child and now - self._asked_at >= max(LEAST_S, every_s):
-            self._ask(now)
+        self._every_s = max(LEAST_S, every_s)
+        if self._devices and not self._driver.busy and now - self._asked_at >= self._every_s:
+            self._asked_at = now
+            self._driver.ask({"ask": "loads", "devices": self._devices}, WITHIN_S, self._answered)
         fields = {"fabrics": fabric_bytes()}  # type: Dict[str, Any]
         if self._found:
             fields.update(gpus=self._found, gpus_age_s=round(now - self._found_at, 1))
         return fields
 
-    def _ask(self, now: float) -> None:
-        self._asked_at, self._answer = now, b""
-        try:
-            self._pipe, pipe = os.pipe()
-        except OSError as error:  # no descriptor is left
-            note("GPUs: %s" % error)
-            return
-        os.set_blocking(self._pipe, False)
-        try:
-            self._child = os.fork()
-        except OSError as error:  # no process more is allowed
-            note("GPUs: %s" % error)
-            os.close(pipe)
-            self._close()
-            return
-        if self._child == 0:
-            self._probe(pipe)  # does not come back
-        os.close(pipe)
-
-    def _read(self, now: float) -> None:
-        while self._pipe >= 0:
-            try:
-                data = os.read(self._pipe, 65536)
-            except BlockingIOError:
-                if now - self._asked_at > ANSWER_S:
-                    self._give_up()
-                return
-            self._answer += data
-            if len(self._answer) > ANSWER_BYTES:
-                self._give_up()
-            elif not data:
-                self._close()
-                try:
-                    self._found, self._found_at = wire.loads(self._answer.decode("ascii")), self._asked_at
-                except ValueError:
-                    pass  # it has ended before
-
-    def _give_up(self) -> None:
-        self._close()
-        self.stop()
-
-    def _close(self) -> None:
-        if self._pipe >= 0:
-            os.close(self._pipe)
-            self._pipe = -1
-
-    def stop(self) -> None:
-        """Have the child end, if it lives."""
-        if self._child:  # not reaped yet: the pid is its own
-            os.kill(self._child, signal.SIGKILL)
-
-    def reaped(self, pid: int) -> None:
-        """A child process has ended, maybe this one."""
-        if pid == self._child:
-            self._child = 0
-
-    def _probe(self, pipe: int) -> None:
-        try:
-            signal.set_wakeup_fd(-1)
-            for number in (signal.SIGTERM, signal.SIGCHLD):
-                signal.signal(number, signal.SIG_DFL)
-            os.setsid()
-            close_all_but(pipe)  # a sick driver may keep this process for ever, but not leases and ports
-            from tflaunch.gpu_probe import Look
-
-            write_all(pipe, wire.dumps(Look().loads(self._uuids)).encode("ascii"))
-        except BaseException:  # the last line of defence: agent.log must have this
-            import traceback
-
-            traceback.print_exc()
-        finally:
-            os._exit(0)
+    def _answered(self, answer: "Answer") -> None:
+        if self._every_s > OPEN_S:
+            self._driver.rest()
+        problem = answer.problem or answer.said.get("note") or "NVML is not there"
+        self._found_at = self._asked_at
+        self._found = {
+            uuid: answer.found.get(key) or gpu_probe.unloaded(answer.failed.get(key, problem))
+            for key, (uuid, _) in enumerate(self._devices)
+        }
 
 
 def fabric_bytes(place: str = INFINIBAND) -> "Optional[List[int]]":

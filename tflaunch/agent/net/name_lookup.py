@@ -3,7 +3,7 @@
 import os
 import time
 
-from tflaunch.agent import processes
+from tflaunch.agent import foreign, processes
 from tflaunch.protocol import wire
 from tflaunch.protocol.dialling import addresses_of
 from tflaunch.protocol.light_stdlib import signal
@@ -83,17 +83,7 @@ def _resolve_and_exit(names: "List[str]", pipe: int) -> None:
     try:
         import _thread  # `threading` takes longer to load than the names of a small run to look up
 
-        signal.set_wakeup_fd(-1)
-        for number in (signal.SIGTERM, signal.SIGCHLD):
-            signal.signal(number, signal.SIG_DFL)
-        for entry in os.listdir(
-            "/proc/self/fd"
-        ):  # otherwise a connection that the agent closes would stay open here
-            if int(entry) > 2 and int(entry) != pipe:
-                try:
-                    os.close(int(entry))
-                except OSError:
-                    pass  # the listing's own
+        foreign.alone(foreign.ASKS_OTHERS, pipe)
         names = list(names)
 
         def work(done: "_thread.LockType") -> None:

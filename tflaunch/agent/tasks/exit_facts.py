@@ -14,17 +14,13 @@ packages                      versions of the packages that its Python has, of t
 """
 
 import os
-import time
 
-from tflaunch.agent.guard import close_all_but
-from tflaunch.agent.net.channel import write_all
+from tflaunch.agent import foreign
 from tflaunch.agent.tasks import oom_kills
-from tflaunch.protocol import wire
-from tflaunch.protocol.light_stdlib import signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Tuple
+    from typing import Any, Dict, Iterable, List, Mapping, Tuple
 
     from tflaunch.agent.tasks.task import Task
 
@@ -62,7 +58,10 @@ def open_files(pid: int) -> int:
 
 def facts(task: "Task", before: "Mapping[str, int]") -> "Dict[str, Any]":
     """The facts about the end of that task; `before`: the counters (oom_kills) at the tasks' start."""
-    found = _in_time(lambda: _of_files(task))
+    try:
+        found = foreign.in_time(lambda: _of_files(task), FILES_S) or {}  # type: Dict[str, Any]
+    except (foreign.Late, OSError):
+        found = {}
     if task.stopped:
         return found
     now = oom_kills.counters()
@@ -93,53 +92,6 @@ def _of_files(task: "Task") -> "Dict[str, Any]":
     first = task.request["env"].get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
     found = _packages(os.path.expanduser(task.request["argv"][0]), task.cwd, first)
     return found if task.stopped else dict(found, disks=_disks(_written(task)))
-
-
-def _in_time(look: "Callable[[], Dict[str, Any]]") -> "Dict[str, Any]":
-    """What `look` finds, in a child process; {} if that takes too long.  The agent's loop reaps the child."""
-    reading, writing = os.pipe()
-    try:
-        child = os.fork()
-    except OSError:  # no process more is allowed
-        os.close(reading)
-        os.close(writing)
-        return {}
-    if child == 0:
-        try:
-            signal.set_wakeup_fd(-1)
-            for number in (signal.SIGTERM, signal.SIGCHLD):
-                signal.signal(number, signal.SIG_DFL)
-            close_all_but(writing)
-            write_all(writing, wire.dumps(look()).encode("ascii"))
-        finally:
-            os._exit(0)
-    os.close(writing)
-    try:
-        answer = _read_until(reading, time.monotonic() + FILES_S)
-    finally:
-        os.close(reading)
-    if answer is None:
-        os.kill(child, signal.SIGKILL)  # not reaped yet: the pid is its own
-        return {}
-    try:
-        found = wire.loads(answer.decode("ascii"))
-    except ValueError:
-        return {}  # it has ended before
-    return found if isinstance(found, dict) else {}
-
-
-def _read_until(descriptor: int, deadline: float) -> "Optional[bytes]":
-    """All that comes from that pipe; None if it is still open at the deadline."""
-    import select
-
-    poll, data = select.poll(), b""
-    poll.register(descriptor, select.POLLIN)
-    while poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
-        piece = os.read(descriptor, 65536)
-        if not piece:
-            return data
-        data += piece
-    return None
 
 
 def _written(task: "Task") -> "List[str]":

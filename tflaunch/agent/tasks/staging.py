@@ -181,7 +181,7 @@ class Staging:
         from tflaunch.agent.tasks.masks import other_masks
 
         if self._gpu_use is None:
-            self._gpu_use = GpuUse(self._holdings.gpus.mine)
+            self._gpu_use = GpuUse(self._holdings.driver, self._holdings.gpus.devices)
         for task, look in seen.items():
             if self._team.tasks[task].request.get("gpus"):
                 look["masks"] = other_masks(self._team.tasks[task].request, look["processes"])
@@ -267,8 +267,6 @@ class Staging:
 
     def reaped(self, pid: int) -> None:
         """A child process has ended, maybe one of these."""
-        if self._gpu_use is not None:
-            self._gpu_use.reaped(pid)
         if self._errand is not None and self._errand.reaped(pid) and not self._team.ending:
             self._go_on()
 
@@ -276,5 +274,3 @@ class Staging:
         """Have the processes with such work end; see `busy`."""
         if self._errand is not None:
             self._errand.stop()
-        if self._gpu_use is not None:
-            self._gpu_use.stop()

@@ -5,7 +5,7 @@ import os
 import time
 
 from tflaunch.agent import processes
-from tflaunch.agent.files.rundir import HostError, RunDirectory, explain
+from tflaunch.agent.files.rundir import HostError, RunDirectory, explain, must_answer
 from tflaunch.agent.tasks.logs import TaskLogs
 from tflaunch.protocol.light_stdlib import signal
 
@@ -82,6 +82,8 @@ class Task:
         """Start the shell, which runs the setup and then waits at the gate; raises HostError."""
         request = self.request
         cwd = self.cwd = os.path.expanduser(request["cwd"]) if request["cwd"] else self._work()
+        if request["cwd"]:
+            must_answer(cwd, "workdir:")
         if not os.path.isdir(cwd):
             raise HostError("%s: no such directory" % cwd, "make it on this host, or correct `workdir:`")
         marks = {}  # type: Dict[str, str]

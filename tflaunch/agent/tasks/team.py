@@ -5,7 +5,7 @@ import time
 
 from tflaunch.agent import facts, processes
 from tflaunch.agent.files.journal import note
-from tflaunch.agent.files.rundir import HostError
+from tflaunch.agent.files.rundir import HostError, must_answer
 from tflaunch.agent.tasks.task import Task
 from tflaunch.protocol import wire
 from tflaunch.protocol.machine import this_machine
@@ -89,6 +89,9 @@ class Team:
         `programs` names the files that the tasks' interpreters must be able to parse (`wire`, message `stage`).  With
         `asks_keras` the first task finds out whether its program gets Keras 3.
         """
+        for python in {request["argv"][0] for request in requests}:
+            if "/" in python:
+                must_answer(os.path.dirname(os.path.expanduser(python)), "python:")
         reads = {}  # type: Dict[str, str]
         if programs:
             from tflaunch.agent.tasks import syntax

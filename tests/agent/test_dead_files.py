@@ -1,0 +1,102 @@
+"""Directories on a file server that is away, and names of a service that is: the agent says so, and goes on."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support import ROOT
+from tests.support.agent_over_pipes import Channel, Host, environment, failure, marked, shell, swept, task
+from tests.support.dead_files import dead_files, missing
+from tests.support.hanging_names import hanging_names
+from tests.support.patience import until
+from tflaunch.agent import foreign, processes
+
+
+@pytest.fixture
+def dead(tmp_path: Path) -> Iterator[Path]:
+    """A directory on a file system that never answers."""
+    if why := missing():
+        pytest.skip(why)
+    place = tmp_path / "dead"
+    place.mkdir()
+    with dead_files(place):
+        yield place
+
+
+@pytest.mark.parametrize("verb", ["start", "visit"])
+def test_a_run_directory_that_does_not_answer(tmp_path: Path, dead: Path, verb: str) -> None:
+    channel = Channel(verb, "run-abcdef", "host1", dead / "runs", env=environment(tmp_path))
+    try:
+        assert failure(channel) == (
+            "`run_dir` does not answer there: nothing came for 5 s",
+            "is its file server up? `df` there hangs, too; or set `run_dir:` in the hostfile to a local disk",
+        )
+        until(lambda: channel.started_ended, "what was started to end")
+    finally:
+        channel.close()
+
+
+@pytest.mark.parametrize("what", ["workdir", "python"])
+def test_what_a_task_needs_does_not_answer(host: Host, dead: Path, what: str) -> None:
+    host.env["TFLAUNCH_FOREIGN_S"] = "1"
+    channel = host.start()
+    channel.ask("probe", lease=False, ports=None, count=1, answer="facts")
+    one = shell("exit 0", cwd=str(dead)) if what == "workdir" else task(f"{dead}/venv/bin/python")
+    channel.send("stage", tasks=[one], code=None, ports=[], gpus=[], door=False, attempt=0)
+    reason, hint = failure(channel)
+    assert (
+        reason == f"{dead if what == 'workdir' else dead / 'venv/bin'} does not answer: nothing came for 1 s"
+    )
+    assert f"set `{what}:` in the hostfile to another place" in hint
+    assert channel.ask("clock", sent=1.0, answer="clock")["sent"] == 1.0
+    assert swept(channel)["survivors"] == []
+    until(lambda: not marked(host.run), "the run's end")
+
+
+def test_a_check_of_disks_that_do_not_answer(host: Host, dead: Path, tmp_path: Path) -> None:
+    host.env["TFLAUNCH_FOREIGN_S"] = "1"
+    channel = host.start()
+    checked = channel.ask("check", directories=[str(dead), str(tmp_path)], answer="checked")
+    paths = [each["path"] for each in checked["disks"]]
+    assert str(tmp_path) in paths
+    assert str(dead) not in paths
+    assert swept(channel)["survivors"] == []
+
+
+def test_what_waits_for_ever_is_left_and_ends_with_its_wait(tmp_path: Path) -> None:
+    if why := missing():
+        pytest.skip(why)
+    place = tmp_path / "dead"
+    place.mkdir()
+
+    def asking() -> list[processes.Process]:
+        return [
+            each
+            for each in processes.every().values()
+            if each.name == foreign.ASKS_OTHERS and each.parent == mine
+        ]
+
+    mine = os.getpid()
+    with dead_files(place):
+        with pytest.raises(foreign.Late):
+            foreign.in_time(lambda: Path(place / "x").exists(), 0.3)
+        (left,) = until(asking, "the process that asks")
+        until(lambda: (now := processes.read(left.pid)) is not None and processes.left_behind(now), "state D")
+    until(lambda: not asking(), "its end")
+
+
+NAME = "from tflaunch.agent.foreign import user_name; print(user_name(0), user_name(%d), user_name(%d))"
+
+
+def test_a_name_service_that_does_not_answer(tmp_path: Path) -> None:
+    with hanging_names(tmp_path) as (inside, somebody):
+        script = NAME % (somebody.uid, somebody.uid)
+        argv = [*inside, sys.executable, "-c", script]
+        done = subprocess.run(argv, cwd=ROOT, check=True, capture_output=True, text=True)
+    assert done.stdout.split() == ["root", str(somebody.uid), str(somebody.uid)]

@@ -1,0 +1,174 @@
+"""What may never return, for a file server or name service is away: done by a child process with a time limit.
+
+A child that waits in the kernel for ever is left behind: it holds nothing of the agent's, and ends with its wait.
+"""
+
+import os
+import select
+import time
+
+from tflaunch.protocol import wire
+from tflaunch.protocol.light_stdlib import signal
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, Dict, Optional
+
+# By these names /proc shows processes that may wait for ever for something that is not tflaunch's.  The kernel takes 15
+# bytes.
+ASKS_NVML, ASKS_OTHERS = NAMES = ("tflaunch-nvml", "tflaunch-asks")
+LIMIT_S = float(os.environ.get("TFLAUNCH_FOREIGN_S") or 5.0)
+NAME_S = 2.0  # how long the name of a user may take
+_names = {}  # type: Dict[int, str]
+
+
+class Late(Exception):
+    """It has not returned in time."""
+
+
+def in_time(work: "Callable[[], Any]", limit_s: float = LIMIT_S) -> "Any":
+    """What `work` returns, as JSON has it, in a child process; raises Late, and OSError where there can be no child.
+
+    None where the work itself fails.
+    """
+    reading, writing = os.pipe()
+    try:
+        pid = os.fork()
+    except OSError:
+        os.close(reading)
+        os.close(writing)
+        raise
+    if pid == 0:
+        try:
+            alone(ASKS_OTHERS, writing)
+            data = wire.dumps(work()).encode("ascii")
+            while data:
+                data = data[os.write(writing, data) :]
+        finally:
+            os._exit(0)
+    os.close(writing)
+    try:
+        answer = _read_until(reading, time.monotonic() + limit_s)
+    finally:
+        os.close(reading)
+    if answer is None:
+        os.kill(pid, signal.SIGKILL)  # nobody has waited for it yet: the pid is its own
+    _wait_for(pid)
+    if answer is None:
+        raise Late
+    try:
+        return wire.loads(answer.decode("ascii"))
+    except ValueError:
+        return None
+
+
+def alone(name: str, kept: int) -> None:
+    """In a child that may stay for ever: hold nothing of the parent's but that descriptor, and have that name."""
+    signal.set_wakeup_fd(-1)
+    for number in (signal.SIGTERM, signal.SIGCHLD, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_DFL)
+    os.setsid()
+    close_all_but(kept)
+    null = os.open(os.devnull, os.O_RDWR)
+    for standard in (0, 1, 2):
+        os.dup2(null, standard)
+    os.chdir("/")
+    try:
+        with open("/proc/self/comm", "w") as file:
+            file.write(name)
+    except OSError:
+        pass  # a sandbox: it keeps the name of its Python
+
+
+def close_all_but(kept: int = -1) -> None:
+    """Close all descriptors except the standard streams and `kept`: the child must hold none of its parent's open."""
+    for name in os.listdir("/proc/self/fd"):
+        if int(name) > 2 and int(name) != kept:
+            try:
+                os.close(int(name))
+            except OSError:
+                pass
+
+
+def _read_until(descriptor: int, deadline: float) -> "Optional[bytes]":
+    """All that comes from that pipe; None if it is still open at the deadline."""
+    poll, data = select.poll(), b""
+    poll.register(descriptor, select.POLLIN)
+    while poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
+        piece = os.read(descriptor, 65536)
+        if not piece:
+            return data
+        data += piece
+    return None
+
+
+def _wait_for(pid: int) -> None:
+    """Reap that child, if it ends at once; else the agent's loop does, or nobody."""
+    deadline = time.monotonic() + 0.1
+    try:
+        while os.waitpid(pid, os.WNOHANG) == (0, 0) and time.monotonic() < deadline:
+            time.sleep(0.001)
+    except ChildProcessError:
+        pass
+
+
+def answers(path: str) -> bool:
+    """Whether the file system of that path answers in time, whatever it says."""
+
+    def look() -> bool:
+        try:
+            os.statvfs(path)  # of a file server, not from a cache
+            os.stat(path)
+        except OSError:
+            pass
+        return True
+
+    try:
+        in_time(look)
+    except Late:
+        return False
+    except OSError:
+        pass  # no process more is allowed: whoever asks finds out by himself
+    return True
+
+
+def user_name(uid: int) -> str:
+    """The name of that user, or the uid where it has none, or the name service does not answer."""
+    if uid not in _names:
+        _names[uid] = _in_the_file(uid) or _by_the_service(uid) or str(uid)
+    return _names[uid]
+
+
+def _in_the_file(uid: int) -> str:
+    """Its name in /etc/passwd, which no name service keeps waiting."""
+    try:
+        with open("/etc/passwd", encoding="utf-8", errors="replace") as file:
+            for line in file:
+                name, _, number = (line.split(":") + [""] * 3)[:3]
+                if number == str(uid):
+                    return name
+    except OSError:
+        pass
+    return ""
+
+
+def _by_the_service(uid: int) -> str:
+    import pwd
+
+    try:
+        return in_time(lambda: pwd.getpwuid(uid).pw_name, NAME_S) or ""
+    except (Late, OSError):
+        return ""
+
+
+def of_process(pid: int, what: str) -> bytes:
+    """That file of a process that waits in the kernel: while it holds its memory's lock, the file is not to be read."""
+
+    def look() -> str:
+        with open("/proc/%d/%s" % (pid, what), "rb") as file:
+            return file.read().decode("latin-1")
+
+    try:
+        return (in_time(look, 1.0) or "").encode("latin-1")
+    except (Late, OSError):
+        return b""
