@@ -3,7 +3,7 @@
 import os
 import zlib
 
-from tflaunch.agent import facts
+from tflaunch.agent import facts, strays
 from tflaunch.agent.files.journal import note
 from tflaunch.agent.files.rundir import CODE, Unaged
 from tflaunch.agent.gpus import leases, limit
@@ -53,6 +53,8 @@ class Holdings:
         self._range = tuple(wanted) if wanted else None
         self._ports.hold(message["count"], self._range, seed)
         self._to_lease = message["lease"]
+        for each in strays.end_all(self._directory.parent):
+            note("%(run)s was left without agent and guard on %(host)s: ended %(killed)s" % each)
         self._send_facts(viewer)
 
     def module(self, viewer: "Viewer", message: "Message") -> None:
@@ -87,6 +89,7 @@ class Holdings:
             probed,
             self._place,
             lease=self._lease,
+            strays=strays.leases(self._directory.parent),
             run=self._directory.run,
         )
         self._devices = {

@@ -21,6 +21,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import List
 
+    from tflaunch.agent.guard import Signs
+
 LEAVING_S = 3.0  # how long to wait until an earlier agent of the same run, now planned again, has left
 
 
@@ -72,12 +74,12 @@ def _start(directory: RunDirectory, channel_in: int, channel_out: int, early: by
     directory.create()
     ours, theirs = socket.socketpair()
 
-    def agent() -> None:
+    def agent(signs: "Signs") -> None:
         from tflaunch.agent.daemon import Daemon
 
         ours.close()
         gc.enable()
-        daemon = Daemon(directory, Channel(channel_in, channel_out, theirs), early)
+        daemon = Daemon(directory, Channel(channel_in, channel_out, theirs), early, signs)
         begun.append(daemon)
         daemon.run()
 

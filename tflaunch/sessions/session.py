@@ -44,6 +44,10 @@ class Ended(NamedTuple):
     session: int = 0  # 0: it could not be opened
 
 
+class Silent(ConnectError):
+    """Nothing has come from an agent in time; it may still come."""
+
+
 class Damaged(ConnectError):
     """The code that a host keeps is damaged; to ship it again repairs it."""
 
@@ -168,18 +172,16 @@ class Session:
             return self._writer is None
 
     @property
-    def silent(self) -> ConnectError:
+    def silent(self) -> Silent:
         """The error for an agent that does not answer in time."""
         if self._sent_agent and not self._up:
             kib = len(payload.agent()) // 1024
-            return ConnectError(f"the agent ({kib} KiB) did not arrive in time", LARGE_PACKETS)
+            return Silent(f"the agent ({kib} KiB) did not arrive in time", LARGE_PACKETS)
         if not self._decoder.awaiting_magic:
-            return ConnectError(
-                "the agent is up but did not answer in time", "is the host overloaded? try again"
-            )
+            return Silent("the agent is up but did not answer in time", "is the host overloaded? try again")
         if self._echoed(""):
-            return ConnectError(_SWALLOWED, _NOT_INTERACTIVE)
-        return ConnectError(
+            return Silent(_SWALLOWED, _NOT_INTERACTIVE)
+        return Silent(
             "nothing came of the agent: a start-up file of the login shell does not end, or has read what was sent to "
             "the agent" + _quoted(self._decoder.noise),
             _NOT_INTERACTIVE,
