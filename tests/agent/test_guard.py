@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
+import struct
+import termios
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.agent_over_pipes import Channel, Host, marked, running, task
+from tests.support.agent_over_pipes import Channel, Host, descriptors, marked, running, task
 from tests.support.patience import until
 from tflaunch.agent import processes
-
-LEASE_S = 1.0
 
 
 def agents(host: Host) -> dict[str, Any]:
@@ -27,6 +28,16 @@ def switches(pid: int) -> int:
     """How often that process has waited for something."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("voluntary_ctxt_switches"))
+
+
+def unread(guard: int) -> int:
+    """How many bytes from its agent that guard has still to read."""
+    [number] = [number for number, path in descriptors(guard).items() if path.startswith("pipe:")]
+    pipe = os.open(f"/proc/{guard}/fd/{number}", os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        return int(struct.unpack("i", fcntl.ioctl(pipe, termios.FIONREAD, b"\0" * 4))[0])
+    finally:
+        os.close(pipe)
 
 
 def kill_both(host: Host) -> None:
@@ -48,18 +59,19 @@ def listed(host: Host, **wishes: Any) -> tuple[dict[str, Any], list[dict[str, An
     return of_run, said["ended"]
 
 
-def hung(host: Host) -> Channel:
+def hung(host: Host, lease_s: float) -> Channel:
     """A run whose agent hangs while its task runs."""
     channel = host.start()
     running(channel, task("sleep", "600"))
-    channel.send("renew", lease_s=LEASE_S)
-    until(lambda: agents(host)["lease_s"] == LEASE_S, "the agent to know its lease")
+    channel.send("renew", lease_s=lease_s)
+    channel.ask("clock", sent=0.0, answer="clock")  # by then it has told its guard of the lease
     os.kill(agents(host)["pid"], signal.SIGSTOP)
+    until(lambda: not unread(agents(host)["guard"]), "the guard to have heard that")
     return channel
 
 
 def test_an_agent_that_hangs_is_ended_with_its_tasks_when_the_lease_is_over(host: Host) -> None:
-    hung(host)
+    hung(host, 1.0)
     until(lambda: not marked(host.run), "the end of the task")
     about = agents(host)
     until(lambda: not processes.alive(about["guard"], about["guard_start"]), "the guard's end")
@@ -72,14 +84,15 @@ def test_an_agent_that_hangs_is_ended_with_its_tasks_when_the_lease_is_over(host
 
 def test_time_in_which_the_guard_was_stopped_too_does_not_count(host: Host) -> None:
     """As where a container is paused: both go on, and all is well."""
-    channel = hung(host)
+    lease_s = 4.0
+    channel = hung(host, lease_s)
     about = agents(host)
     os.kill(about["guard"], signal.SIGSTOP)
     before = switches(about["guard"])
-    channel.send("renew", lease_s=LEASE_S)  # the launcher was not stopped
-    time.sleep(3 * LEASE_S)
+    channel.send("renew", lease_s=lease_s)  # the launcher was not stopped
+    time.sleep(1.5 * lease_s)
     os.kill(about["guard"], signal.SIGCONT)
-    until(lambda: switches(about["guard"]) > before, "the guard to look")
+    until(lambda: switches(about["guard"]) > before + 1, "the guard to look")
     os.kill(about["pid"], signal.SIGCONT)
     assert channel.ask("clock", sent=1.0, answer="clock")["sent"] == 1.0
     assert marked(host.run)

@@ -46,10 +46,8 @@ def test_no_descriptor_strays(host: Host) -> None:
     assert descriptors(pids["worker/0"]) == {0: "/dev/null", 1: log, 2: log}
     own = str(host.directory / "agent.log")
     of_guard = descriptors(agent["guard"])
-    [signs] = [
-        number for number, path in of_guard.items() if path.startswith("pipe:")
-    ]  # of life, from the agent
-    del of_guard[signs]
+    [beats] = [number for number, path in of_guard.items() if path.startswith("pipe:")]  # those of the agent
+    del of_guard[beats]
     assert of_guard == {0: "/dev/null", 1: own, 2: own}
     # Each of them is milliseconds of CPU on every host of every run.
     loaded = Path(f"/proc/{agent['pid']}/maps").read_text()

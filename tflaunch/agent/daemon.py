@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from typing import Optional
 
     from tflaunch.agent.aside import Aside
-    from tflaunch.agent.guard import Signs
+    from tflaunch.agent.guard import Beats
     from tflaunch.agent.net.channel import Channel
 
 LOG_POLL_S = 0.05  # how often to look at the logs where inotify does not work
@@ -35,10 +35,10 @@ FAREWELL_S = 5.0  # how long the last messages may take to be sent
 class Daemon:
     """One agent, from its first viewer to the end of its run on this host."""
 
-    def __init__(self, directory: RunDirectory, first: "Channel", early: bytes, signs: "Signs") -> None:
+    def __init__(self, directory: RunDirectory, first: "Channel", early: bytes, beats: "Beats") -> None:
         """`first` is the launcher's channel; `early` holds the bytes that were already read from it."""
         self._directory = directory
-        self._signs = signs
+        self._beats = beats
         self._known = os.path.exists(
             os.path.join(directory.path, NAME)
         )  # the run has had an agent here before
@@ -97,7 +97,7 @@ class Daemon:
             for key, _ in self._selector.select(self._timeout()):
                 key.data()
             self._reap()
-            self._signs.give(time.monotonic(), self._team.lease_s)
+            self._beats.beat(time.monotonic(), self._team.lease_s)
             self._tick(time.monotonic())
             self._viewers.pump(self._journal, self._team.logs())
             if self._leave_at is not None and (

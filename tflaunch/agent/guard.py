@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from typing import Callable, List, Optional
 
 FIRST_LEASE_S = 60.0  # until the first launcher says how long the lease of the run is
-SIGN_S = 5.0  # how often an agent gives a sign of life, at least; more often where the lease is short
+BEAT_S = 5.0  # how often an agent gives a sign of life, at least; more often where the lease is short
 GUARD = "guard.json"
 _LEASE = struct.Struct("=d")
 
 
-class Signs:
-    """The agent's end of the pipe to its guard: each sign tells how long the guard may wait for the next one.
+class Beats:
+    """The agent's end of the pipe to its guard: each beat tells how long the guard may wait for the next one.
 
     A pipe needs no disk, and no clock that both must agree on.
     """
@@ -35,15 +35,15 @@ class Signs:
         self._lease_s = 0.0
         os.set_blocking(pipe, False)
 
-    def give(self, now: float, lease_s: float) -> None:
-        """Give a sign if one is due, or if the lease has changed; call it in every turn of the agent's loop."""
+    def beat(self, now: float, lease_s: float) -> None:
+        """Give a sign of life if one is due, or if the lease has changed; call it in every turn of the agent's loop."""
         if now < self._due_at and lease_s == self._lease_s:
             return
-        self._due_at, self._lease_s = now + min(SIGN_S, lease_s / 4), lease_s
+        self._due_at, self._lease_s = now + min(BEAT_S, lease_s / 4), lease_s
         try:
             os.write(self._pipe, _LEASE.pack(lease_s))
         except OSError:
-            pass  # the guard was stopped, and the pipe is full of signs; or it is dead
+            pass  # the guard was stopped, and the pipe is full of beats; or it is dead
 
 
 def leftovers(directory: RunDirectory, root: int, keep: "List[int]") -> "List[processes.Process]":
@@ -56,7 +56,7 @@ def leftovers(directory: RunDirectory, root: int, keep: "List[int]") -> "List[pr
 
 
 def under_guard(
-    directory: RunDirectory, agent: "Callable[[Signs], None]", failed: "Callable[[OSError], None]"
+    directory: RunDirectory, agent: "Callable[[Beats], None]", failed: "Callable[[OSError], None]"
 ) -> None:
     """Fork a guard in a session of its own and, below it, a process that runs `agent`; returns at once.
 
@@ -78,7 +78,7 @@ def under_guard(
         agent_pid = os.fork()
         if agent_pid == 0:
             os.close(heard)
-            _run(lambda: agent(Signs(told)), failed)
+            _run(lambda: agent(Beats(told)), failed)
         close_all_but(heard)
         _sweep_behind(agent_pid, heard, directory)
     except BaseException as error:
@@ -143,12 +143,12 @@ def _watch(agent_pid: int, heard: int) -> "tuple[Optional[int], float]":
     """
     lease_s, silent_s = FIRST_LEASE_S, 0.0
     looked = time.monotonic()
-    signs = select.poll()
-    signs.register(heard, select.POLLIN)
+    beats = select.poll()
+    beats.register(heard, select.POLLIN)
     closed = False  # the agent ends just now
     while True:
-        pause_s = 0.02 if closed else min(SIGN_S, lease_s / 4)
-        signs.poll(pause_s * 1000)
+        pause_s = 0.02 if closed else min(BEAT_S, lease_s / 4)
+        beats.poll(pause_s * 1000)
         ended, status = _reap(agent_pid)
         if ended:
             return status, silent_s
@@ -158,7 +158,7 @@ def _watch(agent_pid: int, heard: int) -> "tuple[Optional[int], float]":
             said = os.read(heard, 512 * _LEASE.size)
             if not said:
                 closed = True
-                signs.unregister(heard)
+                beats.unregister(heard)
             elif len(said) >= _LEASE.size:
                 lease_s, silent_s = _LEASE.unpack(said[-_LEASE.size :])[0], 0.0
         if silent_s > lease_s:

@@ -150,21 +150,20 @@ class Follower(Linked):
         """
         self._events = events
         links = self._begin()
-        over_at = 0.0
+        over_at = alone_at = 0.0
         while True:
             item = self.turn()
-            now = time.monotonic()
             left = self._hosts.keys() - self._seen.over.keys()
-            # Only hosts out of reach are left, and they may never come back.
-            if (
-                left
-                and left <= links.down.keys()
-                and all(links.away_s(host, now) > self._patience_s for host in left)
-            ):
-                for host in left:
-                    why = links.down[host]
-                    self._do_without(host, f"not heard of for {duration(links.away_s(host, now))} ({why})")
-                    links.forget(host)
+            if left and left <= links.down.keys():
+                # Only hosts out of reach are left, and they may never come back.
+                alone_at = alone_at or self.awake_s
+                told = self._outcome_is_known(links.up) or self.awake_s > alone_at + OUTCOME_S
+                away_s = {host: links.away_s(host, time.monotonic()) for host in left}
+                if told and min(away_s.values()) > self._patience_s:
+                    for host in left:
+                        why = f"not heard of for {duration(away_s[host])} ({links.down[host]})"
+                        links.forget(host)
+                        self._do_without(host, why)
             elif not left and self._feed.end(self._may_come):
                 over_at = over_at or self.awake_s + OUTCOME_S
                 late = item is None and self.awake_s > over_at  # take messages that are already here first

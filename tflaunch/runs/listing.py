@@ -67,12 +67,15 @@ def listing(
             runs[info.run_id] = RunState(info.run_id, silent, started=info.started, command=info.command)
     newest_first = sorted(runs.values(), key=lambda run: (-(run.started or 0.0), run.run_id))
     others = {run for said in replies.values() for run in said["others"]} - runs.keys()
-    tidied = (
-        f"{host}: ended what {each['run']} had left, whose agent and guard were killed: {', '.join(each['killed'])}"
-        for host, said in sorted(replies.items())
+    # Two hosts of one machine that share a directory may both have ended them.
+    tidied = {
+        f"{each['host']}: ended what {each['run']} had left, whose agent and guard were killed: "
+        f"{', '.join(each['killed'])}"
+        for said in replies.values()
         for each in said.fields.get("ended", ())
-    )
-    return Listing(tuple(newest_first), len(others), failures, tuple(tidied))
+        if is_run_id(str(each["run"]))
+    }
+    return Listing(tuple(newest_first), len(others), failures, tuple(sorted(tidied)))
 
 
 def _rank(entry: Mapping[str, Any]) -> tuple[bool, bool, int]:
