@@ -53,7 +53,7 @@ class Holdings:
         self._range = tuple(wanted) if wanted else None
         self._ports.hold(message["count"], self._range, seed)
         self._to_lease = message["lease"]
-        for each in strays.end_all(self._directory.parent):
+        for each in strays.end_all(self._directory.parent, engines=False):
             note("%(run)s was left without agent and guard on %(host)s: ended %(killed)s" % each)
         self._send_facts(viewer)
 

@@ -8,6 +8,7 @@ namespace, and a directory that a new agent of the run has taken over is left al
 """
 
 import os
+import time
 
 from tflaunch.agent import processes
 from tflaunch.agent.files.rundir import RunDirectory, all_runs
@@ -18,6 +19,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, List, Optional, Tuple
 
+CONTAINERS = "container.json"  # of a run whose tasks are in containers, see tflaunch.agent.tasks.container
 LIMIT_S = 3.0  # how long one who has come for something else takes to end them
 
 
@@ -34,14 +36,18 @@ def of_run(run: str, hosts: "Optional[List[str]]" = None) -> "List[processes.Pro
     return list(found.values())
 
 
-def end_all(parent: str, but: str = "") -> "List[Dict[str, Any]]":
-    """End the strays of all runs in `parent` except `but`; returns `run`, `host`, `killed` for each that had some."""
+def end_all(parent: str, but: str = "", engines: bool = True) -> "List[Dict[str, Any]]":
+    """End the strays of all runs in `parent` except `but`; returns `run`, `host`, `killed` for each that had some.
+
+    Without `engines`, containers are left to the next one who comes: an engine may take long to remove them.
+    """
     ended = []  # type: List[Dict[str, Any]]
     for directory, agent in _dead(parent):
         if directory.run == but:
             continue
         sweep = processes.Sweep(lambda: _left(directory, agent), LIMIT_S)  # noqa: B023 - it is run at once
-        sweep.run()
+        while not sweep.step():
+            time.sleep(0.02)  # not `run`, which reaps: an agent must see the ends of its own children
         if sweep.killed:
             ended.append({"run": directory.run, "host": directory.host, "killed": sweep.killed})
         if directory.read("agent.json") != agent:
@@ -51,7 +57,12 @@ def end_all(parent: str, but: str = "") -> "List[Dict[str, Any]]":
                 left = "%d process%s" % (len(sweep.killed), "es" if len(sweep.killed) > 1 else "")
                 why = "its agent and guard were killed; %s that they left had to be ended later" % left
                 directory.write(GUARD, {"swept": False, "why": why})
-            if not sweep.survivors:
+            left_over = bool(sweep.survivors)
+            if os.path.exists(os.path.join(directory.path, CONTAINERS)):
+                from tflaunch.agent.tasks import container
+
+                left_over |= not engines or bool(container.remove(directory))
+            if not left_over:
                 directory.remove_socket()
         except OSError:
             pass  # a full disk: the next one who comes finds nothing to end

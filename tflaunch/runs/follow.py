@@ -165,7 +165,7 @@ class Follower(Linked):
                         links.forget(host)
                         self._do_without(host, why)
             elif not left and self._feed.end(self._may_come):
-                over_at = over_at or self.awake_s + OUTCOME_S
+                over_at = over_at or self.awake_s + (0.0 if self._decider_is_gone else OUTCOME_S)
                 late = item is None and self.awake_s > over_at  # take messages that are already here first
                 if self._outcome_is_known(links.up) or not links.up or late:
                     break
@@ -216,6 +216,12 @@ class Follower(Linked):
         """The host whose agent decides for a detached run, as `Starter.entrust` chooses it."""
         chosen = min(self._places, key=deciding, default=None)
         return self._places[chosen] if chosen is not None else ""
+
+    @property
+    def _decider_is_gone(self) -> bool:
+        """Whether nobody is left who could say how a detached run has ended."""
+        gone = {self._there[host] for host in self._seen.gone}
+        return self.run.detached and self._decider in gone
 
     def _owns(self, host: str, tasks: Iterable[str]) -> bool:
         """Whether the plan lets that host have those tasks; any host may have trials, and any task after a new plan."""
