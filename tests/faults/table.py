@@ -14,7 +14,7 @@ from pathlib import Path
 from tests.support import ROOT
 
 DOCUMENT = ROOT / "docs" / "reliability.md"
-MODULES = ("processes", "hosts", "links", "reconnect", "end", "detached", "restarts", "schedules")
+MODULES = ("processes", "hosts", "links", "reconnect", "end", "detached", "agents", "restarts", "schedules")
 BEGIN, END = "<!-- table: written by scripts/faults -->\n", "<!-- end of table -->\n"
 TIMES = {"noticed": "noticed", "back": "back", "ended": "run over", "gone": "all gone"}
 HEAD = (

@@ -278,7 +278,7 @@ def test_without_the_host_that_decides_the_others_end_by_themselves(
     launcher.wait_until_nothing_is_left()  # the lease is 6 s
     done = launcher.run("attach", run).ran(76)
     assert "is lost" in done.err
-    assert "no launcher has renewed the lease for " in done.sentences
+    assert "no coordinator has renewed the lease for " in done.sentences
 
 
 def test_what_lives_on_without_anybody_who_looks_after_it_is_told_with_the_next_step(

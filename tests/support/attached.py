@@ -7,8 +7,9 @@ from typing import Any
 from tests.support.pipes import Opener, Pipe
 from tflaunch.hosts import Host, Hostfile
 from tflaunch.protocol import wire
-from tflaunch.runs.follow import Follower, Wanted
+from tflaunch.runs.follow import Follower
 from tflaunch.runs.states import RunState, Share, TaskState
+from tflaunch.runs.wanted import Wanted
 from tflaunch.sessions.group import Connected, Sessions
 
 EXIT = {"attempt": 0, "signal": None, "signal_name": "", "seconds": 1.0, "stopped": False}

@@ -2,7 +2,8 @@
 
     loader      runs first: finds the other modules in the host's store, or asks the launcher for them
     main        serves the channel, as the agent of a new run or as a visit
-    guard       the agent's parent: sweeps what is left, whatever ended the agent
+    guard       the agent's parent: sweeps what is left, whatever ended the agent; ends one that hangs
+    strays      what is left where agent and guard were both killed: whoever comes next ends it
     daemon      the agent of a run: one loop, from its first viewer to the end of the run on this host
     viewer      those who are attached: launcher, other viewers, the coordinator
     requests    one handler for each type of message, in the class of its subject:

@@ -7,7 +7,8 @@ import time
 from tflaunch.agent import facts
 from tflaunch.agent.files import journal
 from tflaunch.agent.files.outputs import Outputs
-from tflaunch.agent.net.channel import write_all
+from tflaunch.agent.guard import GUARD
+from tflaunch.agent.net.channel import SILENCE_S, write_all
 from tflaunch.agent.tasks.logs import TaskLogs
 from tflaunch.agent.viewer import Viewer
 from tflaunch.protocol import messages, wire
@@ -61,7 +62,7 @@ class Archive:
         sound = filter(messages.is_event, events.events)  # the file may be damaged, or another version's
         events.events = [dict(event, n=number) for number, event in enumerate(sound, 1)]
         if not events.has("swept"):
-            reason = about.get("lost") or self._why_gone()
+            reason = about.get("lost") or self._directory.read(GUARD).get("why") or self._why_gone()
             events.events.append({"type": "gone", "n": len(events.events) + 1, "reason": reason})
         staged = self._directory.read("plan.json").get("tasks") or []
         logs = [TaskLogs(self._directory, task["id"]).find() for task in staged]
@@ -73,6 +74,7 @@ class Archive:
             directory=self._directory.path,
             alive=False,
         )
+        heard = time.monotonic()
         while True:
             while pending:
                 message = messages.check(pending.pop(0), messages.TO_AGENT)
@@ -101,8 +103,11 @@ class Archive:
             if self._viewer.behind and self._viewer.credit > 0:
                 continue
             if not select.select([self._in], [], [], BEAT_S)[0]:
+                if time.monotonic() - heard > SILENCE_S:
+                    return  # the connection has died without a word
                 self._viewer.send("beat")
                 continue
+            heard = time.monotonic()
             data = os.read(self._in, 65536)
             if not data:
                 return

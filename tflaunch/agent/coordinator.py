@@ -198,6 +198,8 @@ class Coordinator:
         """
         host = self._directory.host
         own = self._peers.get(host)
+        if host in self._drive.state.lost:
+            return True  # its agent hangs, and starts no other coordinator
         # Not once the run is over: the next coordinator must see the event that ended the run, to report the outcome.
         if self._changed and self._drive.state.phase != "over":
             if own is None or not own.attached:

@@ -10,7 +10,7 @@ import time
 from tflaunch.agent import processes
 from tflaunch.agent.files.journal import NAME, Journal, note
 from tflaunch.agent.files.rundir import RunDirectory
-from tflaunch.agent.guard import leftovers, removed
+from tflaunch.agent.guard import FIRST_LEASE_S, leftovers, removed
 from tflaunch.agent.requests import Requests
 from tflaunch.agent.tasks.log_notice import Notice
 from tflaunch.agent.tasks.task import DUMP_S
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from typing import Optional
 
     from tflaunch.agent.aside import Aside
+    from tflaunch.agent.guard import Beats
     from tflaunch.agent.net.channel import Channel
 
-FIRST_LEASE_S = 60.0
 LOG_POLL_S = 0.05  # how often to look at the logs where inotify does not work
 FAREWELL_S = 5.0  # how long the last messages may take to be sent
 
@@ -35,15 +35,15 @@ FAREWELL_S = 5.0  # how long the last messages may take to be sent
 class Daemon:
     """One agent, from its first viewer to the end of its run on this host."""
 
-    def __init__(self, directory: RunDirectory, first: "Channel", early: bytes) -> None:
+    def __init__(self, directory: RunDirectory, first: "Channel", early: bytes, beats: "Beats") -> None:
         """`first` is the launcher's channel; `early` holds the bytes that were already read from it."""
         self._directory = directory
+        self._beats = beats
         self._known = os.path.exists(
             os.path.join(directory.path, NAME)
         )  # the run has had an agent here before
         self._journal = Journal(directory)
         self._selector = Selector()
-        self._lease_s = FIRST_LEASE_S
         self._lease_end = time.monotonic() + FIRST_LEASE_S
         self._end_by = 0.0
         self._sweep = None  # type: Optional[processes.Sweep]
@@ -97,6 +97,7 @@ class Daemon:
             for key, _ in self._selector.select(self._timeout()):
                 key.data()
             self._reap()
+            self._beats.beat(time.monotonic(), self._team.lease_s)
             self._tick(time.monotonic())
             self._viewers.pump(self._journal, self._team.logs())
             if self._leave_at is not None and (
@@ -129,8 +130,9 @@ class Daemon:
         if self._term and not self._team.ending:
             self._expire("the agent was told to end (SIGTERM)")
         if now >= self._lease_end and not self._team.ending:
+            who = "coordinator" if self._requests.detached.begun else "launcher"
             self._expire(
-                "no launcher has renewed the lease for %g s: its agent ended the tasks" % self._lease_s
+                "no %s has renewed the lease for %g s: its agent ended the tasks" % (who, self._team.lease_s)
             )
         self._team.tick(now)
         if self._team.ending and not self._over:
@@ -158,9 +160,12 @@ class Daemon:
 
     def _renew(self, viewer: Viewer, message: wire.Message) -> None:
         viewer.drives = True
-        self._lease_s = message["lease_s"]
-        self._requests.holdings.take_lease(self._lease_s)
-        self._lease_end = time.monotonic() + self._lease_s
+        lease_s = message["lease_s"]
+        self._lease_end = time.monotonic() + lease_s
+        self._requests.holdings.take_lease(lease_s)
+        if lease_s != self._team.lease_s:
+            self._team.lease_s = lease_s
+            self._team.record(over=self._over)
 
     def _end(self, viewer: Viewer, message: wire.Message) -> None:
         launcher = viewer.drives or viewer.launches

@@ -5,6 +5,7 @@ import signal
 import sys
 import time
 
+from tflaunch.agent import processes
 from tflaunch.agent.files.rundir import HostError, RunDirectory
 from tflaunch.agent.foreign import close_all_but
 from tflaunch.agent.net.peers import Door, PeerError
@@ -114,6 +115,7 @@ class Entrusted:
             self._start(self._plan)
 
     def _start(self, plan: "Dict[str, Any]") -> None:
+        agent = os.getpid()
         try:
             pid = os.fork()
         except OSError as error:  # the tasks have filled the process table
@@ -128,6 +130,7 @@ class Entrusted:
             for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGCHLD):
                 signal.signal(each, signal.SIG_DFL)
             close_all_but()  # the agent's leases and ports must end with the agent
+            processes.end_with_parent(agent)  # nobody else would find it once agent and guard were killed
             from tflaunch.agent.coordinator import Coordinator
 
             Coordinator(self._directory, plan, self._memory).run()

@@ -15,7 +15,7 @@ from tflaunch.protocol.machine import first_line
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Dict, List, Optional, Tuple
+    from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
 # From rtnetlink(7), by which the kernel lists addresses.
 NLM_F_REQUEST, NLM_F_DUMP, NLMSG_ERROR, NLMSG_DONE = 0x1, 0x300, 2, 3
@@ -36,6 +36,7 @@ def collect(
     place: Place,
     *,
     lease: "Callable[[str, str], Optional[Dict[str, Any]]]" = leases.holder,
+    strays: "Mapping[str, Dict[str, Any]]",
     run: str = "",
 ) -> "Dict[str, Any]":
     """All fields of `facts`.
@@ -43,8 +44,8 @@ def collect(
     `ports` are the ports that the agent holds; `directory` is on the disk that holds the runs; `asked` is what NVML has
     just said (gpu_probe.assembled), None where it was not asked; `place` is the run's place in the queue.
     `lease(uuid, file)`, with the kernel's file for a device, says who holds it; `Leases.take` also takes the device if
-    it is free.  `run` is the run that asks.  A device that is promised to a run further ahead in the queue is only
-    looked at, never taken.
+    it is free.  `strays` says which devices dead runs still use (tflaunch.agent.strays).  `run` is the run that asks.
+    A device that is promised to a run further ahead in the queue is only looked at, never taken.
     """
     probed = gpu_probe.assembled({}, {}, {}) if asked is None else asked
     queue = place.ahead()
@@ -54,7 +55,9 @@ def collect(
             device["promised"] = tickets.promise(uuid, queue)
             try:
                 file = probed["locks"].get(uuid, "")
-                device["lease"] = (leases.holder if device["promised"] else lease)(uuid, file)
+                device["lease"] = strays.get(uuid) or (leases.holder if device["promised"] else lease)(
+                    uuid, file
+                )
             except HostError as error:
                 device["lease_error"] = error.reason
     named = interface_addresses()

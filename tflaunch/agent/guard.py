@@ -1,6 +1,13 @@
-"""The agent's parent: it waits until the agent ends, by kill -9 or otherwise, and sweeps what the agent leaves."""
+"""The agent's parent: it waits until the agent ends, by kill -9 or otherwise, and sweeps what the agent leaves.
+
+An agent may also hang: stopped, or waiting for a disk or a driver that never answers.  So it gives its guard signs of
+life through a pipe; one that gives none for the lease of the run is ended together with its tasks.
+"""
 
 import os
+import select
+import struct
+import time
 
 from tflaunch.agent import processes
 from tflaunch.agent.files.rundir import RunDirectory
@@ -9,7 +16,35 @@ from tflaunch.protocol.light_stdlib import signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Callable, List
+    from typing import Callable, List, Optional
+
+FIRST_LEASE_S = 60.0  # until the first launcher says how long the lease of the run is
+BEAT_S = 5.0  # how often an agent gives a sign of life, at least; more often where the lease is short
+GUARD = "guard.json"
+_LEASE = struct.Struct("=d")
+
+
+class Beats:
+    """The agent's end of the pipe to its guard: each beat tells how long the guard may wait for the next one.
+
+    A pipe needs no disk, and no clock that both must agree on.
+    """
+
+    def __init__(self, pipe: int) -> None:
+        self._pipe = pipe
+        self._due_at = 0.0
+        self._lease_s = 0.0
+        os.set_blocking(pipe, False)
+
+    def beat(self, now: float, lease_s: float) -> None:
+        """Give a sign of life if one is due, or if the lease has changed; call it in every turn of the agent's loop."""
+        if now < self._due_at and lease_s == self._lease_s:
+            return
+        self._due_at, self._lease_s = now + min(BEAT_S, lease_s / 4), lease_s
+        try:
+            os.write(self._pipe, _LEASE.pack(lease_s))
+        except OSError:
+            pass  # the guard was stopped, and the pipe is full of beats; or it is dead
 
 
 def leftovers(directory: RunDirectory, root: int, keep: "List[int]") -> "List[processes.Process]":
@@ -22,12 +57,12 @@ def leftovers(directory: RunDirectory, root: int, keep: "List[int]") -> "List[pr
 
 
 def under_guard(
-    directory: RunDirectory, agent: "Callable[[], None]", failed: "Callable[[OSError], None]"
+    directory: RunDirectory, agent: "Callable[[Beats], None]", failed: "Callable[[OSError], None]"
 ) -> None:
     """Fork a guard in a session of its own and, below it, a process that runs `agent`; returns at once.
 
-    When a system error ends the agent, or keeps it from starting, the process that met the error calls `failed`
-    with it.
+    The agent must give the signs of life that it gets.  When a system error ends the agent, or keeps it from starting,
+    the process that met the error calls `failed` with it.
     """
     try:
         guard = os.fork()
@@ -40,11 +75,13 @@ def under_guard(
     try:
         _leave_session(os.path.join(directory.path, "agent.log"))
         processes.become_subreaper()
+        heard, told = os.pipe()
         agent_pid = os.fork()
         if agent_pid == 0:
-            _run(agent, failed)
-        close_all_but()
-        _sweep_behind(agent_pid, directory)
+            os.close(heard)
+            _run(lambda: agent(Beats(told)), failed)
+        close_all_but(heard)
+        _sweep_behind(agent_pid, heard, directory)
     except BaseException as error:
         if isinstance(error, OSError) and not agent_pid:
             failed(error)
@@ -81,22 +118,60 @@ def _run(agent: "Callable[[], None]", failed: "Callable[[OSError], None]") -> No
     os._exit(0)
 
 
-def _sweep_behind(agent_pid: int, directory: RunDirectory) -> None:
-    """Wait for the agent's end; kill what it left."""
-    while True:
-        ended, status = os.waitpid(-1, 0)
-        if ended == agent_pid:
-            break
+def _sweep_behind(agent_pid: int, heard: int, directory: RunDirectory) -> None:
+    """Wait until the agent ends or its signs of life stay away; kill what it left, or the agent, too."""
+    status, silent_s = _watch(agent_pid, heard)
     sweep = processes.Sweep(lambda: leftovers(directory, os.getpid(), [os.getpid()]), limit_s=30.0)
-    if status or _has_children():  # otherwise the agent itself has swept
+    if status != 0 or _has_children():  # otherwise the agent itself has swept
         sweep.run()
     if removed():
         return
     from tflaunch.agent.tasks import container
 
     left = container.remove(directory)
-    directory.write("guard.json", {"swept": not (sweep.survivors or left)})
-    directory.remove_socket()
+    why = "its agent gave no sign of life for %.0f s: its guard ended it and its tasks" % silent_s
+    known = {"swept": not (sweep.survivors or left), "why": why if status is None else ""}
+    try:
+        directory.write(GUARD, known)
+    finally:
+        directory.remove_socket()  # or visits would go on to wait for an answer
+
+
+def _watch(agent_pid: int, heard: int) -> "tuple[Optional[int], float]":
+    """(wait status of the agent, or None where it lives and hangs; seconds since its last sign of life).
+
+    Only time counts in which this process has run: where all of the host was stopped or slept, the agent was, too.
+    """
+    lease_s, silent_s = FIRST_LEASE_S, 0.0
+    looked = time.monotonic()
+    beats = select.poll()
+    beats.register(heard, select.POLLIN)
+    closed = False  # the agent ends just now
+    while True:
+        pause_s = 0.02 if closed else min(BEAT_S, lease_s / 4)
+        beats.poll(pause_s * 1000)
+        ended, status = _reap(agent_pid)
+        if ended:
+            return status, silent_s
+        now = time.monotonic()
+        silent_s, looked = silent_s + min(now - looked, 2 * pause_s), now
+        while select.select([] if closed else [heard], [], [], 0)[0]:
+            said = os.read(heard, 512 * _LEASE.size)
+            if not said:
+                closed = True
+                beats.unregister(heard)
+            elif len(said) >= _LEASE.size:
+                lease_s, silent_s = _LEASE.unpack(said[-_LEASE.size :])[0], 0.0
+        if silent_s > lease_s:
+            return None, silent_s
+
+
+def _reap(agent_pid: int) -> "tuple[bool, int]":
+    """Whether the agent has ended, and its wait status; all other children that have ended are reaped, too."""
+    while True:
+        pid, status = os.waitpid(-1, os.WNOHANG)
+        if pid in (0, agent_pid):
+            return pid == agent_pid, status
 
 
 def removed() -> bool:

@@ -4,7 +4,7 @@ import os
 import time
 import zlib
 
-from tflaunch.agent import facts
+from tflaunch.agent import facts, strays
 from tflaunch.agent.files.journal import note
 from tflaunch.agent.files.rundir import CODE
 from tflaunch.agent.files.unaged import Unaged
@@ -63,6 +63,8 @@ class Holdings:
         self._wanted = message["count"]
         self._ports.hold(self._wanted, self._range, seed)
         self._to_lease = message["lease"]
+        for each in strays.end_all(self._directory.parent, engines=False):
+            note("%(run)s was left without agent and guard on %(host)s: ended %(killed)s" % each)
         fields = message.fields
         self._question = fields.get("ask_gpus", True), fields.get("within_s", LOOK_S)
         self._ask(viewer)
@@ -116,6 +118,7 @@ class Holdings:
             probed,
             self._place,
             lease=self._lease,
+            strays=strays.leases(self._directory.parent),
             run=self._directory.run,
         )
         locks = probed["locks"] if probed is not None else {}

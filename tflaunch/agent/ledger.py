@@ -12,6 +12,7 @@ from tflaunch.agent import facts, processes
 from tflaunch.agent.files.journal import NAME as EVENTS
 from tflaunch.agent.files.journal import read as read_journal
 from tflaunch.agent.files.rundir import HOLDS, RunDirectory, all_runs
+from tflaunch.agent.guard import FIRST_LEASE_S, GUARD
 from tflaunch.protocol import messages, wire
 from tflaunch.protocol.fields import a_number, a_text, misfit
 from tflaunch.protocol.machine import this_machine
@@ -194,6 +195,7 @@ class _Share:
             "strays": [processes.describe(each.process) for each in strays],
             "holds": None,
             "stopped_by": "",
+            "why": "",
         }
         try:
             more = {
@@ -206,11 +208,20 @@ class _Share:
                 "tasks": self._tasks(plan, events, tail_bytes),
                 "holds": self._holds() if tail_bytes else None,  # for `status`
                 "stopped_by": next((each["by"] for each in events if each.get("by")), ""),
+                "why": self._why(events),
+                "lease_s": agent.get("lease_s", FIRST_LEASE_S),
             }
         except (AttributeError, KeyError, TypeError, ValueError):
             return least  # the files are damaged, or another version's
         whole = dict(least, **more)
         return whole if messages.fits("runs", "runs", whole) else least
+
+    def _why(self, events: "List[Dict[str, Any]]") -> str:
+        """Why its part ended otherwise than in order; "" where it did, or lives."""
+        if self.state == "alive":
+            return ""
+        expired = [each["reason"] for each in events if each["type"] == "expired" and not each["asked"]]
+        return str(self._directory.read(GUARD).get("why", "")) or (expired[-1] if expired else "")
 
     def _holds(self) -> "Optional[Dict[str, Any]]":
         """What the watchdog says of the run now; None where it has said nothing, or the run is not alive."""

@@ -20,6 +20,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import List
 
+    from tflaunch.agent.guard import Beats
+
 LEAVING_S = 3.0  # how long to wait until an earlier agent of the same run, now planned again, has left
 
 
@@ -69,12 +71,12 @@ def _start(directory: RunDirectory, channel_in: int, channel_out: int, early: by
     directory.create()
     ours, theirs = socket.socketpair()
 
-    def agent() -> None:
+    def agent(beats: "Beats") -> None:
         from tflaunch.agent.daemon import Daemon
 
         ours.close()
         gc.enable()
-        daemon = Daemon(directory, Channel(channel_in, channel_out, theirs), early)
+        daemon = Daemon(directory, Channel(channel_in, channel_out, theirs), early, beats)
         begun.append(daemon)
         daemon.run()
 

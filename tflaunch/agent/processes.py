@@ -32,6 +32,7 @@ TASK_MARK = "TFLAUNCH_TASK"
 ATTEMPT = "TFLAUNCH_ATTEMPT"  # not a mark: how often the task has been restarted, for its program
 MARKS = (RUN_MARK, HOST_MARK, TASK_MARK, ATTEMPT)
 
+PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 PF_KTHREAD = 0x00200000
 _READ = 65536
@@ -148,11 +149,16 @@ def booted() -> float:
 
 def serves(words: "List[bytes]") -> str:
     """The run that a process with this command line serves, as agent, guard or holder of a channel; "" for none."""
+    return serves_on(words)[0]
+
+
+def serves_on(words: "List[bytes]") -> "tuple[str, str]":
+    """(that run, the host for which the process serves it); ("", "") for none."""
     # tflaunch.sessions.payload.boot_line: name, size of the loader, verb, run, host.  A host's name may look like a
     # run's, so the place counts.
     at = words.index(b"tflaunch-agent") if b"tflaunch-agent" in words else len(words)
-    verb, run = (*words[at + 2 : at + 4], b"", b"")[:2]
-    return os.fsdecode(run) if verb == b"start" else ""
+    verb, run, host = (*words[at + 2 : at + 5], b"", b"", b"")[:3]
+    return (os.fsdecode(run), os.fsdecode(host)) if verb == b"start" else ("", "")
 
 
 def marked(
@@ -174,6 +180,13 @@ def marked(
         if wanted[0] in text and set(wanted).issubset(text.split(b"\0")) and mine(process.pid):
             found.append(process)
     return found
+
+
+def end_with_parent(parent: int) -> None:
+    """Have the kernel kill this process once its parent, which must be `parent`, has ended, even by kill -9."""
+    libc("prctl", PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:  # it has ended already
+        os._exit(1)
 
 
 def become_subreaper() -> None:

@@ -5,7 +5,7 @@ import time
 
 from tflaunch.agent.files.journal import note
 from tflaunch.agent.files.rundir import HostError, explain
-from tflaunch.agent.net.channel import PASSED, Caller, Channel
+from tflaunch.agent.net.channel import PASSED, SILENCE_S, Caller, Channel
 from tflaunch.agent.tasks import logs
 from tflaunch.protocol import wire
 from tflaunch.protocol.selector import EVENT_READ, EVENT_WRITE
@@ -45,7 +45,8 @@ class Viewer:
         self.events_sent = None  # type: Optional[int]  # how many; None: the viewer wants none
         self.credit = 0  # how many log bytes it can still take
         self.behind = False  # there is more log than was sent
-        self.sent_at = time.monotonic()
+        self.sent_at = self.heard_at = time.monotonic()
+        self.beats = False  # it gives signs of life, as older ones do not
         self.awaits_room = False  # the connection takes no more for now
         self._follows = None  # type: Optional[Dict[str, List[int]]]  # task -> attempt, offset
         self._cuts = {}  # type: Dict[str, tuple[int, int]]  # task -> attempt, offset of the last reported truncation
@@ -242,6 +243,7 @@ class Viewers:
 
     def take(self, viewer: Viewer, data: bytes) -> None:
         """Handle the messages in what the viewer has sent."""
+        viewer.heard_at = time.monotonic()
         try:
             for message in viewer.decoder.feed(data):
                 if message.type == PASSED and isinstance(viewer.connection, Caller):
@@ -300,9 +302,11 @@ class Viewers:
         return any(viewer.out for viewer in self.all)
 
     def beat(self, now: float) -> None:
-        """Send a sign of life to every viewer to which nothing was sent for BEAT_S."""
-        for viewer in self.all:
-            if now - viewer.sent_at >= BEAT_S and not viewer.out:
+        """Send a sign of life to every viewer to which nothing was sent for BEAT_S; let go of those that are silent."""
+        for viewer in list(self.all):
+            if viewer.beats and now - viewer.heard_at > SILENCE_S:
+                self.detach(viewer)  # its connection has died without a word
+            elif now - viewer.sent_at >= BEAT_S and not viewer.out:
                 viewer.send("beat")
 
     def pump(self, journal: "Journal", all_logs: "Mapping[str, TaskLogs]") -> None:

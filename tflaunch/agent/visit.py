@@ -9,24 +9,26 @@ import os
 import select
 import time
 
-from tflaunch.agent import facts, ledger, processes
+from tflaunch.agent import facts, ledger, processes, strays
 from tflaunch.agent.files.rundir import NOWHERE, HostError, RunDirectory, all_runs, is_there
 from tflaunch.agent.gpus.driver import LOOK_S, Driver
 from tflaunch.agent.gpus.tickets import Place
-from tflaunch.agent.net.channel import pass_on, write_all
+from tflaunch.agent.guard import GUARD
+from tflaunch.agent.net.channel import SILENCE_S, pass_on, write_all
 from tflaunch.agent.tasks import container
 from tflaunch.protocol import messages, wire
 from tflaunch.protocol.light_stdlib import socket
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, List, Tuple
+    from typing import Any, Dict, List, Optional, Tuple
 
     from tflaunch.agent.gpus.driver import Answer
 
 MARGIN_S = 25.0  # how long an agent may take, beyond the grace, to kill, sweep and look at its GPUs
 AGENT_S = 5.0  # how long an agent may take to leave ...
 GUARD_S = 15.0  # ... and its guard to sweep behind it, before the visit kills them
+HANGS_S = 10.0  # an agent of which nothing has come for so long hangs: one that lives says so every 2.5 s
 BEAT_S = 3.0
 
 
@@ -42,10 +44,13 @@ class Visit:
         self._probe = {}  # type: Dict[str, Any]  # the last message of that type
 
     def run(self, early: bytes) -> None:
-        """Returns when the channel ends; the bytes `early` have been read from it already."""
+        """Returns when the channel ends, or nothing has come by it for SILENCE_S.
+
+        The bytes `early` have been read from it already.
+        """
         decoder = wire.Decoder()
         self._send("hello", run="", host="", pid=os.getpid(), directory=self._named)
-        data = early or os.read(self._in, 65536)
+        data = early or self._read()
         while data:
             came = decoder.feed(data)
             for number, message in enumerate(came, 1):
@@ -62,6 +67,7 @@ class Visit:
                     elif message.type == "measure":
                         from tflaunch.agent.files import garbage
 
+                        self._tidy(message)
                         self._send("usage", **dict(garbage.usage(self._parent), directory=self._named))
                     elif message.type == "clean":
                         from tflaunch.agent.files import garbage
@@ -89,13 +95,21 @@ class Visit:
                     self._send("failed", reason=error.reason, hint=error.hint)
                 except (OSError, wire.WireError) as error:
                     self._send("failed", reason=str(error), hint="")
-            data = os.read(self._in, 65536)
+            data = self._read()
+
+    def _read(self) -> bytes:
+        """What comes next by the channel; b"" at its end, or where it has died without a word, as a cut link does."""
+        channel = select.poll()
+        channel.register(self._in, select.POLLIN)
+        return os.read(self._in, 65536) if channel.poll(SILENCE_S * 1000) else b""
 
     def _attach(self, message: wire.Message, decoder: wire.Decoder, more: "List[wire.Message]") -> None:
         """Show a run: pass the channel to its agent, or show what a dead agent left; `more` came after the request."""
         directory = self._place(message["run"], message["host"])
         connection = directory.connect()
-        if connection is not None:
+        if connection is not None and directory.read(GUARD).get("why"):
+            connection.close()  # of an agent that hangs so that not even its guard could kill it
+        elif connection is not None:
             spoken = directory.read("agent.json").get("wire", wire.PROTOCOL)
             if spoken != wire.PROTOCOL:
                 connection.close()
@@ -126,7 +140,8 @@ class Visit:
     def _send_facts(self) -> None:
         asked = self._probe
         probed = self._look(asked) if asked.get("ask_gpus", True) else None
-        self._send("facts", **facts.collect([], self._named, probed, Place()))
+        found = strays.leases(self._parent)
+        self._send("facts", **facts.collect([], self._named, probed, Place(), strays=found))
 
     def _look(self, asked: "Dict[str, Any]") -> "Dict[str, Any]":
         """What NVML says; this process ends with the channel, also while a sick driver says nothing."""
@@ -145,11 +160,18 @@ class Visit:
 
     def _runs(self, message: wire.Message) -> "Dict[str, Any]":
         asked = message.fields
-        return ledger.runs(
+        ended = self._tidy(message)
+        found = ledger.runs(
             self._parent, asked.get("all", False), asked.get("run", ""), asked.get("tail_bytes", 0)
         )
+        return dict(found, ended=ended)
+
+    def _tidy(self, message: wire.Message) -> "List[Dict[str, Any]]":
+        """End the strays of all runs, if the command does more than look."""
+        return strays.end_all(self._parent) if message.fields.get("tidy") else []
 
     def _finish(self, run: str, grace_s: float, by: str) -> "Dict[str, Any]":
+        strays.end_all(self._parent, but=run)
         mine = [RunDirectory(self._parent, run, host) for each, host in all_runs(self._parent) if each == run]
         killed = []  # type: List[str]
         gpus = []  # type: List[Dict[str, Any]]
@@ -161,18 +183,24 @@ class Visit:
             except OSError:
                 pass  # the agent is just leaving; the sweep by mark finds what is left
         deadline = time.monotonic() + grace_s + MARGIN_S
+        hangs = False
         for connection in agents:
             swept = self._await_swept(connection, deadline)
-            killed += swept.get("killed", [])
-            gpus += swept.get("gpus", [])
-        survivors = self._await_guards(records)
+            hangs |= swept is None
+            killed += (swept or {}).get("killed", [])
+            gpus += (swept or {}).get("gpus", [])
+        survivors = self._await_guards(records, 0.0 if hangs else AGENT_S)
 
-        sweep = processes.Sweep(lambda: strays(run, agents=not mine))
+        # The run's agents, too: all that were to end in order have ended.
+        hosts = [directory.host for directory in mine] or None
+        sweep = processes.Sweep(lambda: strays.of_run(run, hosts))
         sweep.run()
         killed += sweep.killed
         survivors += [processes.describe(process) for process in sweep.survivors]
         for directory in mine:
             survivors += container.remove(directory)
+            if not survivors:
+                strays.forget(directory)
         return {
             "known": bool(mine or agents or killed),
             "found": bool(agents or killed),
@@ -183,9 +211,11 @@ class Visit:
             "gpus": gpus,
         }
 
-    def _await_swept(self, connection: socket.socket, deadline: float) -> "Dict[str, Any]":
+    def _await_swept(self, connection: socket.socket, deadline: float) -> "Optional[Dict[str, Any]]":
+        """What the agent says once it has swept, {} where it ends before; None where it hangs."""
         decoder = wire.Decoder()
-        while time.monotonic() < deadline:
+        heard = time.monotonic()
+        while time.monotonic() < min(deadline, heard + HANGS_S):
             connection.settimeout(BEAT_S)
             try:
                 data = connection.recv(65536)
@@ -193,9 +223,11 @@ class Visit:
                 self._send("beat")
                 continue
             except OSError:
-                break
+                data = b""
+            heard = time.monotonic()
             if not data:
-                break  # the agent has ended; the sweep by mark finds what is left
+                connection.close()
+                return {}  # the agent has ended; the sweep by mark finds what is left
             for message in decoder.feed(data):
                 if message.type == "swept":
                     try:
@@ -205,15 +237,17 @@ class Visit:
                     connection.close()
                     return message.fields
         connection.close()
-        return {}
+        return None
 
-    def _await_guards(self, records: "List[Dict[str, Any]]") -> "List[str]":
+    def _await_guards(self, records: "List[Dict[str, Any]]", agents_s: float) -> "List[str]":
         """Wait until agents and guards end by themselves, and kill those that do not; returns what survives.
+
+        `agents_s`: how long the agents may take to leave.
 
         Agents first: a guard that is still alive then sweeps even processes that do not carry the mark.
         """
         survivors = []  # type: List[str]
-        for name, name_start, patience_s in (("pid", "start", AGENT_S), ("guard", "guard_start", GUARD_S)):
+        for name, name_start, patience_s in (("pid", "start", agents_s), ("guard", "guard_start", GUARD_S)):
             wanted = [(record.get(name, 0), record.get(name_start, 0)) for record in records]
 
             def left(wanted: "List[Tuple[int, int]]" = wanted) -> "List[processes.Process]":
@@ -231,21 +265,6 @@ class Visit:
         return survivors
 
 
-def strays(run: str, agents: bool) -> "List[processes.Process]":
-    """The processes that carry the mark of `run`; with `agents` also its agents and all below them.
-
-    Use `agents` for a run whose directory, which names the pids of its agents, is gone.
-    """
-    every = processes.every()
-    found = {process.pid: process for process in processes.marked(every.values(), run)}
-    for process in every.values() if agents else ():
-        if run and processes.serves(processes.command(process.pid)) == run and processes.mine(process.pid):
-            found[process.pid] = process
-            found.update((each.pid, each) for each in processes.descendants(process.pid, every))
-    found.pop(os.getpid(), None)
-    return [process for process in found.values() if not processes.left_behind(process)]
-
-
 def _unswept(directory: RunDirectory) -> bool:
     """Whether agent and guard were both killed, so that neither could sweep behind the tasks.
 
@@ -253,5 +272,5 @@ def _unswept(directory: RunDirectory) -> bool:
     machine there is no such process.
     """
     record = directory.read("agent.json")
-    ended = record.get("over", False) or directory.read("guard.json").get("swept", False)
+    ended = record.get("over", False) or directory.read(GUARD).get("swept", False)
     return bool(record.get("tasks")) and not ended and not ledger.restarted(directory)

@@ -30,6 +30,7 @@ class Watching:
 
     def credit(self, viewer: "Viewer", message: "Message") -> None:
         viewer.credit += message["bytes"]
+        viewer.beats |= not message["bytes"]
 
     def find(self, viewer: "Viewer", message: "Message") -> None:
         if viewer.private:  # only the user may read what the tasks have written

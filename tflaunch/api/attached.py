@@ -14,7 +14,8 @@ from tflaunch.api.known_runs import SILENT, ssh_options
 from tflaunch.api.known_runs import stop as stop_run
 from tflaunch.api.watched import Watched
 from tflaunch.protocol.errors import StopError, TflaunchError
-from tflaunch.runs.follow import Follower, Wanted
+from tflaunch.runs.follow import Follower
+from tflaunch.runs.wanted import Wanted
 from tflaunch.sessions.group import Stopped
 
 if TYPE_CHECKING:

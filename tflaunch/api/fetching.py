@@ -12,7 +12,7 @@ from tflaunch.api.known_runs import SILENT, signals_alone, ssh_options
 from tflaunch.api.requests.outputs import make_wish, parse_patterns
 from tflaunch.runs.fetch import Fetch
 from tflaunch.runs.fetch_result import Fetched
-from tflaunch.runs.follow import Wanted
+from tflaunch.runs.wanted import Wanted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

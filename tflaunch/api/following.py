@@ -21,9 +21,10 @@ if TYPE_CHECKING:
     from tflaunch.hosts import Hostfile
     from tflaunch.protocol.outcome import Outcome
     from tflaunch.remote import Connector
-    from tflaunch.runs.follow import Follower, Wanted
+    from tflaunch.runs.follow import Follower
     from tflaunch.runs.states import RunState
     from tflaunch.runs.visits import Visits
+    from tflaunch.runs.wanted import Wanted
 
 REPLAN_S = 120.0  # time for a launcher that has lost a host to look for tasks left there, and to plan again
 

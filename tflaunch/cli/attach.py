@@ -24,7 +24,8 @@ from tflaunch.protocol.job import TaskId
 
 if TYPE_CHECKING:
     from tflaunch.protocol.outcome import Outcome
-    from tflaunch.runs.follow import Follower, Wanted
+    from tflaunch.runs.follow import Follower
+    from tflaunch.runs.wanted import Wanted
 
 
 def attach(
@@ -203,6 +204,6 @@ def _pattern(text: str | None) -> re.Pattern[str] | None:
 
 
 def _wanted(tasks: tuple[TaskId, ...], lines: LogOptions) -> Wanted:
-    from tflaunch.runs.follow import Wanted
+    from tflaunch.runs.wanted import Wanted
 
     return Wanted(tasks, time.time() - lines.since if lines.since is not None else None, lines.tail)

@@ -102,7 +102,7 @@ def clean(
         with visiting(hostfile.hosts, ssh, patient, known_config=known_config) as visits:
             with visits.interrupts():
                 failures = visits.open(hostfile.hosts, ssh.connect_timeout)
-                usages, silent = visits.usage(MEASURE_S)
+                usages, silent = visits.usage(MEASURE_S, tidy=not which.dry_run)
             patient.settle()
             failures |= silent
             in_order = {host.name: usages[host.name] for host in hostfile.hosts if host.name in usages}

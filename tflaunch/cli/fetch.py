@@ -53,7 +53,7 @@ def fetch(
     .git are left out; so are names that begin with a dot, unless a pattern has the dot: '.cache/**'.
     """
     from tflaunch.runs.fetch import Fetch
-    from tflaunch.runs.follow import Wanted
+    from tflaunch.runs.wanted import Wanted
 
     with reporting("stopped; the same command continues where it stopped", json=output.json) as show:
         run, words = run_and_words(run, patterns or [])

@@ -72,10 +72,12 @@ def ps(
                 visits.interrupts(),
             ):
                 visits.open(hostfile.hosts, ssh.connect_timeout)
-                found = visits.runs(everything=everything, records=() if user else list_runs())
+                found = visits.runs(everything=everything, records=() if user else list_runs(), tidy=not user)
         finally:
             patient.settle()
         _print(found, show, json=json, quiet=quiet, hosts=len(hostfile.hosts))
+        for sentence in found.tidied:
+            show.reporter.note(sentence)
         if found.failures:
             if not json:
                 show.reporter.failures(ConnectErrors(found.failures, len(hostfile.hosts)))

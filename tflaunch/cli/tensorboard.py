@@ -40,9 +40,9 @@ def tensorboard(
     TensorBoard runs on the host of the run's chief, else of worker/0, with the tasks' Python.  The browser reaches it
     at a port of this machine, through the SSH connection; tflaunch connects again if that is lost.
     """
-    from tflaunch.runs.follow import Wanted
     from tflaunch.runs.tensorboard import show_tensorboard
     from tflaunch.runs.tunnel import Tunnel
+    from tflaunch.runs.wanted import Wanted
 
     run, words = run_and_words(run, [])
     logdir = words[0] if words else logdir

@@ -215,6 +215,7 @@ THINGS: Mapping[str, Thing] = {
             "empty while it is alive",
             "left_out": "host -> why the run goes without it",
             "holds": "what the watchdog says of it now: `age_s`, `sentences`, `blind` (what it cannot see); or null",
+            "lease_s": "how long its hosts go on without hearing of its launcher or coordinator, in seconds",
             "stopped_by": "who has asked for its end, if that is not its user",
             "moved": "a sentence, if the task that writes checkpoints is on another host than before",
         },
@@ -260,6 +261,7 @@ THINGS: Mapping[str, Thing] = {
             "strays": "processes of the run that live without an agent",
             "asked": "the host that answered: mostly the same",
             "restarted": "when the machine rebooted, which ended its part, in epoch seconds, or null",
+            "why": "what ended its part, if that was not the end of the run: its lease, its guard; else empty",
         },
     ),
     # of stacks

@@ -135,6 +135,13 @@ class Links:
         if first:
             self._transport.unreachable(host, reason)
 
+    def awaited(self, host: str, reason: str, now: float) -> None:
+        """The host was dialled, and has not answered yet: report that `reason`, and go on to wait for it."""
+        link = self._links.get(host)
+        if link is not None:
+            link.up, link.why, link.dialled_at = False, reason, now
+            self._transport.unreachable(host, reason)
+
     def heard(self, host: str, now: float) -> None:
         """A message of any type has come from that host."""
         if host in self._links:

@@ -1,5 +1,7 @@
 """This machine: its name and boot, its C library, how many files a process may open."""
 
+import os
+
 from tflaunch.protocol.light_stdlib import socket
 
 TYPE_CHECKING = False
@@ -32,6 +34,14 @@ def allow_many_descriptors() -> None:
 def this_machine() -> "List[str]":
     """[host name, boot id]; only where both are equal does a pid stand for the same process."""
     return [socket.gethostname(), first_line("/proc/sys/kernel/random/boot_id")]
+
+
+def pid_namespace() -> int:
+    """Which PID namespace this process is in: elsewhere, even on this machine, a pid stands for another process."""
+    try:
+        return os.stat("/proc/self/ns/pid").st_ino
+    except OSError:
+        return 0
 
 
 def first_line(path: str) -> str:

@@ -277,6 +277,8 @@ _share = {
     "strays": [a_text],
     "?holds": or_null({"age_s": a_time, "sentences": [a_text], "blind": [a_text]}),
     "?stopped_by": a_text,
+    "?why": a_text,
+    "?lease_s": a_time,
 }
 _kept = {
     "run": a_directory_name,
@@ -398,6 +400,7 @@ FROM_AGENT = dict(
         "clock": a_number,
         "runs": [_share],
         "others": [a_directory_name],
+        "?ended": [{"run": a_directory_name, "host": a_directory_name, "killed": [a_text]}],
     },
     usage={
         "machine": (a_word, a_word),
@@ -565,13 +568,14 @@ FROM_PEER["watch"] = dict(FROM_PEER["watch"], logs=nothing)
 TO_VISIT = {
     "attach": {"run": a_directory_name, "host": a_directory_name},
     "tensorboard": {"run": a_directory_name, "host": a_directory_name, "logdir": a_path},
-    "list": {"?all": a_flag, "?run": a_word, "?tail_bytes": a_whole_number},
-    "measure": {},
+    "list": {"?all": a_flag, "?run": a_word, "?tail_bytes": a_whole_number, "?tidy": a_flag},
+    "measure": {"?tidy": a_flag},
     "clean": {"runs": [a_directory_name], "code_older_s": or_null(a_time), "dry_run": a_flag},
     "finish": {"run": a_word, "grace_s": a_time, "?by": a_word},
     "probe": {"topology": a_flag, "?ask_gpus": a_flag, "?within_s": a_time},
     "module": {"name": the_only_module},
     "renew": {"lease_s": a_time},
+    "credit": {"bytes": a_whole_number},
     "bye": {},
 }  # type: Table
 

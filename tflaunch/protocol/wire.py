@@ -48,7 +48,8 @@ sends MAGIC, so that what a login shell prints can be told from the frames.
                                                            not in `logs` begins `tail` lines before the end of its log,
                                                            or at `since` (epoch seconds), else at the start.
                                                            A new watch replaces that of the same `client`
-    credit   {bytes}                                       the receiver has taken so many bytes of log: send more
+    credit   {bytes}                                       the receiver has taken so many bytes of log: send more; 0:
+                                                           it only lives
     renew    {lease_s}                                     the launcher lives; without this the agent ends the run
     stop     {tasks: [...] | null, grace_s}                TERM, and KILL after the grace; null: every task
     restart  {tasks: {task: attempt}}                      start them again as those attempts; a repetition does nothing

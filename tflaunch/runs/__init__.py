@@ -15,6 +15,7 @@ listing.py            puts together what several hosts say of their runs
 
 stacks.py             where the tasks of a run are just now
 detaching.py          asks the launcher of a run to hand it over to its hosts
+wanted.py             which part of the logs of a run a user wants to see
 follow.py             follows a run: its events and logs come from its hosts
 tensorboard.py        TensorBoard of a run, on one of its hosts
 tunnel.py             the port of this machine that leads there

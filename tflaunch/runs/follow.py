@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from tflaunch.hosts import Host, Hostfile
@@ -22,45 +22,21 @@ from tflaunch.protocol.messages import tasks_of
 from tflaunch.protocol.outcome import HostLost, Outcome, TaskExit, outcome_from
 from tflaunch.protocol.wire import Message
 from tflaunch.runs.states import RunState
+from tflaunch.runs.wanted import Wanted
 from tflaunch.sessions.group import Sessions
 from tflaunch.sessions.linked import Linked
 from tflaunch.sessions.log_feed import STALL_S, LogFeed
+from tflaunch.sessions.session import Silent
 from tflaunch.sessions.watcher import Watcher
 
-ANSWER_S = 30.0  # for an agent to accept the follower
-GONE_S = 60.0  # to wait for a host out of reach once all other hosts have ended their part
+ANSWER_S = 30.0  # for the first agent to accept the follower ...
+MORE_S = (
+    5.0  # ... and for the others: what has answered by then is shown, the rest is named and may come later
+)
+GONE_S = 60.0  # to wait, at most, for the last lines of a host out of reach, once it is known how the run has ended
 REST_S = 15.0  # to wait for a host out of reach while logs are printed
 NOTES = 200  # at most so many notes of one host are shown
-LINES_OF_ENDED = 30  # of all tasks together, where a run that is over is shown in brief
 OUTCOME_S = 10.0  # for the deciding agent to say how the run ended, once every host has ended its part
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """Which part of the logs to show: from `since` (epoch seconds), or the last `tail` lines of each task, or all.
-
-    brief: of a run that is over, only LINES_OF_ENDED lines, where neither `since` nor `tail` says how much.
-    """
-
-    tasks: tuple[TaskId, ...] = ()  # empty: all
-    since: float | None = None
-    tail: int | None = None
-    brief: bool = False
-
-    def shortens(self, run: RunState) -> bool:
-        """Whether only the end of that run's logs is shown."""
-        return self.brief and not run.alive and self.since is None and self.tail is None
-
-    def of(self, run: RunState) -> Wanted:
-        """The same wishes, where this run is shown: in brief, each of its tasks has an equal share of the lines."""
-        if not self.shortens(run):
-            return self
-        return replace(self, tail=-(-LINES_OF_ENDED // max(1, len(self.tasks or run.tasks))))
-
-    def fields(self) -> dict[str, Any]:
-        """These wishes, as fields of the message `watch`."""
-        tasks = [str(task) for task in self.tasks] or None
-        return {"tasks": tasks, "since": self.since, "tail": self.tail}
 
 
 @dataclass
@@ -112,6 +88,7 @@ class Follower(Linked):
         self._seen = _Seen()
         self._places = {TaskId.parse(task.task): task.host for task in run.tasks}
         self._at_first = frozenset(self._places.values())  # the hosts that have tasks
+        self._awaited: list[str] = []  # hosts whose agent had not answered when all others had
         self._events = False
         self._handed = False  # by its launcher, as the user of this command wanted it
         self.troubles: list[str] = []  # what the caller found on the hosts that are lost
@@ -145,11 +122,21 @@ class Follower(Linked):
         return self._seen.replanned
 
     def attach(self) -> dict[str, ConnectError]:
-        """Attach, through the visits, to the run's agents; returns the hosts that do not answer.  Raises Stopped."""
+        """Attach, through the visits, to the run's agents; returns the hosts that cannot be followed.  Raises Stopped.
+
+        An agent that hangs, or is slow, keeps nobody from seeing the others: it may answer later.
+        """
         names = list(self._hosts)
         for name in names:
             self._sessions.send([name], "attach", run=self.run.run_id, host=self._there[name])
-        _, failures = self._sessions.gather("hello", names, ANSWER_S)
+        replies, failures = self._sessions.gather("hello", names, MORE_S)
+        if not replies:
+            silent = [name for name, error in failures.items() if isinstance(error, Silent)]
+            replies, more = self._sessions.gather("hello", silent, ANSWER_S - MORE_S)
+            failures = {name: error for name, error in {**failures, **more}.items() if name not in replies}
+        if replies:
+            self._awaited = [name for name, error in failures.items() if isinstance(error, Silent)]
+        failures = {name: error for name, error in failures.items() if name not in self._awaited}
         for name in failures:
             del self._hosts[name]
             if name in self._sessions.by_host:
@@ -163,29 +150,46 @@ class Follower(Linked):
         """
         self._events = events
         links = self._begin()
-        over_at = 0.0
+        over_at = alone_at = 0.0
         while True:
             item = self.turn()
-            now = time.monotonic()
             left = self._hosts.keys() - self._seen.over.keys()
-            # Only lost hosts are left, and they may never come back.  If the lease of an agent has run out, there is
-            # no launcher or coordinator that could bring them back: do not wait.
-            patience_s = 0.0 if self._seen.expired else GONE_S
-            if (
-                left
-                and left <= links.down.keys()
-                and all(links.away_s(host, now) > patience_s for host in left)
-            ):
-                for host in left:
-                    why = links.down[host]
-                    self._end(host, f"not heard of for {duration(links.away_s(host, now))} ({why})")
-                    links.forget(host)
+            if left and left <= links.down.keys():
+                # Only hosts out of reach are left, and they may never come back.
+                alone_at = alone_at or self.awake_s
+                told = self._outcome_is_known(links.up) or self.awake_s > alone_at + OUTCOME_S
+                away_s = {host: links.away_s(host, time.monotonic()) for host in left}
+                if told and min(away_s.values()) > self._patience_s:
+                    for host in left:
+                        why = f"not heard of for {duration(away_s[host])} ({links.down[host]})"
+                        links.forget(host)
+                        self._do_without(host, why)
             elif not left and self._feed.end(self._may_come):
-                over_at = over_at or self.awake_s + OUTCOME_S
+                over_at = over_at or self.awake_s + (0.0 if self._decider_is_gone else OUTCOME_S)
                 late = item is None and self.awake_s > over_at  # take messages that are already here first
                 if self._outcome_is_known(links.up) or not links.up or late:
                     break
         return self._outcome()
+
+    @property
+    def _patience_s(self) -> float:
+        """How long to wait for hosts out of reach once all others have ended their part: by then they have, too."""
+        if self._seen.expired:
+            return 0.0  # no launcher or coordinator is there any more that could bring them back
+        return min(GONE_S, self.run.lease_s) if self._seen.outcomes else self.run.lease_s
+
+    def _do_without(self, host: str, why: str) -> None:
+        """Wait for that host no more; it is lost, unless those who know how the run ended have heard its end."""
+        there = self._there[host]
+        outcomes = self._seen.outcomes.values()
+        if self._events and outcomes and not any(there in each["unverified"] for each in outcomes):
+            self._seen.over[host] = why
+            self._watcher.warn(
+                f"{host} is out of reach of this machine ({why}); the run has ended there, too. Its last lines, once "
+                f"it is back: tflaunch logs {self.run.run_id}"
+            )
+        else:
+            self._end(host, why)
 
     def _outcome(self) -> Outcome | None:
         """How the run ended, as its hosts say; where they differ, the worst that any of them says."""
@@ -212,6 +216,12 @@ class Follower(Linked):
         """The host whose agent decides for a detached run, as `Starter.entrust` chooses it."""
         chosen = min(self._places, key=deciding, default=None)
         return self._places[chosen] if chosen is not None else ""
+
+    @property
+    def _decider_is_gone(self) -> bool:
+        """Whether nobody is left who could say how a detached run has ended."""
+        gone = {self._there[host] for host in self._seen.gone}
+        return self.run.detached and self._decider in gone
 
     def _owns(self, host: str, tasks: Iterable[str]) -> bool:
         """Whether the plan lets that host have those tasks; any host may have trials, and any task after a new plan."""
@@ -274,6 +284,8 @@ class Follower(Linked):
 
     def _begin(self) -> Links:
         self.link(self._hosts)
+        for host in self._awaited:
+            self.links.awaited(host, f"its agent has not answered within {MORE_S:g} s", time.monotonic())
         for host in self.links.up:
             self.watch(host, 0)
         return self.links

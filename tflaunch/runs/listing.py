@@ -19,7 +19,7 @@ from tflaunch.protocol.wire import Message
 from tflaunch.runs.hidden_values import without_values
 from tflaunch.runs.record_list import MAY_BE_ALIVE, RunInfo
 from tflaunch.runs.run_ids import is_run_id
-from tflaunch.runs.states import RunState, Share, TaskState
+from tflaunch.runs.states import LEASE_S, RunState, Share, TaskState
 
 # The states of a host's part, the most informative one first.
 _RANKS = ("alive", "strays", "ended", "lost", "elsewhere")
@@ -32,6 +32,7 @@ class Listing:
     runs: tuple[RunState, ...]
     others: int  # how many runs are not listed because they are not alive
     failures: Mapping[str, ConnectError]
+    tidied: tuple[str, ...] = ()  # a sentence for each host where strays of a run had to be ended
 
 
 def listing(
@@ -66,7 +67,15 @@ def listing(
             runs[info.run_id] = RunState(info.run_id, silent, started=info.started, command=info.command)
     newest_first = sorted(runs.values(), key=lambda run: (-(run.started or 0.0), run.run_id))
     others = {run for said in replies.values() for run in said["others"]} - runs.keys()
-    return Listing(tuple(newest_first), len(others), failures)
+    # Two hosts of one machine that share a directory may both have ended them.
+    tidied = {
+        f"{each['host']}: ended what {each['run']} had left, whose agent and guard were killed: "
+        f"{', '.join(each['killed'])}"
+        for said in replies.values()
+        for each in said.fields.get("ended", ())
+        if is_run_id(str(each["run"]))
+    }
+    return Listing(tuple(newest_first), len(others), failures, tuple(sorted(tidied)))
 
 
 def _rank(entry: Mapping[str, Any]) -> tuple[bool, bool, int]:
@@ -108,6 +117,7 @@ def _run(
             tuple(entry["strays"]),
             entry["asked"],
             entry["restarted"] + entry["offset"] if entry.get("restarted") else None,
+            str(entry.get("why", "")),
         )
         for entry in entries
     ]
@@ -138,6 +148,7 @@ def _run(
         left_out=about.get("left_out") or {},
         holds=_holds(entries),
         moved=str(about.get("moved") or ""),
+        lease_s=max((float(each.get("lease_s", LEASE_S)) for each in entries), default=LEASE_S),
         stopped_by=next((str(each["stopped_by"]) for each in entries if each.get("stopped_by")), ""),
     )
 

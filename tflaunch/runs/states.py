@@ -18,6 +18,7 @@ ALIVE = ("starting", "running")
 
 
 STRAYS_SHOWN = 4
+LEASE_S = 60.0  # of a run whose agents do not say how long theirs is
 
 
 def restarted_text(host: str, booted: float) -> str:
@@ -97,6 +98,7 @@ class Share:
     strays: tuple[str, ...] = ()
     asked: str = ""  # the host that answered; mostly `host`, but another hostfile may call it by another name
     restarted: float | None = None  # when the machine rebooted, which ended its part
+    why: str = ""  # what ended its part, if that was not the end of the run
 
 
 @dataclass(frozen=True)
@@ -118,6 +120,7 @@ class RunState:
         default_factory=dict
     )  # host -> why the plan goes without it
     holds: Mapping[str, Any] | None = None  # what the watchdog says of it now: age_s, sentences, blind
+    lease_s: float = LEASE_S
     stopped_by: str = ""  # who has asked for its end, if that is not its user
     moved: str = ""  # a sentence, if the task that writes checkpoints is on another host than before
 
@@ -141,6 +144,8 @@ class RunState:
             return "unknown" if shares - {"lost", "gone"} or not shares else "lost"
         if self.first_failure:
             return "failed"
+        if self.detached and any(share.why for share in self.shares):
+            return "lost"  # nobody was there any more to decide how it ends
         ended = [task for task in self.tasks if task.state == "exited"]
         return "stopped" if ended and all(task.stopped for task in ended) else "ended"
 
@@ -158,6 +163,8 @@ class RunState:
                 )
             elif share.restarted:
                 found.append(restarted_text(share.host, share.restarted))
+            elif share.why:
+                found.append(f"{share.host}: {share.why}")
         return found
 
     @property

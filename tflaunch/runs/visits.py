@@ -82,13 +82,15 @@ class Visits:
         only: str = "",
         tail_bytes: int = 0,
         records: Iterable[RunInfo] = (),
+        tidy: bool = False,
     ) -> Listing:
         """The runs of this user that are alive on these hosts; with `everything` all their runs.  Raises Stopped.
 
         `only`: those whose id begins so.  `tail_bytes`: how much of the log of each failed task to bring.
+        `tidy`: first end what runs have left whose agent and guard were killed.
         """
         names = list(self._sessions.by_host)
-        self._sessions.send(names, "list", all=everything, run=only, tail_bytes=tail_bytes)
+        self._sessions.send(names, "list", all=everything, run=only, tail_bytes=tail_bytes, tidy=tidy)
         replies, failures = self._sessions.gather("runs", names, LIST_S)
         return listing(replies, {**self._unreachable, **failures}, time.time(), records)
 
@@ -124,10 +126,15 @@ class Visits:
             for name, said in replies.items()
         }, failures
 
-    def usage(self, timeout_s: float) -> tuple[dict[str, wire.Message], dict[str, ConnectError]]:
-        """What each host keeps of all runs of this user, and the hosts that did not answer. Raises Stopped."""
+    def usage(
+        self, timeout_s: float, *, tidy: bool = False
+    ) -> tuple[dict[str, wire.Message], dict[str, ConnectError]]:
+        """What each host keeps of all runs of this user, and the hosts that did not answer. Raises Stopped.
+
+        `tidy`: as for `runs`.
+        """
         names = list(self._sessions.by_host)
-        self._sessions.send(names, "measure")
+        self._sessions.send(names, "measure", tidy=tidy)
         return self._sessions.gather("usage", names, timeout_s, "measuring")
 
     def clean(

@@ -280,7 +280,10 @@ class Sessions:
         return failures
 
     def next(self, deadline: float) -> Item | None:
-        """Wait for the next thing that happens; None at `deadline` (monotonic).  Leases are renewed meanwhile."""
+        """Wait for the next thing that happens; None at `deadline` (monotonic).
+
+        Meanwhile leases are renewed, and visits get signs of life.
+        """
         while True:
             now = self._wake()
             if now >= self._next_renewal:
@@ -332,6 +335,10 @@ class Sessions:
     def _renew(self, session: Session) -> None:
         if self._lease_s is not None:
             session.send("renew", lease_s=self._lease_s)
+        else:
+            session.send(
+                "credit", bytes=0
+            )  # only a sign of life, which visits and agents of every version take
 
     def _current(self, host: str, number: int) -> bool:
         """Whether wire `number` is the one in use, not one that was closed before."""

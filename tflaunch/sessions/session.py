@@ -50,6 +50,10 @@ class Ended(NamedTuple):
     session: int = 0  # 0: it could not be opened
 
 
+class Silent(ConnectError):
+    """Nothing has come from an agent in time; it may still come."""
+
+
 class Damaged(ConnectError):
     """The code that a host keeps is damaged; to ship it again repairs it."""
 
@@ -173,20 +177,20 @@ class Session:
                 self._writer = None
             return self._writer is None
 
-    def silent(self, seconds: float) -> ConnectError:
+    def silent(self, seconds: float) -> Silent:
         """The error for an agent that has not answered for so long."""
         if self._sent_agent and not self._up:
             kib = len(payload.agent()) // 1024
-            return ConnectError(f"the agent ({kib} KiB) did not arrive within {seconds:g} s", LARGE_PACKETS)
+            return Silent(f"the agent ({kib} KiB) did not arrive within {seconds:g} s", LARGE_PACKETS)
         if not self._decoder.awaiting_magic:
-            return ConnectError(
+            return Silent(
                 f"the agent is up but has not answered for {seconds:g} s",
                 "is the host overloaded, or does a disk or a driver hang there? leave it out, or give a longer "
                 "--connect-timeout",
             )
         if self._echoed(""):
-            return ConnectError(_SWALLOWED, _NOT_INTERACTIVE)
-        return ConnectError(
+            return Silent(_SWALLOWED, _NOT_INTERACTIVE)
+        return Silent(
             "nothing came of the agent: a start-up file of the login shell does not end, or has read what was sent to "
             "the agent" + _quoted(self._decoder.noise),
             _NOT_INTERACTIVE,

@@ -10,9 +10,10 @@ from typing import Protocol, cast
 from tflaunch.hosts import Hostfile
 from tflaunch.protocol.job import TRIAL, TaskId
 from tflaunch.protocol.outcome import TaskExit
-from tflaunch.runs.follow import Follower, Wanted
+from tflaunch.runs.follow import Follower
 from tflaunch.runs.states import RunState, TaskState
 from tflaunch.runs.visits import Visits
+from tflaunch.runs.wanted import Wanted
 from tflaunch.sessions.watcher import ProgressWatcher, Watcher
 from tflaunch.sweeps.results import Metric, Reading, Result, Results, result
 from tflaunch.sweeps.resume import is_done

@@ -67,3 +67,17 @@ def test_what_was_taken_is_known_also_of_hosts_that_are_done() -> None:
     other.resume(link.after)
     assert other.after == {"gpu01": 1, "gpu02": 2}
     assert not other.takes("gpu02", 2)
+
+
+def test_a_host_that_has_not_answered_yet_is_named_and_waited_for() -> None:
+    transport = Transport()
+    link = Links(["gpu01"], transport, 0.0)
+    link.awaited("gpu01", "no answer yet", 0.0)
+    assert (link.up, link.down) == ([], {"gpu01": "no answer yet"})
+    for second in range(int(links.ANSWER_S) + 1):
+        link.tick(float(second))
+    assert transport.did == ["no answer yet"], "it is not dialled once more"
+    link.tick(1.0 + links.ANSWER_S)
+    assert transport.did[1:] == ["hang up"]
+    link.attached("gpu01", 1.1 + links.ANSWER_S)
+    assert transport.did[2:] == ["watch 0", "back"]

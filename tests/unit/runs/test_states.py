@@ -72,6 +72,27 @@ def test_the_state_of_a_run(shares: list[str], tasks: list[dict[str, Any]], stat
     assert one(listing({"h": reply(*entries)}, {}, NOW)).state == state
 
 
+def test_a_detached_run_for_which_nobody_decided_its_end_is_lost_and_says_why() -> None:
+    stopped = worker(0, "exited", signal=15, stopped=True)
+    why = "no coordinator has renewed the lease for 8 s: its agent ended the tasks"
+    told = entry("run", "h1", "ended", tasks=[stopped], about={"detached": True}, why=why, lease_s=8.0)
+    run = one(listing({"h1": reply(told)}, {}, NOW))
+    assert (run.state, run.troubles, run.lease_s) == ("lost", [f"h1: {why}"], 8.0)
+    told["about"] = {}  # its launcher was killed, who has its own record
+    assert one(listing({"h1": reply(told)}, {}, NOW)).state == "stopped"
+
+
+def test_what_had_to_be_ended_is_said_once() -> None:
+    said = reply(entry("run", "h1"))
+    said.fields["ended"] = [
+        {"run": "trainer-abc123", "host": "h1", "killed": ["pid 7 python3 (S)"]},
+        {"run": "; rm -r", "host": "h1", "killed": ["pid 8 python3 (S)"]},
+    ]
+    assert listing({"h1": said, "h2": said}, {}, NOW).tidied == (
+        "h1: ended what trainer-abc123 had left, whose agent and guard were killed: pid 7 python3 (S)",
+    )
+
+
 def test_hosts_that_cannot_be_asked_and_hosts_that_nobody_asked() -> None:
     about = {
         "hosts": ["h1", "h2", "h3", "h4"],

@@ -310,6 +310,9 @@ class RunDirectory:
     def connect(self) -> "Optional[socket.socket]":
         """A connection to the agent, or None when none lives."""
         connection = socket.socket(socket.AF_UNIX)
+        connection.setblocking(
+            False
+        )  # where an agent hangs, and many wait for it already, this would never return
         try:
             directory = os.open(self.path, directories.DIRECTORY)
             try:
@@ -319,6 +322,7 @@ class RunDirectory:
         except OSError:
             connection.close()
             return None
+        connection.setblocking(True)
         return connection
 
     def remove(self) -> None:

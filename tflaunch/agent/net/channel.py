@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 PASSED = (
     "channel"  # the type of the message by which a visit passes the descriptors of its channel to an agent
 )
+# How long nothing may come by the channel of one who gives a sign of life every 5 s: then its connection has died, and
+# nobody has said so.
+SILENCE_S = 60.0
 _DESCRIPTORS = struct.Struct("2i")
 
 

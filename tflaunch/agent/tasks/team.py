@@ -6,9 +6,10 @@ import time
 from tflaunch.agent import facts, processes
 from tflaunch.agent.files.journal import note
 from tflaunch.agent.files.rundir import HostError, must_answer
+from tflaunch.agent.guard import FIRST_LEASE_S
 from tflaunch.agent.tasks.task import Task
 from tflaunch.protocol import wire
-from tflaunch.protocol.machine import this_machine
+from tflaunch.protocol.machine import pid_namespace, this_machine
 from tflaunch.protocol.selector import EVENT_READ
 
 TYPE_CHECKING = False
@@ -64,6 +65,7 @@ class Team:
         self.ran = []  # type: List[processes.Process]  # all programs that were released
         self._oom_kills = {}  # type: Dict[str, int]  # counters at the first release
         self.ending = False  # the run ends on this host
+        self.lease_s = FIRST_LEASE_S
         self._directory = directory
         self._journal = journal
         self._selector = selector
@@ -333,6 +335,8 @@ class Team:
                     "guard": os.getppid(),
                     "guard_start": guard.start if guard else 0,
                     "machine": this_machine(),
+                    "namespace": pid_namespace(),
+                    "lease_s": self.lease_s,
                     "user": os.environ.get("USER") or str(os.getuid()),
                     "started": os.stat(self._directory.logs).st_mtime,
                     "tasks": list(self.tasks),

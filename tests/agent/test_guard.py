@@ -1,0 +1,154 @@
+"""The guard of an agent that hangs, and what is left where both were killed: strays."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import signal
+import struct
+import termios
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.agent_over_pipes import Channel, Host, descriptors, marked, running, task
+from tests.support.patience import until
+from tflaunch.agent import processes
+
+
+def agents(host: Host) -> dict[str, Any]:
+    """What agent.json says."""
+    return dict(json.loads((host.directory / "agent.json").read_text()))
+
+
+def switches(pid: int) -> int:
+    """How often that process has waited for something."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("voluntary_ctxt_switches"))
+
+
+def unread(guard: int) -> int:
+    """How many bytes from its agent that guard has still to read."""
+    [number] = [number for number, path in descriptors(guard).items() if path.startswith("pipe:")]
+    pipe = os.open(f"/proc/{guard}/fd/{number}", os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        return int(struct.unpack("i", fcntl.ioctl(pipe, termios.FIONREAD, b"\0" * 4))[0])
+    finally:
+        os.close(pipe)
+
+
+def kill_both(host: Host) -> None:
+    """Kill agent and guard, neither of which can act between the two."""
+    about = agents(host)
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        for name in ("guard", "pid"):
+            os.kill(about[name], number)
+    until(lambda: not processes.alive(about["pid"], about["start"]), "the agent's end")
+    until(lambda: not processes.alive(about["guard"], about["guard_start"]), "the guard's end")
+
+
+def listed(host: Host, **wishes: Any) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """What a visit tells of the run, and whose strays it has ended."""
+    visit = host.open("visit", run="", host="")
+    visit.wait("hello")
+    said = visit.ask("list", all=True, answer="runs", **wishes)
+    [of_run] = [each for each in said["runs"] if each["run"] == host.run]
+    return of_run, said["ended"]
+
+
+def hung(host: Host, lease_s: float) -> Channel:
+    """A run whose agent hangs while its task runs."""
+    channel = host.start()
+    running(channel, task("sleep", "600"))
+    channel.send("renew", lease_s=lease_s)
+    channel.ask("clock", sent=0.0, answer="clock")  # by then it has told its guard of the lease
+    os.kill(agents(host)["pid"], signal.SIGSTOP)
+    until(lambda: not unread(agents(host)["guard"]), "the guard to have heard that")
+    return channel
+
+
+def test_an_agent_that_hangs_is_ended_with_its_tasks_when_the_lease_is_over(host: Host) -> None:
+    hung(host, 1.0)
+    until(lambda: not marked(host.run), "the end of the task")
+    about = agents(host)
+    until(lambda: not processes.alive(about["guard"], about["guard_start"]), "the guard's end")
+    assert not processes.alive(about["pid"], about["start"])
+    assert not (host.directory / "agent.sock").exists()
+    reason = host.attach(after=0, logs={}, client="").wait("gone")["reason"]
+    assert reason.startswith("its agent gave no sign of life for")
+    assert listed(host)[0]["why"] == reason
+
+
+def test_time_in_which_the_guard_was_stopped_too_does_not_count(host: Host) -> None:
+    """As where a container is paused: both go on, and all is well."""
+    lease_s = 4.0
+    channel = hung(host, lease_s)
+    about = agents(host)
+    os.kill(about["guard"], signal.SIGSTOP)
+    before = switches(about["guard"])
+    channel.send("renew", lease_s=lease_s)  # the launcher was not stopped
+    time.sleep(1.5 * lease_s)
+    os.kill(about["guard"], signal.SIGCONT)
+    until(lambda: switches(about["guard"]) > before + 1, "the guard to look")
+    os.kill(about["pid"], signal.SIGCONT)
+    assert channel.ask("clock", sent=1.0, answer="clock")["sent"] == 1.0
+    assert marked(host.run)
+
+
+def test_whoever_comes_next_ends_what_a_dead_agent_has_left(host: Host) -> None:
+    running(host.start(), task("sleep", "600"))
+    kill_both(host)
+    entry, ended = listed(host)  # which only looks
+    assert (entry["state"], ended) == ("strays", [])
+    entry, ended = listed(host, tidy=True)
+    assert entry["state"] == "lost"
+    [of_run] = ended
+    assert of_run["run"] == host.run
+    assert "sleep" in of_run["killed"][0]
+    assert "its agent and guard were killed" in entry["why"]
+    assert not marked(host.run)
+    assert listed(host, tidy=True)[1] == []
+
+
+def test_the_agent_of_another_run_ends_what_a_dead_agent_has_left(host: Host) -> None:
+    running(host.start(), task("sleep", "600"))
+    kill_both(host)
+    other = host.open("start", run=f"{host.run}-other")
+    other.wait("hello")
+    assert marked(host.run)
+    other.ask("probe", ports=None, count=1, lease=False, answer="facts")
+    assert not marked(host.run)
+    other.leave()
+
+
+@pytest.mark.parametrize("known", ["machine", "namespace", "start", "guard_start", "alive", "guard alive"])
+def test_nothing_is_ended_whose_agent_may_live(host: Host, known: str) -> None:
+    """In another boot or PID namespace these numbers mean other processes; and a new agent may be at its start."""
+    running(host.start(), task("sleep", "600"))
+    about = agents(host)
+    path = host.directory / "agent.json"
+    if known == "guard alive":
+        os.kill(about["pid"], signal.SIGSTOP)
+    if known not in ("alive", "guard alive"):
+        kill_both(host)
+        changed = {"machine": [about["machine"][0], "another boot"], "namespace": about["namespace"] + 1}
+        path.write_text(json.dumps({**about, known: changed.get(known, 0)}))
+    assert listed(host, tidy=True)[1] == []
+    assert marked(host.run)
+    if known == "guard alive":
+        os.kill(about["pid"], signal.SIGCONT)
+    else:
+        path.write_text(json.dumps(about))
+
+
+def test_an_agent_that_comes_back_to_its_directory_keeps_its_tasks(host: Host) -> None:
+    """Its marks are those of the strays; but it has written another agent.json before its first task."""
+    running(host.start(), task("sleep", "600"))
+    kill_both(host)
+    running(host.start(), task("sleep", "600"))  # the run is planned again
+    assert listed(host, tidy=True)[1] == []
+    assert agents(host)["tasks"] == ["worker/0"]
+    assert listed(host)[0]["state"] == "alive"

@@ -1,0 +1,143 @@
+"""What runs have left on this host whose agent and guard were both killed: processes that nobody looks after any more.
+
+Whoever comes to this host next ends them: the agent of another run of this user, or a visit for `ps`, `stop`, `clean`;
+commands that only look (`status`, `attach`, `gpus`) do not.  Until then the GPUs that they were given count as leased.
+
+Never a process of a run that lives: agent and guard are known by pid and start time, in the same boot and the same PID
+namespace, and a directory that a new agent of the run has taken over is left alone.
+"""
+
+import os
+import time
+
+from tflaunch.agent import processes
+from tflaunch.agent.files.rundir import RunDirectory, all_runs
+from tflaunch.agent.guard import GUARD
+from tflaunch.protocol.machine import pid_namespace, this_machine
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, List, Optional, Tuple
+
+CONTAINERS = "container.json"  # of a run whose tasks are in containers, see tflaunch.agent.tasks.container
+LIMIT_S = 3.0  # how long one who has come for something else takes to end them
+
+
+def of_run(run: str, hosts: "Optional[List[str]]" = None) -> "List[processes.Process]":
+    """The processes that carry the mark of `run`, and its agents for `hosts` (None: for all) with all below them."""
+    every = processes.every()
+    found = {process.pid: process for process in processes.marked(every.values(), run)}
+    for process in every.values():
+        served, host = processes.serves_on(processes.command(process.pid))
+        if run and served == run and (hosts is None or host in hosts) and processes.mine(process.pid):
+            found[process.pid] = process
+            found.update((each.pid, each) for each in processes.descendants(process.pid, every))
+    found.pop(os.getpid(), None)
+    return [process for process in found.values() if not processes.left_behind(process)]
+
+
+def end_all(parent: str, but: str = "", engines: bool = True) -> "List[Dict[str, Any]]":
+    """End the strays of all runs in `parent` except `but`; returns `run`, `host`, `killed` for each that had some.
+
+    Without `engines`, containers are left to the next one who comes: an engine may take long to remove them.
+    """
+    ended = []  # type: List[Dict[str, Any]]
+    for directory, agent in _dead(parent):
+        if directory.run == but:
+            continue
+        sweep = processes.Sweep(lambda: _left(directory, agent), LIMIT_S)  # noqa: B023 - it is run at once
+        while not sweep.step():
+            time.sleep(0.02)  # not `run`, which reaps: an agent must see the ends of its own children
+        if sweep.killed:
+            ended.append({"run": directory.run, "host": directory.host, "killed": sweep.killed})
+        if directory.read("agent.json") != agent:
+            continue
+        try:
+            if sweep.killed:
+                left = "%d process%s" % (len(sweep.killed), "es" if len(sweep.killed) > 1 else "")
+                why = "its agent and guard were killed; %s that they left had to be ended later" % left
+                directory.write(GUARD, {"swept": False, "why": why})
+            left_over = bool(sweep.survivors)
+            if os.path.exists(os.path.join(directory.path, CONTAINERS)):
+                from tflaunch.agent.tasks import container
+
+                left_over |= not engines or bool(container.remove(directory))
+            if not left_over:
+                directory.remove_socket()
+        except OSError:
+            pass  # a full disk: the next one who comes finds nothing to end
+    return ended
+
+
+def forget(directory: RunDirectory) -> None:
+    """Remove the socket of an agent that is dead, once nothing is left of its run."""
+    if _is_dead(directory.read("agent.json")):
+        directory.remove_socket()
+
+
+def leases(parent: str) -> "Dict[str, Dict[str, Any]]":
+    """The GPUs that strays were given, by UUID: who has them, as tflaunch.agent.gpus.leases tells it."""
+    found = {}  # type: Dict[str, Dict[str, Any]]
+    for directory, agent in _dead(parent):
+        for process in _left(directory, agent):
+            for uuid in _gpus(process.pid):
+                found[uuid] = {
+                    "user": str(agent.get("user", "")),
+                    "run": directory.run,
+                    "since": processes.started(process.pid),
+                    "planning": False,
+                    "pid": 0,
+                }
+    return found
+
+
+def _dead(parent: str) -> "List[Tuple[RunDirectory, Dict[str, Any]]]":
+    """The runs whose agent and guard have died here without ending them, each with its agent.json."""
+    found = []
+    for run, host in all_runs(parent):
+        directory = RunDirectory(parent, run, host)
+        # Agent and guard remove it when they end in order: a quick look that rules out almost all.
+        if not os.path.lexists(os.path.join(directory.path, "agent.sock")):
+            continue
+        agent = directory.read("agent.json")
+        if _is_dead(agent):
+            found.append((directory, agent))
+    return found
+
+
+def _is_dead(agent: "Dict[str, Any]") -> bool:
+    """Whether it is certain that the agent of this agent.json and its guard are dead."""
+    here = agent.get("machine") == this_machine() and agent.get("namespace") == pid_namespace() != 0
+    pids = [(agent.get(pid), agent.get(start)) for pid, start in (("pid", "start"), ("guard", "guard_start"))]
+    known = all(isinstance(each, int) and each for pair in pids for each in pair)
+    return here and known and not any(processes.alive(pid, start) for pid, start in pids)  # type: ignore[arg-type]
+
+
+def _left(directory: RunDirectory, agent: "Dict[str, Any]") -> "List[processes.Process]":
+    """The strays in that directory's run and host; none once another agent has taken the directory over."""
+    every = processes.every()
+    own = set()  # this process and those that have started it: a shell that a task has left may be among them
+    pid = os.getpid()
+    while pid in every and pid not in own:
+        own.add(pid)
+        pid = every[pid].parent
+    found = [
+        process
+        for process in processes.marked(every.values(), directory.run, directory.host)
+        # A task may have started an agent of another run, which lives.
+        if process.pid not in own and b"tflaunch-agent" not in processes.command(process.pid)
+    ]
+    return (
+        found if directory.read("agent.json") == agent else []
+    )  # after the look: a new agent's are not among them
+
+
+def _gpus(pid: int) -> "List[str]":
+    """The UUIDs of the GPUs that a process was given."""
+    mask = b"CUDA_VISIBLE_DEVICES="
+    given = [each[len(mask) :] for each in processes.environment(pid) if each.startswith(mask)]
+    return [
+        os.fsdecode(uuid)
+        for uuid in (given[0].split(b",") if given else [])
+        if uuid[:4] in (b"GPU-", b"MIG-")
+    ]
