@@ -22,7 +22,10 @@ LEASE_S = 8
 LINES = 200  # of each worker or trial, at 100 a second
 DISK_BYTES = 4 << 20
 HANDED = re.compile(r"(\S+) goes on by itself")
-QUICK = (f"--lease={LEASE_S}", "--grace=1", "--connect-timeout=10")
+CONNECT = "--connect-timeout=10"
+QUICK = (f"--lease={LEASE_S}", "--grace=1", CONNECT)
+KILLED = -signal.SIGKILL
+MANY = 8  # commands
 TRY_S = 0.05
 
 
@@ -77,10 +80,13 @@ class Play:
         if self.kind == "sweep":
             values = ",".join(map(str, range(len(self.works))))
             return ("sweep", *work, f"--grid=x={values}", "--yes")
-        more = ("--ps=1", f"--workers={len(self.works)}", "--ps-grace=0.2")
-        # The home directory of ssh is that of the account, whatever HOME says.
-        ssh = ("-F", self.far.home / ".ssh/config") if self.kind == "openssh" else ()
-        return ("run", *(("--detach",) if self.kind == "detached" else ()), *work, *more, *ssh)
+        more = ("--ps=1", f"--workers={len(self.works)}", "--ps-grace=0.2", *self.ssh)
+        return ("run", *(("--detach",) if self.kind == "detached" else ()), *work, *more)
+
+    @property
+    def ssh(self) -> tuple[str | Path, ...]:
+        """The system's ssh looks for its files in the home directory of the account, whatever HOME says."""
+        return ("-F", self.far.home / ".ssh/config") if self.kind == "openssh" else ()
 
     @property
     def run_id(self) -> str:
@@ -112,9 +118,24 @@ class Play:
         """Type another command about the run; raises NotThere while it has no name."""
         if not self.run_id:
             raise NotThere
-        words = ("-a", "--json", "--hosts", self.hostfile) if verb == "ps" else (self.run_id,)
-        self.calls.append((verb, self.far.start(verb, *words)))
+        self.calls.append((verb, self.ask(verb)))
         return None
+
+    def ask(self, verb: str) -> Running:
+        """Start a command about the run."""
+        words = {
+            "ps": ("-a", "--json", "--hosts", self.hostfile, *self.ssh),
+            "status": (self.run_id, "--json"),
+        }
+        return self.far.start(verb, *words.get(verb, (self.run_id,)), CONNECT)
+
+    def watch(self) -> None:
+        """Begin to watch a run that goes on by itself, also after who watched it was killed, or could not come."""
+        if self.handed and self.run_id and len(self.calls) < MANY:
+            watching = self.watching
+            code = watching and watching.process.poll()
+            if watching is None or code in (69, 130, KILLED):
+                self.call("attach")
 
     def stop_command(self) -> Undo:
         """SIGSTOP for it."""
@@ -218,8 +239,7 @@ class Play:
                     act()
             assert now < started + PATIENCE_S, f"the run never began\n{self.story()}"
             time.sleep(TRY_S)
-            if self.handed and not self.watching and self.run_id:
-                self.call("attach")
+            self.watch()
 
     def _befalls(self, each: Planned, now: float, undo: list[tuple[float, Callable[[], None]]]) -> bool:
         """Whether it has happened, or never will."""
