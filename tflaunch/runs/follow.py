@@ -187,6 +187,11 @@ class Follower(Linked):
                     break
         return self._outcome()
 
+    @property
+    def exits(self) -> Mapping[TaskId, TaskExit]:
+        """The last exit of each task that has ended."""
+        return self._seen.exits
+
     def _outcome(self) -> Outcome | None:
         """How the run ended, as its hosts say; where they differ, the worst that any of them says."""
         outcomes = self._seen.outcomes
