@@ -37,8 +37,13 @@ SCHEDULES = (
 def test_schedule(trial: Trial, schedule: Schedule) -> None:
     print(schedule.command)
     play = Play(trial, schedule)
-    play.carry_out()
-    Verdict(play).give()
+    try:
+        play.carry_out()
+        Verdict(play).give()
+    except AssertionError:
+        for host in play.hosts:  # nobody has to wait for what is left on it
+            host.halt()
+        raise
 
 
 @pytest.mark.parametrize("seed", range(50))

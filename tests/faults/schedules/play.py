@@ -66,6 +66,16 @@ class Play:
             return []
         return [f"worker/{number}" for number in range(len(self.hosts))]
 
+    @property
+    def again_s(self) -> float:
+        """For how long trials may run that are tried again on one host that is left."""
+        return len(self.works) * LINES / 100 if self.kind == "sweep" else 0.0
+
+    @property
+    def detaches(self) -> bool:
+        """Whether the run's own command ends once the tasks run."""
+        return self.kind in ("detached", "up")
+
     def _hostfile(self) -> Path:
         wire = "openssh" if self.kind == "openssh" else "ssh"
         python = {"python": sys.executable} if self.kind == "up" else {}  # one that has TensorFlow

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import time
 from typing import Any
 
@@ -44,6 +45,12 @@ IN_RUN = {
 ELSEWHERE = ("/tmp", "/run", "/dev/shm", "/home/root")
 
 
+def shell_code(command: Running) -> int:
+    """As a shell tells it: Ctrl-C in the moment of its end kills a command."""
+    code = command.process.returncode
+    return 130 if code == -signal.SIGINT else code
+
+
 class Verdict:
     """The checks, in the order in which they must be made."""
 
@@ -73,10 +80,11 @@ class Verdict:
 
     def wait_for_the_end(self) -> None:
         """Of all commands, processes and leases; of the sockets that somebody could remove, too."""
-        deadline = time.monotonic() + OVER_S
+        over_s = OVER_S + self.play.again_s
+        deadline = time.monotonic() + over_s
         while left := self.left():
             self.play.watch()
-            self.fail_unless(time.monotonic() < deadline, f"not over within {OVER_S:g} s: {'; '.join(left)}")
+            self.fail_unless(time.monotonic() < deadline, f"not over within {over_s:g} s: {'; '.join(left)}")
             time.sleep(0.2)  # looking at every process has its price
 
     def left(self) -> list[str]:
@@ -121,15 +129,15 @@ class Verdict:
         """By which exit code the run has ended, as far as anybody was told."""
         play = self.play
         if not play.handed:
-            code = play.main.process.returncode
+            code = shell_code(play.main)
             return None if code == KILLED else code
         told = self.told_by
-        return told.process.returncode if told else None
+        return shell_code(told) if told else None
 
     def check_codes(self) -> None:
         """Only documented codes, no traceback, and every failure has its reason in what has befallen the run."""
         for verb, each in self.play.commands():
-            code = each.process.returncode
+            code = shell_code(each)
             self.fail_unless("Traceback" not in each.err + each.out, f"a traceback of {verb}")
             known = {row.code for row in OF_VERB[verb]}
             if verb == "attach":
@@ -148,7 +156,8 @@ class Verdict:
         codes = {code for each in happened if each.for_s is None for code in each.fault.codes}
         codes |= {code for each in happened if each.fault.lasts != "either" for code in each.fault.codes}
         codes |= {code for each in happened if each.fault.disk for code in each.fault.codes}
-        if any(each.phase == "start" and not each.fault.mild for each in happened):
+        still_starting = self.play.detaches and not self.play.handed
+        if any((each.phase == "start" or still_starting) and not each.fault.mild for each in happened):
             codes |= {*NOT_STARTED, 76}
         if any(each.name == "launcher-killed" for each in happened):
             codes |= {76}  # nobody is there who could tell how it has ended
