@@ -177,7 +177,8 @@ class ConnectErrors(TflaunchError):
 class LaunchError(TflaunchError):
     """A host could not stage its tasks; `failures` maps host to reason.
 
-    Nothing is left running, except maybe on the hosts of `unconfirmed`: host -> why it did not confirm the end.
+    Nothing is left running, except maybe on the hosts of `unconfirmed`: host -> why it did not confirm the end.  With
+    such hosts the exit code is that of StopError.
     """
 
     exit_code = EXIT_LAUNCH
@@ -188,6 +189,8 @@ class LaunchError(TflaunchError):
         super().__init__("\n".join(f"{host}: {reason}" for host, reason in failures.items()), hint)
         self.failures = dict(failures)
         self.unconfirmed = dict(unconfirmed or {})
+        if self.unconfirmed:
+            self.exit_code = EXIT_UNCLEAN
 
 
 class DialError(LaunchError):

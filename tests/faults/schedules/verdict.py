@@ -33,6 +33,7 @@ TOGETHER = {
 # How a record says that a run with that exit code has ended.
 STATUS = {0: "succeeded", 130: "interrupted", 143: "interrupted"}
 WORDS = {"succeeded": "succeeded", "stopped": "interrupted", "failed": "failed"}
+UNCHECKED = "could not check that nothing is left"
 NO_RECORD = "no record says how this run ended"
 SAID = r"^\W*{run} (succeeded|stopped|failed)\b"
 # What the documents name: docs/outputs.md, the head of agent/files/rundir.py.
@@ -174,7 +175,9 @@ class Verdict:
         if said:
             self.fail_unless(self.fits(WORDS[said[-1]]), f"it says {said[-1]}, and ends with {self.code}")
         elif self.code not in (0, 130):  # a shell says nothing of Ctrl-C, either
-            self.fail_unless("✗" in err or NO_RECORD in err, f"not a word why it ends with {self.code}")
+            words = ("✗", NO_RECORD, UNCHECKED)
+            self.fail_unless(any(word in err for word in words), f"not a word why it ends with {self.code}")
+        self.fail_unless(self.code != 70 or UNCHECKED not in err, "70 says that nothing is left running")
         gone = [each for each in self.lasting if each.fault.out_of_reach and each.phase == "run"]
         if gone and said and self.code == 76:
             last = [line for line in err.splitlines() if self.play.run_id in line][-1]
