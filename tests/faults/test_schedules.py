@@ -21,11 +21,23 @@ from tests.faults.schedules.verdict import Verdict
 SEED = int(os.environ.get("TFLAUNCH_SEED", "1"))
 COUNT = int(os.environ.get("TFLAUNCH_SCHEDULES", "100" if FULL else "10"))
 GIVEN = os.environ.get("TFLAUNCH_SCHEDULE")  # in the words of a schedule
-SCHEDULES = (
-    {"given": Schedule.parse(GIVEN)}
-    if GIVEN
-    else {str(seed): Schedule.of(seed) for seed in range(SEED, SEED + COUNT)}
-)
+# Each has shown a defect, which is mended.
+FOUND = {
+    "no-log": "detached on 2 hosts: run+1.6 disk-read-only host1",
+    "stopped": "detached on 3 hosts: run+1.1 rebooted host1; run+2.2 stop",
+}
+
+
+def schedules() -> dict[str, Schedule]:
+    """What is played, by its name."""
+    if GIVEN:
+        return {"given": Schedule.parse(GIVEN)}
+    seeds = {str(seed): Schedule.of(seed) for seed in range(SEED, SEED + COUNT)}
+    found = {} if "TFLAUNCH_SCHEDULES" in os.environ else FOUND
+    return {**seeds, **{name: Schedule.parse(line) for name, line in found.items()}}
+
+
+SCHEDULES = schedules()
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES.values(), ids=SCHEDULES.keys())

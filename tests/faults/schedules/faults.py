@@ -171,7 +171,7 @@ FAULTS = {
     "agent-hung": Fault(
         lambda play, host: stopped(play.agent(host)), (LOST,), lasts="either", often=2.5, agent_gone=True
     ),
-    "guard-hung": Fault(lambda play, host: stopped(play.guard(host)), lasts="either", often=0.5),
+    "guard-hung": Fault(lambda play, host: stopped(play.guard(host)), lasts="while", often=0.5),
     "coordinator-killed": Fault(
         lambda play, _: killed(play.coordinator()), kinds=("detached",), on_host=False, needs_run=True
     ),

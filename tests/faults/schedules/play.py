@@ -213,11 +213,10 @@ class Play:
         return min(found, key=lambda each: (each.env["TFLAUNCH_TASK"] not in self.works, each.pid))
 
     def begun(self) -> bool:
-        """Whether all tasks run; of a sweep, one on each host."""
-        if self.kind == "up":  # servers that run may not listen yet
+        """Whether the tasks were let go; of a run that needs no launcher, whether it goes on by itself."""
+        if self.detaches:
             return self.handed
-        tasks = {each.env.get("TFLAUNCH_TASK") for host in self.hosts for each in host.processes()} - {None}
-        return len(tasks) >= (len(self.hosts) if self.kind == "sweep" else len(self.works) + 1)
+        return ("has started" if self.kind == "sweep" else "training") in self.main.err
 
     # -- the play
 
@@ -227,12 +226,10 @@ class Play:
         begun: float | None = None
         due = list(self.schedule.planned)
         undo: list[tuple[float, Callable[[], None]]] = []
-        look_at = started
         while due or undo:
             now = time.monotonic()
-            if begun is None and now >= look_at:
-                look_at = now + 0.3  # looking at every process has its price
-                begun = now if self.begun() else None
+            if begun is None and self.begun():
+                begun = now
             if begun is None and self.main.process.poll() is not None and not self.handed:
                 due = [each for each in due if each.phase == "start"]  # it has never begun
             over = self.main.process.poll() is not None and not self.handed

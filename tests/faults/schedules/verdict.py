@@ -157,8 +157,7 @@ class Verdict:
         codes = {code for each in happened if each.for_s is None for code in each.fault.codes}
         codes |= {code for each in happened if each.fault.lasts != "either" for code in each.fault.codes}
         codes |= {code for each in happened if each.fault.disk for code in each.fault.codes}
-        still_starting = self.play.detaches and not self.play.handed
-        if any((each.phase == "start" or still_starting) and not each.fault.mild for each in happened):
+        if any(each.phase == "start" and not each.fault.mild for each in happened):
             codes |= {*NOT_STARTED, 76}
         if any(each.name == "launcher-killed" for each in happened):
             codes |= {76}  # nobody is there who could tell how it has ended
