@@ -32,7 +32,8 @@ FULL = os.environ.get("TFLAUNCH_FAULTS") == "full"  # else as much of it as ever
 FIGURES = "TFLAUNCH_FIGURES"  # a file to which each test adds a line with its times
 
 # Prints `worker/0 00000001` and so on, so many lines at so many a second; a ps does so for ever.  Before its last line
-# a worker waits for the file $END, so that no run is over before its fault has happened; one in a flood does not.
+# a worker, or the task $LAST, waits for the file $END, so that no run is over before its fault has happened; one in a
+# flood does not.
 NUMBERS = """\
 import os, signal, subprocess, sys, time
 
@@ -69,11 +70,12 @@ if not rate and task.startswith("worker"):  # as fast as it goes, 100 bytes a li
             sys.stdout.write("%s %08d %s\\n" % (task, number, "." * 81))
         sys.stdout.flush()
     sys.exit(int(code))
+waits = task.startswith("worker") or task == os.environ.get("LAST")
 started = time.monotonic()
 number = 0
 while number < count or task.startswith("ps"):
     number += 1
-    while number == count and task.startswith("worker") and not os.path.exists(os.environ["END"]):
+    while number == count and waits and not os.path.exists(os.environ["END"]):
         time.sleep(0.05)
     sys.stdout.write("%s %08d\\n" % (task, number))
     sys.stdout.flush()

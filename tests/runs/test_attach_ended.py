@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
+import signal
 
+from tests.support.endless import endless
 from tests.support.launcher import Launcher
 from tests.support.terminal import Terminal
 
@@ -44,3 +47,18 @@ def test_a_terminal_gets_the_last_lines_and_the_report(launcher: Launcher) -> No
     piped = launcher.run("attach", run).ran()
     assert len(lines(piped.out)) == 2 * LINES
     assert "is over" not in piped.err
+
+
+def test_a_run_that_was_stopped_without_its_launcher_is_stopped_for_every_command(
+    launcher: Launcher,
+) -> None:
+    """Nobody was there who could have told the hosts how it ends; this machine has noted it."""
+    with endless(launcher, launcher.local(2), "--lease=60") as running:
+        run = running.run_id
+        running.signal(signal.SIGKILL)
+        running.end()
+    launcher.run("stop", run).ran()
+    [listed] = json.loads(launcher.run("ps", "-a", "--json", "--hosts", launcher.local(2)).ran().out)["runs"]
+    assert (listed["state"], listed["outcome"]["status"]) == ("stopped", "interrupted")
+    assert listed["outcome"]["exit_code"] == 143
+    assert f"{run} stopped by" in launcher.run("attach", run).ran(143).sentences

@@ -10,9 +10,9 @@ import errno
 import os
 import selectors
 import socket
-import sys
 import time
 
+from tflaunch.agent.files.journal import note
 from tflaunch.agent.files.rundir import RunDirectory
 from tflaunch.agent.net.peers import Handshake, PeerError, SealedStream
 from tflaunch.agent.viewer import COORDINATOR
@@ -371,7 +371,7 @@ class Coordinator:
         if self._trial:
             return
         self.send(self._directory.host, "said", text=text)
-        print(text, file=sys.stderr)
+        note(text)
 
     def warn(self, text: str) -> None:
         """As above."""

@@ -2,10 +2,10 @@
 
 import os
 import signal
-import sys
 import time
 
 from tflaunch.agent import processes
+from tflaunch.agent.files.journal import note
 from tflaunch.agent.files.rundir import HostError, RunDirectory
 from tflaunch.agent.foreign import close_all_but
 from tflaunch.agent.net.peers import Door, PeerError
@@ -119,7 +119,7 @@ class Entrusted:
         try:
             pid = os.fork()
         except OSError as error:  # the tasks have filled the process table
-            print("tflaunch agent: the coordinator: %s" % error, file=sys.stderr)
+            note("the coordinator: %s" % error)
             self._again_at = time.monotonic() + AGAIN_S
             return
         if pid:

@@ -118,10 +118,12 @@ def follow_to_the_end(
 
 def tell_end(view: Follower, outcome: Outcome | None, reporter: Reporter) -> int:
     """Show how a run that was followed to its end has ended, and note it here; return the exit code."""
-    from tflaunch.runs.record import note_end
+    from tflaunch.runs.record import end_on_record, note_end
 
     for trouble in view.troubles:
         reporter.warn(trouble)
+    # Where its launcher or coordinator is gone, `tflaunch stop` may have ended it from here.
+    outcome = outcome or end_on_record(view.run.run_id, view.exits)
     if outcome is None:
         reporter.warn("no record says how this run ended: its launcher or coordinator is gone")
         return EXIT_UNCLEAN

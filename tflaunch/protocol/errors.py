@@ -187,7 +187,8 @@ class ConnectErrors(TflaunchError):
 class LaunchError(TflaunchError):
     """A host could not stage its tasks; `failures` maps host to reason.
 
-    Nothing is left running, except maybe on the hosts of `unconfirmed`: host -> why it did not confirm the end.
+    Nothing is left running, except maybe on the hosts of `unconfirmed`: host -> why it did not confirm the end.  With
+    such hosts the exit code is that of StopError.
     `again`: only connections broke, and no task was started: another try may succeed.
     """
 
@@ -205,6 +206,8 @@ class LaunchError(TflaunchError):
         self.failures = dict(failures)
         self.unconfirmed = dict(unconfirmed or {})
         self.again = again
+        if self.unconfirmed:
+            self.exit_code = EXIT_UNCLEAN
 
 
 class DialError(LaunchError):

@@ -172,6 +172,11 @@ class Follower(Linked):
         return self._outcome()
 
     @property
+    def exits(self) -> Mapping[TaskId, TaskExit]:
+        """The last exit of each task that has ended."""
+        return self._seen.exits
+
+    @property
     def _patience_s(self) -> float:
         """How long to wait for hosts out of reach once all others have ended their part: by then they have, too."""
         if self._seen.expired:

@@ -91,7 +91,7 @@ def _outcome(exit_code: int | None) -> Mapping[str, Any]:
         return {}
     stopped = exit_code in (EXIT_INTERRUPTED, EXIT_STOPPED)
     return {
-        "status": "succeeded" if exit_code == 0 else "stopped" if stopped else "failed",
+        "status": "succeeded" if exit_code == 0 else "interrupted" if stopped else "failed",
         "exit_code": exit_code,
     }
 

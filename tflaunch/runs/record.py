@@ -19,7 +19,7 @@ from tflaunch import __version__
 from tflaunch.hosts import Host, Hostfile
 from tflaunch.protocol.errors import EXIT_STOPPED, RecordError, UsageError
 from tflaunch.protocol.job import TaskId
-from tflaunch.protocol.outcome import Outcome, outcome_data
+from tflaunch.protocol.outcome import Outcome, TaskExit, outcome_data, outcome_from
 from tflaunch.runs.hidden_values import plan_without_values
 from tflaunch.runs.record_files import (
     FORMAT,
@@ -308,6 +308,19 @@ def note_end(outcome: Outcome, root: Path | None = None) -> None:
             record.finish(dataclasses.replace(outcome, seconds=seconds))
     except (UsageError, RecordError):
         return  # the run of another machine, or a record that cannot be written: nothing depends on it
+
+
+def end_on_record(run_id: str, exits: Mapping[TaskId, TaskExit]) -> Outcome | None:
+    """How the run ended, as this machine has noted it; None where it has not.
+
+    exits: the tasks' last exits, as their hosts tell of them.
+    """
+    try:
+        record = Record.open(run_id)
+        told = record.outcome() if record.run_id == run_id else None
+        return outcome_from(run_id, told, exits) if told else None
+    except (UsageError, RecordError, KeyError, TypeError, ValueError):
+        return None  # there is none, or it is damaged
 
 
 def _about(

@@ -72,6 +72,7 @@ def test_hosts_that_could_not_be_told_to_stop_are_not_called_clean() -> None:
     event = json.loads(shown(lambda reporter: reporter.error(error), json=True)[0])
     assert event["message"] == "1 host could not start its tasks"
     assert event["unconfirmed"] == {"gpu2": "no answer", "gpu1": "no answer"}
+    assert (error.exit_code, LaunchError({"a": "disk full"}).exit_code) == (76, 70)
 
 
 def test_a_file_full_of_problems_does_not_fill_the_screen() -> None:
