@@ -72,9 +72,15 @@ def said(error: ConnectError) -> str:
     return f"{error.message} | {error.hint}"
 
 
+@pytest.mark.parametrize("version", [None, (8, 4), (7, 5)])
 def test_the_fingerprint_to_compare_is_not_that_of_who_stands_between(
-    client: Client, listeners: list[Listener]
+    client: Client,
+    listeners: list[Listener],
+    monkeypatch: pytest.MonkeyPatch,
+    version: tuple[int, int] | None,
 ) -> None:
+    if version:  # the options of which are fewer
+        monkeypatch.setattr("tflaunch.ssh.openssh.OpenSsh._ask_version", lambda _: version)
     sshd = client.network.add(known=False)
     relay = Relay((sshd.address, sshd.port), LINES.encode() + b"\r\n")
     error = client.refusal(at(client, relay, listeners))

@@ -117,6 +117,20 @@ def test_a_host_certificate_is_checked(client: Client, tmp_path: Path) -> None:
     assert everything(client.open(openssh(sshd), "echo in")) == b"in\n"
 
 
+def test_a_host_with_a_certificate_is_told_what_is_wrong(client: Client, tmp_path: Path) -> None:
+    authority, key = make_key(tmp_path / "authority"), make_key(tmp_path / "host")
+    certificate = sign(authority, key, "-h")
+    sshd = client.network.add(host_key=key, options=[f"HostCertificate {certificate}"], known=False)
+    shown = subprocess.check_output(["ssh-keygen", "-lf", f"{key}.pub"], text=True).split()[1]
+    error = client.refusal(openssh(sshd))
+    assert "unknown" in error.message or "does not trust the server's host certificate" in error.message
+    assert shown in error.hint
+    # Its authority is known, but not the user's key.
+    client.network.known_hosts.write_text(f"@cert-authority * {public(authority)}\n")
+    sshd.authorize(make_key(tmp_path / "another"))
+    assert client.refusal(openssh(sshd)).message.startswith(f"user {sshd.user}: the server refused key ")
+
+
 @pytest.mark.parametrize(
     "options",
     [

@@ -79,7 +79,9 @@ class SshConfig:
     def _answers(self, name: str, **given: object) -> Answers:
         """What ssh_config says about `name`; what is given comes first, as the options of `ssh` do."""
         options = [
-            Setting(EVERYWHERE, key, (str(value),)) for key, value in given.items() if value is not None
+            Setting(EVERYWHERE, key, (str(value),), "hostfile")
+            for key, value in given.items()
+            if value is not None
         ]
         found = answers([*options, *self._settings], name)
         for keyword, words in found.items():

@@ -56,7 +56,7 @@ class Setting:
     block: Block
     keyword: str  # in lower case
     words: tuple[str, ...]  # the value; one to the end of the line is one word
-    where: str = ""  # FILE:LINE, "" for what the hostfile says
+    where: str  # FILE:LINE, or "hostfile"
 
 
 @dataclass

@@ -99,19 +99,22 @@ def not_ssh(target: Target, answer: str) -> ConnectError:
 def key_revoked(kind: str, place: str) -> ConnectError:
     """Why tflaunch refuses a host whose key is revoked; `place` is the line, or the file, that says so."""
     return ConnectError(
-        f"the server shows a {kind} host key that {place} has revoked",
+        f"the server shows a {_key(kind)} that {place} has revoked",
         "do not use this host before its administrator has explained it",
     )
 
 
 def key_unknown(kind: str, fingerprint: str, target: Target, *, certificates: bool = False) -> ConnectError:
     """Why tflaunch refuses a host whose key no known_hosts file has; `certificates`: but one of its authority."""
-    message = f"the server's {kind} host key is unknown"
+    message = f"the server's {_key(kind)} is unknown"
     otherwise = ""
     if certificates:
         message += " (a @cert-authority line speaks of it, but certificates are not checked)"
         otherwise = or_openssh("", "checks certificates")
-    remedy = f"compare {fingerprint} with what its administrator says, then `{target.ssh}` once, or use --accept-new"
+    compared = fingerprint or "its fingerprint, which it has not shown again,"
+    remedy = (
+        f"compare {compared} with what its administrator says, then `{target.ssh}` once, or use --accept-new"
+    )
     return RefusedKey(message, remedy + otherwise, kind=kind, fingerprint=fingerprint, otherwise=otherwise)
 
 
@@ -119,9 +122,10 @@ def key_changed(
     kind: str, place: str, fingerprint: str, forget: str, target: Target, *, known_as: str
 ) -> ConnectError:
     """Why tflaunch refuses a host whose key is not the one at `place`, which `known_as` begins; `forget` removes it."""
+    compared = fingerprint or "its fingerprint, which it has not shown again,"
     return RefusedKey(
-        f"the server's {kind} host key is not the one in {place}",
-        f"either the host was installed anew or someone intercepts the connection: compare {fingerprint} with what its "
+        f"the server's {_key(kind)} is not the one in {place}",
+        f"either the host was installed anew or someone intercepts the connection: compare {compared} with what its "
         f"administrator says, then `{forget}` and `{target.ssh}` once",
         kind=kind,
         fingerprint=fingerprint,
@@ -153,6 +157,10 @@ def session_refused(reason: str, target: Target) -> ConnectError:
         f"the server logged in but refused a session ({reason})",
         f"raise MaxSessions there; does `{target.ssh} true` work?",
     )
+
+
+def _key(kind: str) -> str:
+    return f"{kind} host key".strip()
 
 
 def _name(target: Target) -> str:

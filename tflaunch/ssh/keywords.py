@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import socket
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -183,7 +184,8 @@ _PASSED_OVER: dict[str, Keyword] = {
         Keyword(),
     ),
 }
-KEYWORDS: dict[str, Keyword] = {**_READ, **_REFUSED, **_PASSED_OVER}
+_APPLE = {"usekeychain": Keyword("word", one_of(*_FLAG))} if sys.platform == "darwin" else {}
+KEYWORDS: dict[str, Keyword] = {**_READ, **_REFUSED, **_PASSED_OVER, **_APPLE}
 # Other spellings -> the keyword.
 ALIASES = {
     "challengeresponseauthentication": "kbdinteractiveauthentication",

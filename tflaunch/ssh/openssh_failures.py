@@ -92,7 +92,7 @@ def why_not(
     if reason:
         return reason
     if found := log.find_later(r"channel 0: open failed: (.*?)(?:: open failed)?$"):
-        return session_refused(found, target)
+        return session_refused(plain(found)[:100], target)
     if _CONFIG.search(text) and not log.has_banner:
         return ConnectError(f"ssh cannot use its configuration: {plain('; '.join(messages))}", CORRECT)
     last = (log.words_of_login or messages or [""])[-1]
@@ -159,7 +159,8 @@ def _of_user(log: SshLog, target: Target) -> ConnectError | None:
         if re.match(r"Received disconnect .*: Too many authentication failures", line):
             return too_many_keys(target.user, _named(log.offered))
         if found := re.match(r"(?!debug).*: Permission denied \((.*)\)", line):
-            return _refused(log, found[1].split(","), target)
+            methods = [name for name in found[1].split(",") if re.fullmatch(r"[\w.@-]{1,64}", name)]
+            return _refused(log, methods[:8], target)
     return None
 
 

@@ -86,8 +86,12 @@ class OpenSshWire:
         self._decided = threading.Event()  # ssh has logged in, or ended
         self._gone = threading.Event()  # the process has ended
         self._pipe = LogPipe()
-        self._socket, theirs = socket.socketpair()
-        self._stderr, stderr = os.pipe()
+        try:
+            self._socket, theirs = socket.socketpair()
+            self._stderr, stderr = os.pipe()
+        except BaseException:
+            self._pipe.close()
+            raise
         os.set_blocking(self._stderr, False)
         self._stderr_open = True
         try:

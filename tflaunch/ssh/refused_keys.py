@@ -42,7 +42,9 @@ class RefusedKey(ConnectError):
         super().__init__(message, hint)
         self.known_as = known_as
         self.path = place.rpartition(":")[0] or place
-        self.line = fingerprint + (f", not the one in {place}" if place else "")
+        self.line = (fingerprint or "a key that it has not shown again") + (
+            f", not the one in {place}" if place else ""
+        )
         self.together = message.replace(place, self.path) if place else message
         self._compare = _COMPARE.format(file=f"/etc/ssh/ssh_host_{_FILES.get(kind, 'ecdsa')}_key.pub")
         self._otherwise = otherwise

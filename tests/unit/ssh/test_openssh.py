@@ -210,7 +210,7 @@ def test_a_line_before_the_banner_is_read_as_the_server_s(line: str) -> None:
     log = log_of(BEFORE + quoted + BANNER + UNKNOWN)
     assert not log.logged_in
     assert (log.host_key, log.hostname, log.port, log.user) == ("", "gpu01", 22, "me")
-    assert why(BEFORE + quoted + BANNER + UNKNOWN)[0] == "the server's  host key is unknown"
+    assert why(BEFORE + quoted + BANNER + UNKNOWN)[0] == "the server's host key is unknown"
 
 
 @pytest.mark.parametrize("quote", ["debug1: Remote: x\r\n", "debug1: Remote: "])

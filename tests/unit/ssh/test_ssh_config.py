@@ -198,6 +198,19 @@ def test_the_hostfile_wins_as_a_command_line_does(ssh_dir: Path) -> None:
     assert ours.ssh == f"ssh -F {config} -l ann -p 2222 -i '~/.ssh/b' {{host}}"
 
 
+def test_a_variable_in_the_hostfile_s_key_file_is_filled_in_too(
+    ssh_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = ssh_dir / "config"
+    config.write_text("")
+    monkeypatch.setenv("TFLAUNCH_LAB", "/lab")
+    assert target(config, identity_file="${TFLAUNCH_LAB}/%n").identities == (Path("/lab/gpu01"),)
+    with pytest.raises(
+        ConnectError, match=r"hostfile: '\$\{TFLAUNCH_NOT\}/x' names the variable TFLAUNCH_NOT"
+    ):
+        target(config, identity_file="${TFLAUNCH_NOT}/x")
+
+
 @pytest.mark.parametrize(
     ("config", "hops"),
     [
