@@ -23,11 +23,12 @@ from pathlib import Path
 from tflaunch.code import fetched_mark
 from tflaunch.code.fetched_mark import PART_PREFIX, PART_SUFFIX
 from tflaunch.inputs.gitignore import OWN
+from tflaunch.inputs.ownership import written_by_others
 from tflaunch.inputs.patterns import is_git, same_name
 from tflaunch.inputs.sizes import amount
+from tflaunch.protocol import directories
 from tflaunch.protocol.errors import FetchError
 
-_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 NAME_BYTES, PATH_BYTES = 255, 4095  # as Linux has them
 # Errors after which no other file can be written either.
 FATAL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EMFILE, errno.ENFILE)
@@ -205,7 +206,7 @@ class Destination:
         try:
             with contextlib.suppress(FileExistsError):
                 os.mkdir(name, dir_fd=directory)
-            return os.open(name, _DIRECTORY, dir_fd=directory)
+            return os.open(name, directories.DIRECTORY, dir_fd=directory)
         except NotADirectoryError:
             raise Refused(f"{name} is a file or a link here, not a directory") from None
         except OSError as error:
@@ -271,6 +272,11 @@ def part_name(which: str, content: str) -> str:
     return f"{PART_PREFIX}{_short(which)}-{_short(content)}{PART_SUFFIX}"
 
 
+def others_write(directory: int) -> bool:
+    """Whether other users may put files into that directory: nothing there is changed then but what comes now."""
+    return bool(written_by_others(directory, os.fstat(directory)))
+
+
 def make_executable(file: int) -> None:
     """Let those who may read a file run it, too."""
     mode = os.fstat(file).st_mode
@@ -285,13 +291,14 @@ class Part:
 
     def __init__(self, directory: int, name: str, which: str, content: str) -> None:
         self._directory, self._name = directory, name
-        mine = f"{PART_PREFIX}{_short(which)}-"
         self._part = part_name(which, content)
-        for other in os.listdir(directory):
-            if other.startswith(mine) and other.endswith(PART_SUFFIX) and other != self._part:
-                with contextlib.suppress(OSError):
-                    os.unlink(other, dir_fd=directory)
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        if others_write(directory):
+            # Whatever is here may have been put here, also a file of this user's: nothing is gone on with.
+            self._part = part_name(which, content + os.urandom(8).hex())
+            flags |= os.O_EXCL
+        else:
+            self._clear(f"{PART_PREFIX}{_short(which)}-")
         self.file = os.open(self._part, flags, 0o666, dir_fd=directory)
         try:
             fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -301,6 +308,13 @@ class Part:
             os.close(self.file)
             raise Refused("another tflaunch is fetching it at this moment") from None
         self.have = os.fstat(self.file).st_size
+
+    def _clear(self, mine: str) -> None:
+        """Remove what came of other versions of that file."""
+        for other in os.listdir(self._directory):  # noqa: PTH208 - a descriptor
+            if other.startswith(mine) and other.endswith(PART_SUFFIX) and other != self._part:
+                with contextlib.suppress(OSError):
+                    os.unlink(other, dir_fd=self._directory)
 
     def forget(self) -> None:
         """Drop what has come, and begin again."""
@@ -340,9 +354,10 @@ class Part:
         return True
 
     def close(self) -> None:
-        """Close the file.  What has come stays for the next fetch; an empty part is removed."""
+        """Close the file.  What has come stays for the next fetch; a part that is empty, or of no use, is removed."""
         with contextlib.suppress(OSError):
-            if os.fstat(self.file).st_size == 0:
+            there = directories.is_at(self.file, self._part, self._directory)
+            if there and (os.fstat(self.file).st_size == 0 or others_write(self._directory)):
                 os.unlink(self._part, dir_fd=self._directory)
         os.close(self.file)
 

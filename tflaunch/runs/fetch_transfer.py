@@ -18,6 +18,7 @@ from tflaunch.runs.fetch_destination import (
     Refused,
     cannot_write,
     make_executable,
+    others_write,
     present,
 )
 from tflaunch.runs.fetch_pipeline import Steps
@@ -120,7 +121,7 @@ class Transfer:
             begins = yield from self._begins_with(path, file, here)
             size = os.fstat(here).st_size
             if begins and size == file.size:
-                if self._executable(file):
+                if self._executable(file) and not others_write(directory):
                     make_executable(here)
                 self._result.same += 1
                 self._arrived += size
