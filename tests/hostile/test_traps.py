@@ -41,7 +41,7 @@ def played(lab: Path, *words: object) -> int:
 
 @pytest.mark.parametrize("place", PLACES)
 def test_whatever_he_exchanges_between_two_system_calls(lab: Path, place: str) -> None:
-    assert played(lab, place, lab) > 100
+    assert played(lab, place, lab) > 50
 
 
 @pytest.mark.parametrize("place", PLACES)

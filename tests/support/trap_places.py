@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -23,7 +24,8 @@ from tflaunch.cli import up
 from tflaunch.protocol import wire
 from tflaunch.protocol.errors import FetchError, RecordError
 from tflaunch.runs import clean_records, record, told
-from tflaunch.runs.fetch_destination import Destination, Part, Refused, make_executable
+from tflaunch.runs.fetch_destination import Destination
+from tflaunch.runs.fetch_part import Part, Refused, make_executable, part_name
 from tflaunch.runs.record_files import write_object
 
 LONG_AGO = 1000000000.0
@@ -214,16 +216,16 @@ class Fetched(Place):
     """A directory that files are fetched into, and that other users may write to."""
 
     traps = FOR_FILES
+    his = True
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
         self.to = world.lab / "out"
-        self.name = self.to / ".tflaunch-1ba26f0ec1b2-7e5b6f0e8e5f.part"
+        self.name = self.to / part_name("which", "content")  # as anybody may compute it
 
     def prepare(self) -> None:
         self.to.mkdir()
         self.to.chmod(0o777)
-        self.name = self.to / part_name()
 
     def play(self) -> None:
         destination = Destination(self.to)
@@ -239,11 +241,18 @@ class Fetched(Place):
             destination.settle(["metrics.csv"])
 
 
-def part_name() -> str:
-    """The name that one who is not asked would compute."""
-    from tflaunch.runs import fetch_destination
+class FetchedInto(Fetched):
+    """The directory that files are fetched into, in one in which others may exchange it."""
 
-    return fetch_destination.part_name("which", "content")
+    traps = FOR_DIRECTORIES
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self.to = self.name = world.lab / "shared/out"
+
+    def prepare(self) -> None:
+        self.to.parent.mkdir()
+        self.to.parent.chmod(0o777)
 
 
 class Spec(Place):
@@ -271,6 +280,7 @@ PLACES: dict[str, Callable[[World], Place]] = {
     "visit": Visits,
     "records": Records,
     "fetch": Fetched,
+    "fetch-into": FetchedInto,
     "spec": Spec,
 }
 
@@ -294,15 +304,19 @@ for trap in itertools.cycle(place.traps):
 
 def in_a_loop(name: str, place: Place, seconds: float) -> int:
     """Play for so long, while he exchanges; returns how often."""
-    played, end = 0, time.monotonic() + seconds
+    played = 0
     words = [sys.executable, "-c", LOOP, name, str(place.world.lab)]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as other:
         try:
             assert other.stdout is not None
             assert other.stdout.readline() == "ready\n"
-            while time.monotonic() < end:
+            end = time.monotonic() + seconds
+            while time.monotonic() < end or played < 40:
+                os.kill(other.pid, signal.SIGSTOP)
+                os.waitid(os.P_PID, other.pid, os.WSTOPPED)
                 place.world.make()
                 place.prepare()
+                os.kill(other.pid, signal.SIGCONT)
                 for _ in range(20):
                     place.play()
                     played += 1

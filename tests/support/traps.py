@@ -26,9 +26,21 @@ MODE = 0o640  # of the victim's files: neither what tflaunch gives to private fi
 
 # The calls between which he acts; those that look at a path, open one, or change something.
 CALLS = (
-    "chmod fchmod ftruncate fstat link listdir lstat mkdir open pread pwrite readlink rename replace rmdir scandir stat "
-    "symlink unlink utime write"
-).split()
+    *(
+        "chmod",
+        "fchmod",
+        "ftruncate",
+        "fstat",
+        "link",
+        "listdir",
+        "lstat",
+        "mkdir",
+        "open",
+        "pread",
+        "pwrite",
+    ),
+    *("readlink", "rename", "replace", "rmdir", "scandir", "stat", "symlink", "unlink", "utime", "write"),
+)
 
 
 @contextlib.contextmanager
