@@ -142,6 +142,31 @@ def test_a_place_ends_with_its_holder(host: Host, shared: Path) -> None:
     assert not until_file.exists()
 
 
+def test_the_place_of_an_agent_that_hangs_ends_with_its_lease(host: Host, shared: Path) -> None:
+    waiting, looking = host.start(), another(host, "looking")
+    waiting.send("renew", lease_s=10.0)
+    wait_for(waiting, NOW + 10, "GPU-a")
+    until(lambda: "promised" in busy(look(looking))[0], "the ticket")
+    agent = json.loads((host.directory / "agent.json").read_text())["pid"]
+    os.kill(agent, signal.SIGSTOP)
+    try:
+        until(lambda: busy(look(looking)) == ["", ""], "its place to count no more")
+        assert any(path.suffix != ".until" for path in (shared / "queue").iterdir()), "its ticket is there"
+    finally:
+        os.kill(agent, signal.SIGCONT)
+
+
+def test_a_place_is_kept_by_an_agent_that_is_well(host: Host, shared: Path) -> None:
+    """Its file stays as old as it was: an older tflaunch, too, takes the age of the file for the run's."""
+    waiting, looking = host.start(), another(host, "looking")
+    wait_for(waiting, NOW + 10, "GPU-a")
+    ticket, counts_until = sorted((shared / "queue").iterdir())
+    made, first = ticket.stat().st_ctime_ns, counts_until.stat().st_mtime
+    until(lambda: counts_until.stat().st_mtime > first, "the time to be put off")
+    assert ticket.stat().st_ctime_ns == made
+    assert "promised" in busy(look(looking))[0]
+
+
 @AS_ROOT
 def test_another_users_lease_and_ticket(host: Host, shared: Path) -> None:
     channel = host.start()
@@ -265,7 +290,8 @@ for number in range(400):
     assert [process.wait(PATIENCE_S) for process in running] == [0] * 4
     channel = host.start()
     assert look(channel).queue == ()
-    assert list((shared / "queue").iterdir()) == []
+    left = {path.suffix for path in (shared / "queue").iterdir()}
+    assert left == {".until"}, "no ticket: those of processes that have ended are cleared away"
 
 
 def test_many_who_only_look_are_not_in_each_others_way(shared: Path) -> None:

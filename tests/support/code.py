@@ -33,7 +33,7 @@ def files(packed: Bundle) -> set[str]:
 
 def unpack(packed: Bundle, directory: Path) -> Path:
     """As a host does it."""
-    directory.with_name("store").mkdir(exist_ok=True)
+    directory.with_name("store").mkdir(parents=True, exist_ok=True)
     store = CodeStore(str(directory.with_name("store")), packed.digest)
     lacks = store.lacks(packed.manifest, last=True)
     if lacks:

@@ -56,6 +56,8 @@ class Visit:
             for number, message in enumerate(came, 1):
                 try:
                     messages.check(message, messages.TO_VISIT)
+                    if message.type == "bye":
+                        return
                     self._parent = self._named if is_there(self._named) else NOWHERE
                     if message.type == "list":
                         self._send("runs", **self._runs(message))
@@ -88,8 +90,6 @@ class Visit:
 
                         place = self._place(message["run"], message["host"])
                         tensorboard.serve(place, self._in, self._out, decoder, message["logdir"])
-                        return
-                    elif message.type == "bye":
                         return
                 except HostError as error:
                     self._send("failed", reason=error.reason, hint=error.hint)

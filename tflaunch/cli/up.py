@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json as jsons
 import os
+import secrets
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -74,12 +75,17 @@ def _check_writable(spec: Path) -> None:
 
 def _write(spec: Path, cluster: Mapping[str, Sequence[str]]) -> None:
     """Write the cluster spec, whole or not at all: a client may wait for the file to appear."""
-    partial = spec.with_name(f".{spec.name}.{os.getpid()}")
+    partial = spec.with_name(f".{spec.name}.{secrets.token_hex(8)}")
+    made = False
     try:
-        partial.write_text(jsons.dumps(cluster, indent=2) + "\n")
+        # Others may write to that directory: never into what is there.
+        with partial.open("x") as file:
+            made = True
+            file.write(jsons.dumps(cluster, indent=2) + "\n")
         partial.replace(spec)
     except OSError as error:
-        partial.unlink(missing_ok=True)
+        if made:
+            partial.unlink(missing_ok=True)
         raise RecordError(
             f"--spec {spec}: {error.strerror}; the servers are stopped", "name another file"
         ) from None

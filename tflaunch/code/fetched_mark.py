@@ -7,6 +7,7 @@ name them: `/checkpoints/`, `/metrics.csv`.
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Collection
@@ -21,19 +22,22 @@ _ALL = "# tflaunch fetched this directory: no run ships it, unless --ship names 
 _NAMED = "# tflaunch fetched these: no run ships them, unless --ship names them.\n"
 
 
-def read(directory: str, only_of: int | None = None) -> frozenset[str] | None:
-    """The names in the mark of `directory`, those of directories with a slash at their end.
+def read(directory: str | int, only_of: int | None = None) -> frozenset[str] | None:
+    """The names in the mark of `directory` (a path or a descriptor), those of directories with a slash at their end.
 
     None: it has no mark; empty: all of it was fetched.  A symbolic link is no mark and, with `only_of` (a user id),
     neither is a file of another user.  Raises OSError when the mark cannot be read.
     """
     try:
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        file = os.open(os.path.join(directory, NAME), flags)  # noqa: PTH118
+        if isinstance(directory, int):
+            file = os.open(NAME, flags, dir_fd=directory)
+        else:
+            file = os.open(os.path.join(directory, NAME), flags)  # noqa: PTH118
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except OSError:
-        if os.path.islink(os.path.join(directory, NAME)):  # noqa: PTH114, PTH118
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.EMLINK):  # a link
             return None
         raise
     info = os.fstat(file)

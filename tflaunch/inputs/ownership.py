@@ -12,13 +12,13 @@ from pathlib import Path
 _MOST_LINKS = 40  # that Linux follows
 
 
-def written_by_others(path: Path, info: os.stat_result | None = None) -> str:
+def written_by_others(path: Path | int, info: os.stat_result | None = None) -> str:
     """Why another user (root aside) may have written `path`: a phrase to follow its name; "" if none may.
 
-    `info` is fstat's answer for the open file.  The user's own group may write: it has the user's name and no other
-    member, as Debian and Fedora set accounts up.  Raises OSError.
+    `path` may be a descriptor; `info` is fstat's answer for the open file.  The user's own group may write: it has the
+    user's name and no other member, as Debian and Fedora set accounts up.  Raises OSError.
     """
-    info = path.stat() if info is None else info
+    info = os.stat(path) if info is None else info  # noqa: PTH116
     if info.st_uid not in (0, os.getuid()):
         return f"belongs to {_account(info.st_uid)}"
     if not stat.S_ISLNK(info.st_mode):  # the mode of a link says nothing
@@ -63,7 +63,7 @@ def _own_group(gid: int) -> bool:
     )
 
 
-def _listed(path: Path) -> bool:
+def _listed(path: Path | int) -> bool:
     """Whether the file has an access list: that may let more users write than the mode shows."""
     try:
         return bool(os.getxattr(path, "system.posix_acl_access"))

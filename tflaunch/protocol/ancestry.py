@@ -35,7 +35,7 @@ def weak_place(path: str) -> "Optional[Tuple[str, os.stat_result]]":
             info = os.lstat(here)
             continue
         shared = info.st_mode & 0o022
-        if not trusted or (not info.st_mode & stat.S_ISVTX and others_may_write(here, info)):
+        if not trusted or (shared and not info.st_mode & stat.S_ISVTX and not _of_one(here, info)):
             return here, info
         while parts and parts[-1] in ("", "."):
             parts.pop()
@@ -47,11 +47,6 @@ def weak_place(path: str) -> "Optional[Tuple[str, os.stat_result]]":
             info = os.lstat(here)
         except (FileNotFoundError, NotADirectoryError):
             return None
-
-
-def others_may_write(path: str, info: os.stat_result) -> bool:
-    """Whether another user than the owner may write to that file or directory."""
-    return bool(info.st_mode & 0o022) and not _of_one(path, info)
 
 
 def _hidden(uid: int) -> bool:
@@ -85,7 +80,7 @@ def _of_one(path: str, info: os.stat_result) -> bool:
     try:
         os.getxattr(path, "system.posix_acl_access")
         return False
-    except OSError:
+    except (OSError, AttributeError):  # no such call on macOS
         pass
     if info.st_uid == info.st_gid == 0:
         return True

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # A directory that this process may not list, as root's home is for others.
-WAY = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
+WAY = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC  # macOS has no O_PATH
 # Never through a link, never waiting for the other end of a planted fifo.
 FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 

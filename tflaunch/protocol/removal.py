@@ -4,6 +4,8 @@ import os
 import stat
 import time
 
+from tflaunch.protocol import directories
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Dict, List, Optional, Tuple
@@ -11,7 +13,6 @@ if TYPE_CHECKING:
 ALIVE = "it is alive"  # why a run is not removed
 GOING = ".clean-"  # how the names of trees that are being removed begin
 DEPTH = 64  # levels of directories that are open at a time
-DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Size:
@@ -81,11 +82,18 @@ def set_aside(path: str) -> str:
 def remove(path: str) -> "List[str]":
     """Remove a tree, whatever its modes are, and links themselves; returns what could not be removed, each with why."""
     problems = []  # type: List[str]
+    directory, name = os.path.split(path)
     try:
-        if not stat.S_ISDIR(os.lstat(path).st_mode):
-            os.unlink(path)
+        inside = os.open(directory or ".", directories.WAY)
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        return [sentence(path, error)]
+    try:
+        if not stat.S_ISDIR(os.stat(name, dir_fd=inside, follow_symlinks=False).st_mode):
+            os.unlink(name, dir_fd=inside)
             return []
-        top = _enter(path, None)
+        top = _enter(name, inside)
         try:
             before = None  # type: Optional[set[str]]
             names = set(os.listdir(top))
@@ -97,19 +105,28 @@ def remove(path: str) -> "List[str]":
         finally:
             os.close(top)
         if not problems:
-            os.rmdir(path)
+            os.rmdir(name, dir_fd=inside)
     except FileNotFoundError:
         pass
     except OSError as error:
         problems.append(sentence(path, error))
+    finally:
+        os.close(inside)
     return problems
 
 
-def _enter(name: str, inside: "Optional[int]") -> int:
+def _enter(name: str, inside: int) -> int:
     """Open a directory, and give its owner all rights in it first."""
-    if os.stat(name, dir_fd=inside, follow_symlinks=False).st_mode & 0o700 != 0o700:
-        os.chmod(name, 0o700, dir_fd=inside)  # caches of Go and pip are read-only
-    return os.open(name, DIRECTORY, dir_fd=inside)
+    found = os.open(name, directories.WAY | os.O_NOFOLLOW, dir_fd=inside)
+    try:
+        info = os.fstat(found)
+        if info.st_mode & 0o700 != 0o700:  # caches of Go and pip are read-only
+            # The directory that is open, whatever has its name by now.
+            opened = "/proc/self/fd/%d" % found if hasattr(os, "O_PATH") else found
+            os.chmod(opened, stat.S_IMODE(info.st_mode) | 0o700)
+        return os.open(".", directories.DIRECTORY, dir_fd=found)
+    finally:
+        os.close(found)
 
 
 def _empty(directory: int, shown: str, top: int, depth: int, problems: "List[str]") -> None:

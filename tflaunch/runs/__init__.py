@@ -28,6 +28,7 @@ fetch_pipeline.py     sends requests to many hosts, several at a time, and again
 fetch_requests.py     the requests of a fetch, and the checks of their answers
 fetch_search.py       which files the hosts have, which are the same, and where each goes
 fetch_transfer.py     brings their content
+fetch_part.py         a file of theirs on its way
 fetch_destination.py  the directory that they are brought into: nothing is written outside of it
 fetch_result.py       what came of a fetch
 """

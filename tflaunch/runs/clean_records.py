@@ -14,7 +14,7 @@ from tflaunch.protocol import removal
 from tflaunch.protocol.errors import RecordError
 from tflaunch.runs.clean import Kept, Place
 from tflaunch.runs.record import Record
-from tflaunch.runs.record_files import is_locked, reading, state_root, writing
+from tflaunch.runs.record_files import check_root, is_locked, reading, state_root, writing
 from tflaunch.runs.record_list import list_runs
 from tflaunch.runs.run_ids import check_run_id
 
@@ -58,6 +58,7 @@ def remove_records(run_ids: Collection[str], dry_run: bool) -> dict[str, Any]:
     With `dry_run` it removes nothing, and returns what it would remove.
     """
     root = state_root()
+    check_root(root)
     removed: dict[str, int] = {}
     left: dict[str, str] = {}
     for run_id in run_ids:
@@ -99,6 +100,8 @@ def set_aside(run_id: str, root: Path) -> Path | None:
 
 def leftovers(root: Path) -> list[Path]:
     """Records that a killed launcher, or a killed `tflaunch clean`, left half made; raises RecordError."""
+    if not check_root(root):
+        return []
     with reading(root):
         return [
             path for path in root.glob(".*") if path.is_dir() and not path.is_symlink() and _is_left(path)

@@ -98,6 +98,7 @@ class Fetch:
         finally:
             if every:
                 self._destination.settle(transfer.came)
+            self._destination.close()
 
     def _check_room(self, places: Places) -> int:
         """Remove each file from `places` that alone is too large; returns how many more bytes there is room for.

@@ -1,11 +1,8 @@
 """The directory on this machine that `fetch` brings files into: each whole or not at all, and none outside of it.
 
-A file that is on its way has a temporary name, beside its place:
-
-    .tflaunch-<which file>-<which content>.part
-
-so that the next fetch goes on where this one stopped, also in another process.  No link below the directory is
-followed.  `mark` notes which files are to come (tflaunch.code.fetched_mark), so that no run ships them as code.
+A file that is on its way has a temporary name, beside its place (fetch_part).  The directory is opened once, for others
+may be able to put another one in its place, and no link below it is followed.  `mark` notes which files are to come
+(tflaunch.code.fetched_mark), so that no run ships them as code.
 """
 
 from __future__ import annotations
@@ -13,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import hashlib
 import os
 import stat
 from collections.abc import Collection, Iterator
@@ -21,20 +17,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tflaunch.code import fetched_mark
-from tflaunch.code.fetched_mark import PART_PREFIX, PART_SUFFIX
 from tflaunch.inputs.gitignore import OWN
 from tflaunch.inputs.patterns import is_git, same_name
 from tflaunch.inputs.sizes import amount
+from tflaunch.protocol import directories
 from tflaunch.protocol.errors import FetchError
+from tflaunch.runs.fetch_part import Refused, others_write, part_name
 
-_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 NAME_BYTES, PATH_BYTES = 255, 4095  # as Linux has them
 # Errors after which no other file can be written either.
 FATAL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EMFILE, errno.ENFILE)
-
-
-class Refused(Exception):
-    """The destination cannot take this one file, for the reason given; it can take others."""
 
 
 def leads_elsewhere(path: str) -> bool:
@@ -66,7 +58,9 @@ class Destination:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._made: list[Path] = []  # what this fetch has made and marked, the directory first
+        self._held: int | None = None  # its descriptor: others may put another one in its place
+        # What this fetch has made and marked, the directory first: (descriptor of where it is, name, its descriptor).
+        self._made: list[tuple[int, str, int]] = []
         self._names: frozenset[str] | None = None  # in the directory's mark, see fetched_mark.read
         self._announced: set[str] = set()  # names that `mark` added
 
@@ -76,8 +70,7 @@ class Destination:
         Raises FetchError.
         """
         try:
-            self._make()
-            self._names = fetched_mark.read(str(self.path))
+            self._names = fetched_mark.read(self._directory())
             if self._made or self._names == frozenset():  # the whole directory is marked
                 return
             for path in paths:
@@ -103,10 +96,11 @@ class Destination:
         """
         try:
             if self._made:
-                for path in self._made:
-                    if [each.name for each in path.iterdir()] == [fetched_mark.NAME]:
-                        (path / fetched_mark.NAME).unlink()
-                        path.rmdir()
+                for where, name, made in self._made:
+                    if os.listdir(made) == [fetched_mark.NAME]:  # noqa: PTH208 - a descriptor
+                        os.unlink(fetched_mark.NAME, dir_fd=made)
+                        if directories.is_at(made, name, where):
+                            os.rmdir(name, dir_fd=where)
             elif self._names is None or self._names:
                 more = {self._name_of(path) for path in came if not self.is_marked(path)}
                 gone = {name for name in self._announced if self.has(name) is None}
@@ -114,21 +108,40 @@ class Destination:
         except OSError as error:
             raise cannot_write(self.path / fetched_mark.NAME, error) from None
 
-    def _make(self) -> None:
-        """Make the directory, and the missing ones above it, each with its mark."""
+    def close(self) -> None:
+        """Close what it has open; may be called twice."""
+        mine = {descriptor for where, _, made in self._made for descriptor in (where, made)}
+        for descriptor in mine | ({self._held} if self._held is not None else set()):
+            os.close(descriptor)
+        self._held, self._made = None, []
+
+    def _directory(self) -> int:
+        """The directory's descriptor; makes it, and the missing ones above it, each with its mark.  Raises OSError."""
+        if self._held is None:
+            self._held = self._make()
+        return self._held
+
+    def _make(self) -> int:
         lacking = []
-        there = self.path
+        there = self.path.absolute()
         while not there.exists() and there != there.parent:
-            lacking.append(there)
+            lacking.append(there.name)
             there = there.parent
-        for path in reversed(lacking):
+        here = _open_named(there)
+        for name in reversed(lacking):
             try:
-                path.mkdir()
+                os.mkdir(name, dir_fd=here)
+                made = True
             except FileExistsError:
-                continue
-            self._made.insert(0, path)
-            with _opened(path) as directory:
-                fetched_mark.write(directory, ())
+                made = False
+            below = os.open(name, directories.DIRECTORY, dir_fd=here)
+            if os.fstat(below).st_uid != os.getuid():
+                raise PermissionError(errno.EACCES, "another user has just made a directory there")
+            if made:
+                self._made.insert(0, (here, name, below))
+                fetched_mark.write(below, ())
+            here = below
+        return here
 
     def _name_of(self, path: str) -> str:
         """The name that marks this file: the first directory on its path that is missing here, else its path."""
@@ -140,10 +153,10 @@ class Destination:
         """Add names to the mark and remove some; other fetches into the same directory may do so at the same time."""
         if not more and not gone:
             return
-        with _opened(self.path) as directory:
+        with _opened(self._directory()) as directory:
             with contextlib.suppress(OSError):  # a file system without locks
                 fcntl.flock(directory, fcntl.LOCK_EX)
-            names = fetched_mark.read(str(self.path))
+            names = fetched_mark.read(directory)
             if names == frozenset():
                 return
             self._names = (names or frozenset()).union(more).difference(gone)
@@ -165,8 +178,7 @@ class Destination:
             raise Refused(why)
         *parents, name = path.split("/")
         try:
-            self._make()
-            directory = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            directory = os.dup(self._directory())
         except OSError as error:
             raise cannot_write(self.path, error) from None
         try:
@@ -193,7 +205,9 @@ class Destination:
     def has(self, path: str) -> os.stat_result | None:
         """The stat of what exists at `path`, links not followed; None if nothing does."""
         with contextlib.suppress(OSError, ValueError):
-            return (self.path / path).lstat()
+            if self._held is None:
+                return (self.path / path).lstat()
+            return os.stat(path, dir_fd=self._held, follow_symlinks=False)
         return None
 
     def has_part(self, path: str, which: str, content: str) -> int:
@@ -205,7 +219,7 @@ class Destination:
         try:
             with contextlib.suppress(FileExistsError):
                 os.mkdir(name, dir_fd=directory)
-            return os.open(name, _DIRECTORY, dir_fd=directory)
+            return os.open(name, directories.DIRECTORY, dir_fd=directory)
         except NotADirectoryError:
             raise Refused(f"{name} is a file or a link here, not a directory") from None
         except OSError as error:
@@ -235,9 +249,27 @@ class Room:
         return f"{amount(self.bytes)}{files}"
 
 
+def _open_named(path: Path) -> int:
+    """Open the directory that the user has named; a link only where nobody else could have put it.  Raises OSError."""
+    parent = os.open(path.parent, directories.WAY)
+    try:
+        return os.open(path.name or ".", directories.DIRECTORY, dir_fd=parent)
+    except OSError as error:
+        if error.errno not in (errno.ELOOP, errno.EMLINK, errno.ENOTDIR):
+            raise
+        if others_write(parent):
+            raise PermissionError(
+                errno.EACCES, "it is a link or a file, in a directory that others may write to"
+            ) from None
+        return os.open(path.name, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=parent)
+    finally:
+        os.close(parent)
+
+
 @contextlib.contextmanager
-def _opened(path: Path) -> Iterator[int]:
-    directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+def _opened(held: int) -> Iterator[int]:
+    """That directory, opened once more: so a lock on it ends with this."""
+    directory = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=held)
     try:
         yield directory
     finally:
@@ -250,110 +282,3 @@ def cannot_write(path: Path, error: OSError) -> FetchError:
     return FetchError(
         f"cannot write to {path}: {why}", "make room there, or name another directory; what has come stays"
     )
-
-
-def present(directory: int, name: str) -> int | None:
-    """The regular file of that name, opened, or None when there is nothing; raises Refused."""
-    try:
-        file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise Refused(f"what is here by that name cannot be read: {error.strerror}") from None
-    if stat.S_ISREG(os.fstat(file).st_mode):
-        return file
-    os.close(file)
-    raise Refused("what is here by that name is not a regular file")
-
-
-def part_name(which: str, content: str) -> str:
-    """The temporary name of a file on its way: `which` identifies the file, `content` its version."""
-    return f"{PART_PREFIX}{_short(which)}-{_short(content)}{PART_SUFFIX}"
-
-
-def make_executable(file: int) -> None:
-    """Let those who may read a file run it, too."""
-    mode = os.fstat(file).st_mode
-    os.fchmod(file, stat.S_IMODE(mode | (mode & 0o444) >> 2))
-
-
-class Part:
-    """A file that is on its way; `have` is how many bytes of it are here.
-
-    `which` identifies the file, `content` the version of its content.  Raises Refused, OSError.
-    """
-
-    def __init__(self, directory: int, name: str, which: str, content: str) -> None:
-        self._directory, self._name = directory, name
-        mine = f"{PART_PREFIX}{_short(which)}-"
-        self._part = part_name(which, content)
-        for other in os.listdir(directory):
-            if other.startswith(mine) and other.endswith(PART_SUFFIX) and other != self._part:
-                with contextlib.suppress(OSError):
-                    os.unlink(other, dir_fd=directory)
-        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-        self.file = os.open(self._part, flags, 0o666, dir_fd=directory)
-        try:
-            fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if not os.path.samestat(os.fstat(self.file), os.stat(self._part, dir_fd=directory)):
-                raise FileExistsError  # it was just finished
-        except OSError:
-            os.close(self.file)
-            raise Refused("another tflaunch is fetching it at this moment") from None
-        self.have = os.fstat(self.file).st_size
-
-    def forget(self) -> None:
-        """Drop what has come, and begin again."""
-        os.ftruncate(self.file, 0)
-        self.have = 0
-
-    def write(self, offset: int, data: bytes) -> None:
-        """Store bytes that begin at `offset` of the file; `have` grows unless they leave a hole."""
-        follows = offset == self.have
-        rest = memoryview(data)
-        while rest:
-            written = os.pwrite(self.file, rest, offset)
-            rest, offset = rest[written:], offset + written
-        self.have = offset if follows else self.have
-
-    def finish(self, modified_ns: int, executable: bool, overwrite: bool) -> bool:
-        """Give the file its name; False when the name was taken meanwhile, and `overwrite` is false."""
-        if executable:
-            make_executable(self.file)
-        with contextlib.suppress(OSError, OverflowError):  # a time that this disk cannot store
-            os.utime(self.file, ns=(modified_ns, modified_ns))
-        os.fsync(self.file)
-        here = {"src_dir_fd": self._directory, "dst_dir_fd": self._directory}
-        if not overwrite:
-            try:
-                os.link(self._part, self._name, follow_symlinks=False, **here)
-                os.unlink(self._part, dir_fd=self._directory)
-                return True
-            except FileExistsError:
-                self.forget()
-                return False
-            except (OSError, NotImplementedError):  # a disk without hard links
-                if _exists(self._directory, self._name):
-                    self.forget()
-                    return False
-        os.replace(self._part, self._name, **here)  # noqa: PTH105
-        return True
-
-    def close(self) -> None:
-        """Close the file.  What has come stays for the next fetch; an empty part is removed."""
-        with contextlib.suppress(OSError):
-            if os.fstat(self.file).st_size == 0:
-                os.unlink(self._part, dir_fd=self._directory)
-        os.close(self.file)
-
-
-def _exists(directory: int, name: str) -> bool:
-    try:
-        os.stat(name, dir_fd=directory, follow_symlinks=False)
-    except FileNotFoundError:
-        return False
-    return True
-
-
-def _short(text: str) -> str:
-    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:12]

@@ -11,15 +11,8 @@ from tflaunch.inputs.patterns import Wish
 from tflaunch.inputs.sizes import amount
 from tflaunch.protocol.wire import Message
 from tflaunch.runs import fetch_pipeline
-from tflaunch.runs.fetch_destination import (
-    FATAL,
-    Destination,
-    Part,
-    Refused,
-    cannot_write,
-    make_executable,
-    present,
-)
+from tflaunch.runs.fetch_destination import FATAL, Destination, cannot_write
+from tflaunch.runs.fetch_part import Part, Refused, make_executable, others_write, present
 from tflaunch.runs.fetch_pipeline import Steps
 from tflaunch.runs.fetch_requests import FoundFile, read_request
 from tflaunch.runs.fetch_result import Fetched
@@ -120,7 +113,7 @@ class Transfer:
             begins = yield from self._begins_with(path, file, here)
             size = os.fstat(here).st_size
             if begins and size == file.size:
-                if self._executable(file):
+                if self._executable(file) and not others_write(directory):
                     make_executable(here)
                 self._result.same += 1
                 self._arrived += size

@@ -24,6 +24,7 @@ from tflaunch.runs.hidden_values import plan_without_values
 from tflaunch.runs.record_files import (
     FORMAT,
     is_locked,
+    make_root,
     plain,
     read_about,
     read_object,
@@ -49,8 +50,8 @@ _IN_THE_WAY = (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR)  # a rename's error
 def run_ids_locked(root: Path | None = None) -> Iterator[None]:
     """Lock the choice of run ids: inside, no other launcher can take a free one.  Raises RecordError."""
     root = root or state_root()
+    make_root(root)
     with writing(root):
-        root.mkdir(mode=0o700, parents=True, exist_ok=True)
         lock = os.open(root, os.O_RDONLY | os.O_CLOEXEC)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -115,8 +116,8 @@ class Record:
             ssh_config=ssh_config,
             detached=detached,
         )
+        make_root(root)
         with writing(path):
-            root.mkdir(mode=0o700, parents=True, exist_ok=True)
             building = Path(tempfile.mkdtemp(prefix=f".{run_id[:40]}-", dir=root))  # 0700
             lock = None
             try:

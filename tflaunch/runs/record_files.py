@@ -22,10 +22,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from tflaunch.inputs.ownership import written_by_others
+from tflaunch.protocol import ancestry, directories
 from tflaunch.protocol.errors import RecordError
 from tflaunch.runs.run_ids import RUN_ID
 
 FORMAT = 1  # of run.json
+_ELSEWHERE = "Set TFLAUNCH_STATE= to a directory of your own, which others may not write to."
 
 
 def state_root() -> Path:
@@ -38,8 +41,38 @@ def state_root() -> Path:
     return base / "tflaunch" / "runs"
 
 
+def check_root(root: Path) -> bool:
+    """Return whether the directory of records is there; raises RecordError where others may put records into it.
+
+    Call this before anything is read or written there: a record says which commands to run, and by which ssh_config.
+    Once the directory is there, no other user can put anything in its place.
+    """
+    try:
+        weak = ancestry.weak_place(str(root))
+        place, info = weak or (str(root), root.stat())
+        reason = written_by_others(Path(place), info)
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise RecordError(f"cannot read the records {root}: {sentence(error)}", _ELSEWHERE) from error
+    if weak is not None or reason:
+        who = f"{place} {reason}" if reason else f"too many links lead to {place}"
+        raise RecordError(f"{who}: others could put records among yours in {root}", _ELSEWHERE)
+    return True
+
+
+def make_root(root: Path) -> None:
+    """Make the directory of records, for this user alone; raises RecordError."""
+    if not check_root(root):
+        with writing(root):
+            os.close(directories.make_private(str(root)))
+        check_root(root)
+
+
 def recorded_ids(root: Path) -> list[str]:
     """Return the ids of all runs that have a directory in `root`, sorted; raises RecordError."""
+    if not check_root(root):
+        return []
     with reading(root):
         try:
             return sorted(name for name in os.listdir(root) if RUN_ID.fullmatch(name))  # noqa: PTH208

@@ -6,7 +6,8 @@ import hashlib
 import os
 from pathlib import Path
 
-from tflaunch.runs.record_files import state_root
+from tflaunch.protocol.errors import RecordError
+from tflaunch.runs.record_files import make_root, state_root
 
 FILE = ".told"  # beside the records; a line for each sentence: its digest
 _MOST = 64 * 1024  # bytes: then all is told once more
@@ -22,7 +23,7 @@ def is_new(text: str, root: Path | None = None) -> bool:
     )
     path = (state_root() if root is None else root) / FILE
     try:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_root(path.parent)
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         descriptor = os.open(path, flags, 0o600)
         try:
@@ -34,6 +35,6 @@ def is_new(text: str, root: Path | None = None) -> bool:
             os.write(descriptor, line)  # in one piece: another tflaunch may do the same
         finally:
             os.close(descriptor)
-    except OSError:
+    except (OSError, RecordError):
         pass
     return True

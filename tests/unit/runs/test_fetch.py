@@ -10,7 +10,8 @@ from tests.support.directories import files
 from tflaunch.inputs.patterns import Pattern, Wish
 from tflaunch.protocol.errors import FetchError
 from tflaunch.protocol.wire import Message
-from tflaunch.runs.fetch_destination import Destination, Part, Refused, present
+from tflaunch.runs.fetch_destination import Destination
+from tflaunch.runs.fetch_part import Part, Refused, present
 from tflaunch.runs.fetch_pipeline import Dishonest
 from tflaunch.runs.fetch_requests import MOST_IDLE
 from tflaunch.runs.fetch_result import Fetched

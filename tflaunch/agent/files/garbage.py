@@ -16,9 +16,9 @@ from tflaunch.agent.files.code_store import FILES, TREE, contents_of
 from tflaunch.agent.files.journal import read as read_journal
 from tflaunch.agent.files.rundir import CODE, ENVIRONMENTS, HostError, RunDirectory, hosts_of
 from tflaunch.agent.tasks import environment
-from tflaunch.protocol import wire
+from tflaunch.protocol import directories, wire
 from tflaunch.protocol.machine import this_machine
-from tflaunch.protocol.removal import ALIVE, DIRECTORY, GOING, Size, free, sentence, set_aside
+from tflaunch.protocol.removal import ALIVE, GOING, Size, free, sentence, set_aside
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -169,7 +169,7 @@ def clean(
 
 def _lock(parent: str) -> int:
     """A lock that only one clean has at a time: so what is set aside is its own.  Raises HostError."""
-    descriptor = os.open(parent, DIRECTORY)
+    descriptor = os.open(parent, directories.DIRECTORY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
