@@ -16,6 +16,7 @@ from tests.support.launcher import Launcher
 from tests.support.nvml import Fleet
 from tests.support.patience import until
 from tests.support.sshd import Sshd, SshNetwork
+from tests.support.terminal import CTRL_C, Terminal
 from tflaunch.agent import processes
 
 HANGS = "did not return within 2 s"
@@ -85,15 +86,15 @@ def test_a_host_with_a_sick_driver_is_a_host_without_gpus(sick: Sick, ill: str, 
 @pytest.mark.parametrize("how", ["--gpus-per-worker=0", "gpus: 0"])
 def test_a_run_without_gpus_asks_no_driver(sick: Sick, ill: str, how: str) -> None:
     sick.host(ill)
-    hostfile = sick.hostfile
-    if how == "gpus: 0":
-        hostfile.write_text(hostfile.read_text().replace("auto", "0"))
+    no_gpus = how == "gpus: 0"
     sick.let_end("run")
-    _, _, *words = sick.words("run", 1, *([how] if how.startswith("-") else []))
+    _, hostfile, *words = sick.words("run", 1, *([] if no_gpus else [how]))
+    if no_gpus:
+        hostfile = sick.launcher.hostfile([sshd.name for sshd in sick.network.sshds], gpus=0)
     done = sick.launcher.run("run", hostfile, *words).ran()
     assert "GPU" not in done.sentences.replace("has ", "")
     assert "NVML" not in done.sentences
-    if how == "gpus: 0":
+    if no_gpus:
         shown = sick.launcher.run("gpus", hostfile, "-F", sick.network.config).ran()
         assert "host1: not asked (`gpus: 0` in the hostfile)" in shown.out
         (host,) = json.loads(
@@ -140,7 +141,7 @@ def test_check_says_what_to_do(sick: Sick) -> None:
     sick.host("init_error 18")
     sick.host("sick nvmlInit hang")
     sick.host("sick nvmlDeviceGetTemperature crash gpu=1")
-    said = sick.launcher.run("check", sick.hostfile, "--no-tensorflow", "--no-calls")
+    said = sick.launcher.run("check", sick.hostfile, "--no-tensorflow")
     text = " ".join((said.sentences + said.out).split())
     assert "version mismatch" in text.lower() or "mismatch" in text
     assert "reload its kernel modules" in text
@@ -164,26 +165,27 @@ def test_a_gpu_that_falls_off_the_bus_under_a_run_does_not_keep_it(sick: Sick) -
     sick.launcher.wait_until_nothing_is_left()
 
 
-def test_stop_and_ctrl_c_while_a_driver_hangs(sick: Sick) -> None:
-    sick.host("sick nvmlInit slow=1500", "sick * slow=1500")
-    with sick.launcher.start(*sick.words("run", 1, "--connect-timeout=60")) as running:
-        running.wait_for("its NVIDIA driver is slow")
-        running.signal(signal.SIGINT)
-        running.done()
-    sick.launcher.wait_until_nothing_is_left()
-    with sick.launcher.start(*sick.words("run", 1, "--connect-timeout=60")) as running:
-        running.wait_for("its NVIDIA driver is slow")
-        running.signal(signal.SIGKILL)
-    sick.launcher.wait_until_nothing_is_left()
+def test_ctrl_c_while_a_driver_crawls(sick: Sick) -> None:
+    """A word while it waits, and nothing left afterwards, however the wait ends."""
+    sick.host("sick * slow=1500")
+    words = [str(word) for word in sick.words("run", 1, "--connect-timeout=60")]
+    for key in (CTRL_C, ""):  # "": the terminal is closed, and the launcher killed
+        argv = sick.launcher.argv(words[0], *words[1:])
+        with Terminal(argv, sick.launcher.env(), sick.launcher.code, columns=160) as terminal:
+            terminal.wait_for("its NVIDIA driver is slow: at GPU 0 of 2 nvmlDevice")
+            if key:
+                terminal.type(key)
+                assert terminal.end() == 130
+        sick.launcher.wait_until_nothing_is_left()
 
 
 def test_a_watch_leaves_a_sick_gpu_alone(sick: Sick) -> None:
     sick.host()
     words = ("gpus", sick.hostfile, "-F", sick.network.config, "--watch", "--interval=0.3", "--json")
     with sick.launcher.start(*words) as watching:
-        watching.wait_for('"state": ?"free"')
+        watching.wait_for('"state": "free"')
         sick.worsen(1, "sick * hang gpu=0")
-        watching.wait_for('"state": ?"broken"', 3)
+        watching.wait_for('"state": "broken"', 3)
         watching.signal(signal.SIGINT)
         watching.done()
     sick.launcher.wait_until_nothing_is_left()
