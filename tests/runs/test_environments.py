@@ -119,7 +119,13 @@ def test_tasks_on_this_machine_run_by_the_active_environment(launcher: Launcher,
     """Not by tflaunch's own, which pipx has made for it alone; and the plan names the interpreter."""
     venv = tmp_path / "venv"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True)
-    words = ("run", launcher.local(1), launcher.script("import sys; print(sys.prefix)"), "--ps=0", "--workers=1")
+    words = (
+        "run",
+        launcher.local(1),
+        launcher.script("import sys; print(sys.prefix)"),
+        "--ps=0",
+        "--workers=1",
+    )
     done = launcher.run(*words, env={"VIRTUAL_ENV": str(venv)}).ran()
     assert f"worker/0 │ {venv}" in done.out
     assert f"Python on local1: {venv}/bin/python3 (the active environment)" in done.sentences

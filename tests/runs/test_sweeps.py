@@ -155,6 +155,8 @@ def test_a_grid_from_the_command_line_to_the_best_one(lab: Lab) -> None:
         *("trial-3", "trial-3/kept", "trial-3/kept/new", "trial-3/mine"),
     ]
     assert "go on:" not in done.err
+    [swept] = json.loads(lab.launcher.run("ps", "-a", hostfile, "--json").ran().out)["runs"]
+    assert swept["started"] < min(task["ended"] for task in swept["tasks"]), "when the last trial began"
 
     words = lab.words(hostfile, "--grid=x=0.5,0.25", "--grid=kind=b,a", "--resume=lab")
     resumed = lab.launcher.run(*words, *own).ran()

@@ -55,9 +55,7 @@ def local_python_told(hostfile: Hostfile, job: JobSpec) -> str:
     if not hosts:
         return ""
     python = local_python()
-    return (
-        f"Python on {fold(hosts)}: {python.path} ({python.source})"
-    )
+    return f"Python on {fold(hosts)}: {python.path} ({python.source})"
 
 
 def image(host: Host, job: JobSpec) -> str:

@@ -218,12 +218,13 @@ class Sessions:
         unanswered: Callable[[str], ConnectError | None] | None = None,
         *,
         moved: Callable[[], tuple[int, int]] | None = None,
+        arrived: dict[str, float] | None = None,
     ) -> tuple[dict[str, wire.Message], dict[str, ConnectError]]:
         """Wait for one message of type `wanted` from each of `hosts`; returns them, and why the other hosts sent none.
 
         `unanswered` says why there is no TCP connection to a host.  With it, such hosts are given up after TCP_S,
         once all other hosts have answered and any host is up.  `moved` says how many bytes of how many have gone to the
-        hosts.  Raises Stopped.
+        hosts.  `arrived` gets the time (epoch seconds) at which each host has answered.  Raises Stopped.
         """
         absent = AbsentHosts(unanswered)
         line = ""
@@ -250,6 +251,8 @@ class Sessions:
                 case Said(name, message) if name in missing and message.type == wanted:
                     replies[name] = message
                     missing.remove(name)
+                    if arrived is not None:
+                        arrived[name] = time.time()
                 case Said(name, message) if name in missing and message.type == "preparing":
                     line = f"{name}: {message['line']}"
                 case Said(_, message) if message.type == "expired" and wanted in LAST_WORDS:
