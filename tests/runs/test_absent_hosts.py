@@ -62,7 +62,7 @@ def test_what_fits_on_the_hosts_that_are_there_goes_on(launcher: Launcher, lab: 
     assert about["plan"]["left_out"] == {"host3": why}
     assert [host["name"] for host in about["hostfile"]["hosts"]] == ["host1", "host2"]
     shown = launcher.run("status", record.name).ran()  # and does not ask that host
-    assert f"! without host3: {why}" in shown.out
+    assert f"! planned without host3; the reason then: {why}" in shown.out
     assert moved in " ".join(shown.out.split())
     assert json.loads(launcher.run("status", record.name, "--json").ran().out)["left_out"] == {"host3": why}
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+import subprocess
 from pathlib import Path
 
 from tests.support.launcher import TELL, Launcher, told
@@ -35,6 +37,25 @@ def test_there_is_one_style_of_error(launcher: Launcher) -> None:
         done = launcher.run(*words).ran(2)
         first, second, *rest = done.err.splitlines()
         assert (first[:2], second[:4], rest, done.out) == ("✗ ", "  → ", [], "")
+
+
+def test_a_current_directory_that_is_gone_is_told_and_no_traceback(
+    launcher: Launcher, tmp_path: Path
+) -> None:
+    for words in (("run", "a", "t.py"), ("ps",), ("gpus",), ("stop",), ("logs",), ("ps", "--json")):
+        gone = tmp_path / "gone"
+        gone.mkdir()
+        command = shlex.join(map(str, launcher.argv(*words)))
+        done = subprocess.run(
+            ["/bin/sh", "-c", f"cd {gone} && rmdir {gone} && exec {command}"],
+            env=launcher.env(),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 2, done.stderr
+        assert "the current directory is gone: it was removed" in done.stderr + done.stdout
+        assert "Traceback" not in done.stderr
 
 
 def test_for_programs_every_error_is_json(launcher: Launcher) -> None:

@@ -65,6 +65,26 @@ def test_which_of_several(launcher: Launcher, hostfile: Path) -> None:
         assert two.end() == 143
 
 
+def test_all_of_them_and_a_name_whose_runs_have_all_ended(launcher: Launcher, hostfile: Path) -> None:
+    with endless(launcher, hostfile) as one, endless(launcher, hostfile) as two:
+        asked = launcher.run("stop", "--all").ran(2)
+        assert "this ends 2 runs: " in asked.sentences
+        assert "agree to it: tflaunch stop --all --yes" in asked.sentences
+        assert "which?" in launcher.run("stop", "--all", one.run_id).ran(2).sentences
+        assert launcher.leftovers(one.run_id)
+        assert launcher.leftovers(two.run_id)
+        done = launcher.run("stop", "--all", "--yes").ran()
+        for run in (one, two):
+            assert f"{run.run_id} is stopped: 2 hosts checked, nothing is left running" in done.sentences
+            assert run.end() == 143
+    assert launcher.leftovers() == []
+    again = launcher.run("stop", "--all", "--yes", "--hosts", hostfile).ran()
+    assert "no run is alive on these hosts" in again.sentences
+    name = launcher.run("stop", "trainer", "--hosts", hostfile).ran(2)
+    assert "no run trainer is alive; 2 of that name have ended: " in name.sentences
+    assert one.run_id in name.sentences
+
+
 def test_after_the_launcher_was_killed(launcher: Launcher, hostfile: Path) -> None:
     with endless(launcher, hostfile, "--env=DEAF=1") as running:
         run = running.run_id

@@ -155,6 +155,8 @@ def test_a_grid_from_the_command_line_to_the_best_one(lab: Lab) -> None:
         *("trial-3", "trial-3/kept", "trial-3/kept/new", "trial-3/mine"),
     ]
     assert "go on:" not in done.err
+    [swept] = json.loads(lab.launcher.run("ps", "-a", hostfile, "--json").ran().out)["runs"]
+    assert swept["started"] < min(task["ended"] for task in swept["tasks"]), "when the last trial began"
 
     words = lab.words(hostfile, "--grid=x=0.5,0.25", "--grid=kind=b,a", "--resume=lab")
     resumed = lab.launcher.run(*words, *own).ran()
@@ -308,10 +310,13 @@ def test_a_metric_that_no_trial_printed_is_told_and_the_logs_can_be_scored_anew(
         lab.launcher.local(1), "--grid=x=0.5,0.25", "--metric=acuracy", "--maximize", "--name=lab"
     )
     with lab.launcher.start(*words) as sweep:
-        sweep.wait_for("trial/0 printed no acuracy; its JSON lines have: step, accuracy.")
+        sweep.wait_for("trial/0 printed no acuracy; its lines have numbers for: loss, step, accuracy.")
         done = sweep.done().ran(66)
     assert done.err.count("printed no acuracy; its") == 1
-    assert "no trial printed acuracy (2 succeeded); trial/0's JSON lines have: step, accuracy\n" in done.err
+    assert (
+        "no trial printed acuracy (2 succeeded); trial/0's lines have numbers for: loss, step, accuracy\n"
+        in done.err
+    )
     assert done.err.endswith("  2 of 2 trials succeeded, none printed acuracy\n")
     [told] = json.loads(lab.launcher.run("ps", "-a", "--json").ran().out)["runs"]
     assert (told["state"], told["outcome"]["exit_code"]) == ("failed", 66)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Mapping
 from typing import Any
 
 from tests.support.agent_over_pipes import Host
@@ -10,6 +12,7 @@ from tflaunch.runs.listing import Listing
 from tflaunch.runs.states import RunState
 
 NOW = 1_800_000_000.0
+ARRIVED: Mapping[str, float] = defaultdict(lambda: NOW)  # all hosts have answered by now
 
 
 def entry(run: str, host: str, state: str = "alive", **fields: Any) -> dict[str, Any]:

@@ -132,12 +132,20 @@ def meant(run: str, alive: Sequence[RunState]) -> str:
 def refuse_unknown(run: str, alive: Sequence[RunState]) -> None:
     """Raise UsageError for a run that neither the hosts nor the records here know: it may be a typo."""
     from tflaunch.runs.record import Record
+    from tflaunch.runs.record_list import list_runs
 
     try:
         if Record.open(run).run_id == run:
             return
     except UsageError:
         pass
+    ended = [info.run_id for info in list_runs() if info.run_id.startswith(run)]
+    if ended:  # several, else it would have been opened
+        told = ", ".join(ended[:4]) + (f" and {len(ended) - 4} more" if len(ended) > 4 else "")
+        raise UsageError(
+            f"no run {run} is alive; {len(ended)} of that name have ended: {told}",
+            f"one of them is looked for by its id: tflaunch stop {ended[0]}",
+        )
     names = ", ".join(each.run_id for each in alive)
     hint = f"alive: {names}" if names else "no run is alive there"
     if os.getuid() == 0:

@@ -111,9 +111,13 @@ def main() -> int:
         print(f"tflaunch: {NoThreads().message}\n  → {NoThreads().hint}", file=sys.stderr)
         code = NoThreads.exit_code
     except OSError as error:
-        if error.filename is not None or error.errno not in _UNWRITABLE:
+        if error.errno == errno.ENOENT and _directory_is_gone():
+            hint = "cd to one that is there; `cd .` does it where another one has taken its place"
+            code = _show(UsageError("the current directory is gone: it was removed", hint))
+        elif error.filename is not None or error.errno not in _UNWRITABLE:
             raise
-        code = _unwritable(error)
+        else:
+            code = _unwritable(error)
     try:
         for stream in (sys.stdout, sys.stderr):
             if stream is not None:  # None if the shell closed it
@@ -153,6 +157,16 @@ def _run() -> int:
         print("tflaunch: no answer", file=sys.stderr)
         return 1
     return code if isinstance(code, int) else 0
+
+
+def _directory_is_gone() -> bool:
+    from pathlib import Path
+
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        return True
+    return False
 
 
 def _as_accepted(error: UsageError) -> UsageError:

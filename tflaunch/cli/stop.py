@@ -19,6 +19,7 @@ from tflaunch.cli.arguments import LivingRun
 from tflaunch.cli.connecting import visiting
 from tflaunch.cli.options import parser
 from tflaunch.cli.reporting import Show, reporting
+from tflaunch.console.words import counted
 from tflaunch.protocol.errors import ConnectErrors, StopError, UsageError
 
 if TYPE_CHECKING:
@@ -30,6 +31,10 @@ if TYPE_CHECKING:
 def stop(
     run: LivingRun = None,
     *,
+    everything: Annotated[
+        bool, typer.Option("--all", help="End all runs of yours that are alive on the hosts; asks first.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="With --all: do not ask.")] = False,
     end: Annotated[EndOptions, Part("grace")],
     output: Annotated[OutputOptions, Part("json")],
     user: Annotated[
@@ -52,6 +57,8 @@ def stop(
     with reporting(
         "stopped waiting; the hosts go on ending the run, check with: tflaunch stop", json=output.json
     ) as show:
+        if run is not None and everything:
+            raise UsageError(f"stop {run} --all: which?", "leave one of them out")
         if run is not None:
             check_run_id(run)
         run, hostfile, known_config = hosts_to_stop_on(run, reach.hosts, of_others=bool(user))
@@ -62,19 +69,25 @@ def stop(
             if len(unreachable) == len(hosts):
                 raise ConnectErrors(unreachable, len(hosts))
             listed = visits.runs()
-            chosen = _choose(run, listed.runs, visits, show)
-            known = any(each.run_id == chosen for each in listed.runs)
-            phase = "stopping" if known else "asking"
-            finished, failures = visits.finish(chosen, end.grace, phase, _by(user)) if chosen else ({}, {})
-        failures = {**listed.failures, **failures}
-        if chosen is not None:
+            if everything:
+                chosen = _all_of(listed.runs, visits, show, yes=yes)
+            else:
+                chosen = [_choose(run, listed.runs, visits, show)]
+            ended: dict[str, Mapping[str, Finished]] = {}
+            failures = dict(listed.failures)
+            for each in filter(None, chosen):
+                known = any(listing.run_id == each for listing in listed.runs)
+                phase = "stopping" if known else "asking"
+                ended[each], failed = visits.finish(each, end.grace, phase, _by(user))
+                failures |= failed
+        for each, finished in ended.items():
             if not failures and not any(end.known for end in finished.values()):
-                refuse_unknown(chosen, listed.runs)
-            _tell(chosen, finished, show.reporter, sure=not failures)
+                refuse_unknown(each, listed.runs)
+            _tell(each, finished, show.reporter, sure=not failures)
         if failures:
             show.reporter.failures(ConnectErrors(failures, len(hosts)))
             show.exit_code = ConnectErrors.exit_code
-        if not all(end.clean for end in finished.values()):
+        if not all(end.clean for finished in ended.values() for end in finished.values()):
             show.exit_code = StopError.exit_code
 
 
@@ -119,15 +132,39 @@ def _choose(run: str | None, alive: Sequence[RunState], visits: Visits, show: Sh
         return chosen
     raise UsageError(
         f"{len(alive)} runs are alive: {', '.join(each.run_id for each in alive)}",
-        "say which: tflaunch stop RUN",
+        "say which: tflaunch stop RUN; or all of them: tflaunch stop --all",
     )
+
+
+def _all_of(alive: Sequence[RunState], visits: Visits, show: Show, *, yes: bool) -> list[str | None]:
+    """Return the ids of all runs that are alive, if the user agrees.  Raises UsageError, Stopped."""
+    from tflaunch.sessions.asking import agreed
+
+    if not alive:
+        show.reporter.note("no run is alive on these hosts")
+    elif not yes:
+        if not show.reporter.can_ask:
+            names = ", ".join(each.run_id for each in alive)
+            raise UsageError(
+                f"this ends {counted(len(alive), 'run')}: {names}; tflaunch cannot ask whether it may",
+                "agree to it: tflaunch stop --all --yes",
+            )
+        _list(alive, show.reporter)
+        if not agreed(visits.sessions, show.reporter, f"stop all {len(alive)}?"):
+            raise UsageError("nothing was stopped", "tflaunch stop RUN ends one of them")
+    return [each.run_id for each in alive]
+
+
+def _list(alive: Sequence[RunState], reporter: Reporter) -> None:
+    for number, each in enumerate(alive, 1):
+        where = f"{counted(len(each.tasks), 'task')} on {counted(len(each.hosts), 'host')}"
+        reporter.note(f"{number:3}  {each.run_id}  {where}")
 
 
 def _ask_which(alive: Sequence[RunState], visits: Visits, reporter: Reporter) -> str | None:
     from tflaunch.sessions.asking import answer
 
-    for number, each in enumerate(alive, 1):
-        reporter.note(f"{number:3}  {each.run_id}  {len(each.tasks)} tasks on {len(each.hosts)} hosts")
+    _list(alive, reporter)
     by_number = {str(number): each.run_id for number, each in enumerate(alive, 1)}
     question = "stop which?"
     while words := answer(visits.sessions, reporter, question):

@@ -41,6 +41,7 @@ class Bundle:
     directory: str = ""  # where the code comes from
     left: tuple[Left, ...] = ()  # what stays here: files, and whole directories
     links: tuple[tuple[str, str], ...] = ()  # (path, goal) of links that lead out, and are shipped as links
+    dangling: tuple[tuple[str, str], ...] = ()  # (path, goal) of links to what is there and is not shipped
     odd: tuple[str, ...] = ()  # suspicious lines of ignore files: the user cannot mean what they say
     program: str = ""  # the path of the program, if Python runs it
     place: str = ""  # what the directory is, if only the modules that the program imports are shipped
@@ -239,5 +240,6 @@ def _pack(root: Path, tree: CodeTree, keep: str, limit_bytes: int) -> Bundle:
         str(root),
         tuple(sorted(tree.left.values())),
         tuple(sorted(tree.links)),
+        tuple(tree.dangling()),
         tuple(tree.odd),
     )

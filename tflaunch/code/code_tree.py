@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -167,6 +167,14 @@ class CodeTree:
             links, self._outward = sorted(self._outward), []
             for link in links:
                 self._settle(link)
+
+    def dangling(self) -> Iterator[tuple[str, str]]:
+        """(path, goal) of each link that leads to something here that is left out, so to nothing on the hosts."""
+        for path, entry in sorted(self.entries.items()):
+            if entry.kind == "link" and os.path.exists(entry.source):  # noqa: PTH110
+                place = self._shipped_place(os.path.realpath(entry.source))
+                if place not in (None, ".") and place not in self.entries:
+                    yield path, place
 
     def _visit(self, first: _Folder) -> None:
         pending = [first]

@@ -2,7 +2,7 @@
 
 No line waits for that.  The first is shown at once; equal ones of other tasks within ALIKE_S are left out.  When that
 time is over, or every task of these jobs has written it, a line tells who did; where other output has come between, it
-quotes the line that it means.
+quotes the line that it means.  Tracebacks stay whole.
 """
 
 from __future__ import annotations
@@ -19,6 +19,12 @@ _QUIET_S = 0.2  # after the last task has written a line: then the lines that fo
 _BURST_S = 0.5  # lines that came so soon after each other are told together
 _MOST = 2000  # lines that are remembered
 _QUOTED = 40  # characters
+# Lines that a traceback begins with, or that stand between two of one error.
+_TRACEBACK = (
+    "Traceback (most recent call last)",
+    "During handling of the above exception, another",
+    "The above exception was the direct cause of",
+)
 
 
 @dataclass
@@ -48,6 +54,7 @@ class Alike:
         self._by_text: dict[str, _Shown] = {}
         self._tasks: Mapping[str, int] = {}  # of each job
         self._left_out: dict[TaskId, bool] = {}  # whether its last line was
+        self._in_traceback: set[TaskId] = set()
         self._counted = 0  # lines with others
         self._place = 0
 
@@ -66,7 +73,21 @@ class Alike:
         self._forget(now)
         return lines if len(kept) == len(every) else "".join(line + "\n" for line in kept)
 
+    def _of_traceback(self, task: TaskId, line: str) -> bool:
+        """Whether a line is part of a traceback: one that lacked the lines that others have, too, could not be read."""
+        begins = line.startswith(_TRACEBACK)
+        inside = begins or task in self._in_traceback
+        if begins or (inside and not line.strip()):
+            self._in_traceback.add(task)
+        elif inside and not line[0].isspace():
+            self._in_traceback.discard(task)  # the last line, which names the exception
+        return inside
+
     def _leaves_out(self, task: TaskId, line: str, now: float) -> bool:
+        if self._of_traceback(task, line):
+            self._left_out[task] = False
+            self._place += bool(line.strip())
+            return False
         if not line.strip():
             out = self._left_out.get(task, False)  # it belongs to the lines before it
         else:

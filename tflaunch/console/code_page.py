@@ -173,6 +173,10 @@ def notes(bundle: Bundle, most: int | None) -> Iterator[str]:
         first = shlex.quote(bundle.fetched[0].rstrip("/"))
         fetched = _some(bundle.fetched, most)
         yield f"fetched before, so not shipped: {fetched}; --ship {first} ships that one all the same"
+    if bundle.dangling:
+        named = [f"{path} -> {goal}" for path, goal in bundle.dangling]
+        first = shlex.quote(bundle.dangling[0][1])
+        yield f"links to what is not shipped lead nowhere on the hosts: {_some(named, most)}; --ship {first} ships it"
     if bundle.links:
         named = [f"{path} -> {goal}" for path, goal in bundle.links]
         followable = any(_can_follow(goal, bundle.directory) for _, goal in bundle.links)

@@ -15,15 +15,12 @@ from tflaunch.console.table import cut
 from tflaunch.console.words import counted
 from tflaunch.inputs.times import duration
 from tflaunch.protocol.job import TaskId
+from tflaunch.sessions.printed_numbers import number_of
 
 _SEARCHED = 500  # characters of a line
-# As programs print them: `step 402`, `Step: 402`, `global_step=402`; `Epoch 3/10`; `loss: 0.5`, `loss = nan`.
+# As programs print them: `step 402`, `Step: 402`, `global_step=402`; `Epoch 3/10`.
 _STEP = re.compile(
     r"\b(?:global[ _]?)?(step|epoch)\b['\"]?[ :=#]{0,4}(\d{1,12}(?:/\d{1,12})?)\b", re.IGNORECASE | re.ASCII
-)
-_LOSS = re.compile(
-    r"\bloss\b['\")]?[ :=(]{0,4}([-+]?\d{1,20}(?:\.\d{0,30})?(?:e[-+]?\d{1,3})?|nan|inf)\b",
-    re.IGNORECASE | re.ASCII,  # or an `inf` with a dotless i is one, too, and no float
 )
 
 
@@ -91,10 +88,10 @@ class Footer:
         task, lines = self._unread
         self._unread = None
         for line in reversed(lines.rstrip("\n").rsplit("\n", 8)):
-            step, loss = _STEP.search(line[:_SEARCHED]), _LOSS.search(line[:_SEARCHED])
-            if step or loss:
+            step, loss = _STEP.search(line[:_SEARCHED]), number_of(line[:_SEARCHED], "loss")
+            if step or loss is not None:
                 found = [f"{step[1].lower()} {step[2]}"] if step else []
-                found += [f"loss {float(loss[1]):.6g}"] if loss else []
+                found += [f"loss {loss:.6g}"] if loss is not None else []
                 self._progress = f"{task}: {', '.join(found)}"
                 return
 

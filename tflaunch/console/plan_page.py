@@ -43,12 +43,13 @@ def plan_lines(plan: ClusterPlan, sheet: Sheet) -> list[Text]:
     return lines + _plan_notes(plan, marks)
 
 
-def without(left_out: Mapping[str, str]) -> list[str]:
-    """Say which hosts a run goes without, grouped by cause."""
+def without(left_out: Mapping[str, str], *, then: bool = False) -> list[str]:
+    """Say which hosts a run goes without, grouped by cause; then: as it was when the run was planned."""
     causes: dict[str, list[str]] = {}
     for host, why in left_out.items():
         causes.setdefault(why, []).append(host)
-    return [f"without {fold(hosts)}: {why}" for why, hosts in causes.items()]
+    words = "planned without {}; the reason then: {}" if then else "without {}: {}"
+    return [words.format(fold(hosts), why) for why, hosts in causes.items()]
 
 
 def _task_lines(plan: ClusterPlan, columns: int) -> list[Text]:

@@ -137,7 +137,7 @@ def status_lines(run: RunState, holder: str, sheet: Sheet, now: float) -> list[T
     lines += [Text(), *_host_table(run, sheet)]
     for trouble in run.troubles:
         lines.append(_told(sheet, Text.assemble((f"{marks.bad} ", BAD), trouble)))
-    for warning in [*without(run.left_out), *([run.moved] if run.moved else [])]:
+    for warning in [*without(run.left_out, then=True), *([run.moved] if run.moved else [])]:
         lines.append(_told(sheet, paragraph((f"{marks.warn} ", WARN), warning)))
     return lines
 

@@ -38,16 +38,19 @@ class Listing:
 def listing(
     replies: Mapping[str, Message],
     failures: Mapping[str, ConnectError],
-    now: float,
+    arrived: Mapping[str, float],
     records: Iterable[RunInfo] = (),
 ) -> Listing:
-    """Put together what the hosts answered and, for hosts that did not answer, what this machine has on record."""
+    """Put together what the hosts answered and, for hosts that did not answer, what this machine has on record.
+
+    arrived: when each answer came (epoch seconds): one host may answer long before the last one.
+    """
     entries: dict[str, dict[str, dict[str, Any]]] = {}
     for name, said in replies.items():
         for entry in said["runs"]:
             if not is_run_id(str(entry["run"])):
                 continue  # no id: in a command it could read as an option or as two words
-            entry["offset"], entry["asked"] = now - said["clock"], name
+            entry["offset"], entry["asked"] = arrived[name] - said["clock"], name
             of_run = entries.setdefault(str(entry["run"]), {})
             before = of_run.get(entry["host"])
             if before is None or _rank(entry) < _rank(before):

@@ -91,8 +91,9 @@ class Visits:
         """
         names = list(self._sessions.by_host)
         self._sessions.send(names, "list", all=everything, run=only, tail_bytes=tail_bytes, tidy=tidy)
-        replies, failures = self._sessions.gather("runs", names, LIST_S)
-        return listing(replies, {**self._unreachable, **failures}, time.time(), records)
+        arrived: dict[str, float] = {}
+        replies, failures = self._sessions.gather("runs", names, LIST_S, arrived=arrived)
+        return listing(replies, {**self._unreachable, **failures}, arrived, records)
 
     def wait(self, seconds: float) -> None:
         """Let time pass. Raises Stopped."""

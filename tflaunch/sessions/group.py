@@ -198,13 +198,15 @@ class Sessions:
         *,
         moved: Callable[[], tuple[int, int]] | None = None,
         also: Collection[str] = (),
+        arrived: dict[str, float] | None = None,
     ) -> tuple[dict[str, wire.Message], dict[str, ConnectError]]:
         """Wait for one message of type `wanted` from each of `hosts`; returns them, and why the other hosts sent none.
 
         `unanswered` says why there is no TCP connection to a host.  With it, such hosts are given up after TCP_S,
         once all other hosts have answered and any host is up.  `moved` says how many bytes of how many have gone to the
-        hosts.  An agent that is silent for `silence_s` is given up before the time is up.  When one of the hosts
-        `also`, of which no message is wanted, is lost or hangs, the others are not waited for.  Raises Stopped.
+        hosts.  `arrived` gets the time (epoch seconds) at which each host has answered.  An agent that is silent for
+        `silence_s` is given up before the time is up.  When one of the hosts `also`, of which no message is wanted, is
+        lost or hangs, the others are not waited for.  Raises Stopped.
         """
         absent = AbsentHosts(unanswered)
         begun = self.awake_s
@@ -235,6 +237,8 @@ class Sessions:
                 case Said(name, message) if name in missing and message.type == wanted:
                     replies[name] = message
                     missing.remove(name)
+                    if arrived is not None:
+                        arrived[name] = time.time()
                 case Said(name, message) if name in missing and message.type == "preparing":
                     line = f"{name}: {message['line']}"
                 case Said(_, message) if message.type == "expired" and wanted in LAST_WORDS:

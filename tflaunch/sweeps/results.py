@@ -32,6 +32,7 @@ from tflaunch.protocol.job import TRIAL
 from tflaunch.protocol.outcome import TaskExit, how, signal_name
 from tflaunch.runs.record import Record
 from tflaunch.sessions.log_lines import LineAssembler
+from tflaunch.sessions.printed_numbers import finite, names_in, number_of
 from tflaunch.sweeps.curves import Curve
 from tflaunch.sweeps.trials import Params, Trial, plain
 
@@ -39,13 +40,13 @@ RESULTS, TABLE, TRIALS = "results.jsonl", "results.csv", "sweep.json"
 _FORMAT = 1
 _LINE = 200  # at most so many characters of a log line, as the reason of a failure
 _KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_./ -]*")
-_KEYS, _KEY_LENGTH = 20, 40  # of JSON lines, to be shown
+_KEYS, _KEY_LENGTH = 20, 40  # names of numbers, to be shown
 _LOG = re.compile(rf"{TRIAL}-(\d+)(?:\.(\d+))?\.log")
 
 
 @dataclass(frozen=True)
 class Metric:
-    """The measure of a trial: the last match of a regular expression in its log, or of a key in a JSON line."""
+    """The measure of a trial: the last match of a regular expression in its log, or the last number with a name."""
 
     name: str  # as it is shown
     text: str = ""  # as the user gave it
@@ -55,7 +56,7 @@ class Metric:
 
     @classmethod
     def parse(cls, text: str, maximize: bool) -> Metric:
-        """Read `loss`, a key, or `loss: ([\\d.]+)`, a pattern with one group. Raises UsageError."""
+        """Read `loss`, a name, or `loss: ([\\d.]+)`, a pattern with one group. Raises UsageError."""
         if _KEY.fullmatch(text):
             return cls(text, text, key=text, maximize=maximize)
         try:
@@ -67,7 +68,7 @@ class Metric:
         if pattern.groups != 1:
             raise UsageError(
                 f"--metric {text}: {pattern.groups} groups; one must hold the number",
-                "for example --metric 'loss: ([-+.\\deE]+)', or the key of a JSON line: --metric loss",
+                "for example --metric 'loss: ([-+.\\deE]+)', or its name alone: --metric loss",
             )
         word = re.match(r"[A-Za-z_][\w-]*", text)
         name = next(iter(pattern.groupindex), word[0] if word else "metric")
@@ -75,19 +76,13 @@ class Metric:
 
     def find(self, line: str) -> float | None:
         """The value in a line; None where there is none, or it is not a finite number."""
-        text: Any = None
-        if self.pattern is not None:
-            for match in self.pattern.finditer(line):
-                text = match[1]
-        elif f'"{self.key}"' in line and line.lstrip().startswith("{"):
-            with contextlib.suppress(ValueError, RecursionError):
-                data = json.loads(line)
-                text = data.get(self.key) if isinstance(data, dict) else None
-        try:
-            value = float(text) if text is not None and not isinstance(text, bool) else math.nan
-        except (TypeError, ValueError, OverflowError):
-            return None
-        return value if math.isfinite(value) else None
+        if self.pattern is None:
+            return finite(number_of(line, self.key))
+        value: float | None = None
+        for match in self.pattern.finditer(line):
+            with contextlib.suppress(TypeError, ValueError, OverflowError):
+                value = float(match[1])
+        return finite(value)
 
     def rank(self, value: float | None) -> float:
         """A sort key: the best value first, no value last."""
@@ -101,7 +96,7 @@ class Reading:
         self.received = 0
         self.value: float | None = None
         self.curve = Curve()
-        self.keys: dict[str, None] = {}  # of the log's JSON lines, in case none is the metric
+        self.keys: dict[str, None] = {}  # of numbers in the log, in case none is the metric
         self._last = ""
         self._metric = metric
         self._lines = LineAssembler()
@@ -135,28 +130,18 @@ class Reading:
 
 
 def _number_keys(line: str) -> Iterator[str]:
-    """Yield the keys of a JSON line whose values are numbers: each could be a metric."""
-    if line.lstrip().startswith("{"):
-        with contextlib.suppress(ValueError, RecursionError):
-            data = json.loads(line)
-            for key, value in data.items() if isinstance(data, dict) else ():
-                if (
-                    isinstance(value, (int, float))
-                    and not isinstance(value, bool)
-                    and len(key) <= _KEY_LENGTH
-                    and _KEY.fullmatch(key)
-                ):
-                    yield key
+    """Yield the names of numbers in a line: each could be a metric."""
+    yield from (key for key in names_in(line) if len(key) <= _KEY_LENGTH and _KEY.fullmatch(key))
 
 
 def no_metric(metric: Metric, keys: Iterable[str]) -> tuple[str, str]:
-    """Return (what a log without the metric has, the options to score anew); `keys`: of its JSON lines."""
+    """Return (what a log without the metric has, the options to score anew); `keys`: the names of its numbers."""
     found, largest = list(keys), " --maximize" * metric.maximize
     if found:
         close = difflib.get_close_matches(metric.name, found, 1, 0.5)
         named = shlex.quote((close or found)[-1])
-        return f"JSON lines have: {', '.join(found)}", f"--metric {named}{largest} --resume"
-    what = "no line matches" if metric.pattern else "no JSON line has the key"
+        return f"lines have numbers for: {', '.join(found)}", f"--metric {named}{largest} --resume"
+    what = "no line matches" if metric.pattern else "no line has a number for"
     pattern = shlex.quote(f"{metric.name}: (\\S+)")
     return f"log: {what} {metric.text}", f"--metric {pattern}{largest} --resume"
 

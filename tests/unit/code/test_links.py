@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.code import KEY, content, files, grow, links, members, unpack
 from tflaunch.code.bundle import bundle
+from tflaunch.console.code_page import notes
 
 
 def test_links(tmp_path: Path) -> None:
@@ -48,6 +49,30 @@ def test_links(tmp_path: Path) -> None:
     there = unpack(packed, tmp_path / "there")
     assert (there / "absolute.py").read_text() == "a"
     assert (there / "folder/up.py").resolve() == there / "trainer.py"
+
+
+def test_a_link_to_what_is_left_out_is_told(tmp_path: Path) -> None:
+    grow(
+        tmp_path,
+        {"trainer.py": "", ".gitignore": "big/\nmodel.bin\n", "big/a": "", "model.bin": "x", "lib/b.py": ""},
+    )
+    for name, target in {
+        "data": "big",
+        "lib/a": "../big/a",
+        "latest": "model.bin",
+        "fine": "lib",
+        "here": ".",
+        "later": "made-by-setup",
+    }.items():
+        (tmp_path / name).symlink_to(target)
+    packed = bundle(tmp_path)
+    assert packed.dangling == (("data", "big"), ("latest", "model.bin"), ("lib/a", "big/a"))
+    assert [text for text in notes(packed, None) if "lead nowhere" in text] == [
+        "links to what is not shipped lead nowhere on the hosts: data -> big, latest -> model.bin, "
+        "lib/a -> big/a; --ship big ships it"
+    ]
+    shipped = bundle(tmp_path, ship=("big", "model.bin"))
+    assert shipped.dangling == ()
 
 
 @pytest.mark.parametrize("way", ["absolute", "relative", "in a chain", "by a directory that is a link"])

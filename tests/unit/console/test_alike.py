@@ -25,6 +25,29 @@ def test_the_first_is_shown_and_the_others_are_told_once_the_time_is_over() -> N
     assert alike.rest(W1, "a\n", 12.1) == "a\n", "it is told: this is another one"
 
 
+def test_tracebacks_stay_whole() -> None:
+    def traceback(index: int) -> str:
+        return (
+            "Traceback (most recent call last):\n"
+            f'  File "t.py", line {index}, in <module>\n    main()\n'
+            "ValueError: shapes\n\n"
+            "During handling of the above exception, another exception occurred:\n\n"
+            "Traceback (most recent call last):\n"
+            '  File "t.py", line 9, in <module>\n'
+            f"IndexError: {index}\n"
+        )
+
+    alike = Alike("…")
+    assert alike.rest(W0, "begin\n" + traceback(1) + "end\n", 0.0) == "begin\n" + traceback(1) + "end\n"
+    lines = ("begin\n" + traceback(2) + "end\n").splitlines(keepends=True)
+    assert "".join(alike.rest(W1, line, 0.0) for line in lines) == traceback(2)
+    assert alike.rest(W2, traceback(1), 0.0) == traceback(1)
+    assert alike.told(ALIKE_S) == [
+        "(+1 alike: worker/1: begin)",
+        "(+1 alike: worker/1: end)",
+    ]
+
+
 def test_what_stands_right_above_is_not_quoted() -> None:
     alike = Alike("…")
     alike.rest(W0, "a\n\nb\n", 0.0)

@@ -452,7 +452,7 @@ def evil_listing() -> Listing:
             "late", "h2", "ended", ended=5.0, outcome={"status": "failed", "first_failure": {"reason": EVIL}}
         ),
     ]
-    return listing({"h2": ps.reply(*entries)}, {EVIL: ConnectError(EVIL, EVIL)}, ps.NOW)
+    return listing({"h2": ps.reply(*entries)}, {EVIL: ConnectError(EVIL, EVIL)}, ps.ARRIVED)
 
 
 @pytest.mark.parametrize("columns", [80, 130, None])

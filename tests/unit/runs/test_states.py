@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.ps import NOW, entry, one, reply, worker
+from tests.support.ps import ARRIVED, NOW, entry, one, reply, worker
 from tflaunch.protocol.errors import ConnectError, UsageError
 from tflaunch.runs.listing import listing
 from tflaunch.runs.record_list import RunInfo
@@ -23,7 +23,7 @@ def test_a_run_is_put_together_from_all_its_hosts() -> None:
             entry("run", "h2", tasks=[worker(0, "exited", code=0)]), clock=NOW - 3600, others=("a", "b")
         ),
     }
-    run = one(found := listing(replies, {}, NOW))
+    run = one(found := listing(replies, {}, ARRIVED))
     assert [each.task for each in run.tasks] == ["worker/0", "worker/2", "worker/10"]
     assert (run.state, run.running, run.gpus, run.launcher) == ("running", 2, 2, "ada@laptop")
     assert run.started == NOW - 3600  # the clock of h2 is an hour slow
@@ -36,10 +36,23 @@ def test_times_are_of_this_machines_clock() -> None:
         listing(
             {"h1": reply(entry("run", "h1", started=NOW + 7200 - 90, tasks=[told]), clock=NOW + 7200)},
             {},
-            NOW,
+            ARRIVED,
         )
     )
     assert (run.started, run.tasks[0].since, run.tasks[0].output) == (NOW - 90, NOW - 60, NOW - 5)
+
+
+def test_a_host_that_answers_long_before_the_last_one_has_no_slow_clock() -> None:
+    early, late = (
+        entry("run", name, "ended", started=at - 90, ended=at - 60)
+        for name, at in (("h1", NOW - 4.6), ("h2", NOW))
+    )
+    replies = {"h1": reply(early, clock=NOW - 4.6), "h2": reply(late)}
+    run = one(listing(replies, {}, {"h1": NOW - 4.6, "h2": NOW}))
+    assert (run.started, run.ended) == (NOW - 94.6, NOW - 60)
+    run = one(listing({"h1": replies["h1"]}, {}, {"h1": NOW - 4.6}))
+    assert run.seconds == pytest.approx(30.0)
+    assert run.started == NOW - 94.6
 
 
 def test_two_that_tell_of_one_directory_count_once() -> None:
@@ -48,7 +61,7 @@ def test_two_that_tell_of_one_directory_count_once() -> None:
         "h2": reply(entry("run", "h1", "elsewhere", tasks=[worker(0, "unknown")], about=about)),
         "h1": reply(entry("run", "h1", tasks=[worker(0)], about=about)),
     }
-    run = one(listing(replies, {}, NOW))
+    run = one(listing(replies, {}, ARRIVED))
     assert [(share.host, share.state) for share in run.shares] == [("h1", "alive")]
     assert [each.state for each in run.tasks] == ["running"]
 
@@ -69,7 +82,7 @@ def test_two_that_tell_of_one_directory_count_once() -> None:
 def test_the_state_of_a_run(shares: list[str], tasks: list[dict[str, Any]], state: str) -> None:
     entries = [entry("run", f"h{number}", each) for number, each in enumerate(shares)]
     entries[0]["tasks"] = tasks
-    assert one(listing({"h": reply(*entries)}, {}, NOW)).state == state
+    assert one(listing({"h": reply(*entries)}, {}, ARRIVED)).state == state
 
 
 def test_a_detached_run_for_which_nobody_decided_its_end_is_lost_and_says_why() -> None:
@@ -100,7 +113,7 @@ def test_hosts_that_cannot_be_asked_and_hosts_that_nobody_asked() -> None:
     }
     down = {"h2": ConnectError("no route")}
     replies = {"h1": reply(entry("run", "h1", "lost", tasks=[worker(0, "lost")], about=about)), "h4": reply()}
-    run = one(listing(replies, down, NOW))
+    run = one(listing(replies, down, ARRIVED))
     assert {share.host: share.state for share in run.shares} == {
         **{"h1": "lost", "h2": "unreachable", "h3": "unasked", "h4": "gone"}
     }
@@ -120,13 +133,13 @@ def test_the_last_plan_counts_and_a_host_that_it_has_left_out_does_not() -> None
         "h1": reply(entry("run", "h1", tasks=[worker(0)], about=new)),
         "h3": reply(entry("run", "h3", tasks=[worker(1, attempts=2)], about=new)),
     }
-    run = one(listing(replies, {}, NOW))
+    run = one(listing(replies, {}, ARRIVED))
     assert [(each.task, each.host, each.state, each.attempts) for each in run.tasks] == [
         ("worker/0", "h1", "running", 1),
         ("worker/1", "h3", "running", 2),
     ]
     del replies["h2"]
-    assert one(listing(replies, {"h2": ConnectError("no route")}, NOW)).hosts == ("h1", "h3")
+    assert one(listing(replies, {"h2": ConnectError("no route")}, ARRIVED)).hosts == ("h1", "h3")
 
 
 def test_what_is_recorded_here_fills_in(tmp_path: Path) -> None:
@@ -136,7 +149,9 @@ def test_what_is_recorded_here_fills_in(tmp_path: Path) -> None:
         RunInfo("over", "ended", tmp_path, NOW - 5, ("tflaunch",), ("h2",), 1),
         RunInfo("here", "orphaned", tmp_path, NOW - 5, ("tflaunch",), ("h1",)),
     ]
-    found = listing({"h1": reply(entry("run", "h1", "ended"))}, {"h2": ConnectError("no route")}, NOW, infos)
+    found = listing(
+        {"h1": reply(entry("run", "h1", "ended"))}, {"h2": ConnectError("no route")}, ARRIVED, infos
+    )
     assert [(run.run_id, run.state) for run in found.runs] == [("away", "unknown"), ("run", "succeeded")]
     assert found.runs[1].command == ("tflaunch", "run")
 

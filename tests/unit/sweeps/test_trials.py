@@ -138,7 +138,14 @@ def test_trials_keep_their_numbers() -> None:
         (r"loss: (\S+)", b"loss: 0.5\nloss: 0.25", 0.25),  # no newline at the end
         (r"loss: (\S+)", b"\rloss: 1\rloss: \x1b[1m0.125\x1b[0m\n", 0.125),
         ("loss", b'{"loss": 2}\n{"loss": "3", "x": 1}\n{"lossy": 9}\n{"loss": 4', 3.0),
-        ("loss", b'{"loss": NaN}\nloss: 3\n["loss"]\n{"loss": true}\n', None),
+        ("loss", b'{"loss": NaN}\n["loss"]\n{"loss": true}\nlossy: 3\nval_loss 3\nloss x\n', None),
+        ("loss", b"step 10 loss 0.1358\nstep 20 loss 0.1\ndone\n", 0.1),
+        ("loss", b"5/5 - accuracy: 0.9 - loss: 0.30 - val_loss: 0.5\n", 0.3),
+        ("loss", b"loss=1.5 val-loss=2 train/loss=3\n", 1.5),
+        ("loss", b"{'loss': 0.25, 'step': 3}\nLoss: nan\n", 0.25),
+        ("val_loss", b"loss: 0.30 - val_loss: 5.0e-1 - \n", 0.5),
+        ("accuracy", b"accuracy: 93.5%\n", 93.5),
+        ("train/loss", b"train/loss .5\nloss 4\n", 0.5),
         ("val loss", b'  {"val loss": -1e-3}\n', -0.001),
     ],
 )
@@ -166,13 +173,18 @@ def test_what_a_log_has_instead_of_the_metric() -> None:
     line = b'{"epoch": 1, "loss": 0.5, "name": "a", "ok": true, "x\\u001b": 1}\n{broken\n[1]\n'
     reading.feed(0, line)
     assert no_metric(metric, reading.keys) == (
-        "JSON lines have: epoch, loss",
+        "lines have numbers for: epoch, loss",
         "--metric loss --resume",
     )
     assert no_metric(metric, ()) == (
-        "log: no JSON line has the key val_loss",
+        "log: no line has a number for val_loss",
         "--metric 'val_loss: (\\S+)' --resume",
     )
+    reading = Reading(metric)
+    reading.feed(0, b"step 10 loss 0.1358\nvalidation loss 3\ntook 3.5 s\n")
+    what, todo = no_metric(metric, reading.keys)
+    assert what == "lines have numbers for: step, loss, took"
+    assert Metric.parse(todo.split()[1], maximize=False).find("step 10 loss 0.1358") == 0.1358
     many = Reading(metric)
     many.feed(0, json.dumps({f"k{number}": number for number in range(1000)}).encode() + b"\n")
     assert len(many.keys) == 20

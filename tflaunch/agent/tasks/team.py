@@ -70,6 +70,7 @@ class Team:
         self._journal = journal
         self._selector = selector
         self._send_to_launcher = send_to_launcher
+        self._started = 0.0  # when the first tasks were staged, by this host's clock
         self._staging = False
         self._added = []  # type: List[Task]  # still to be staged
 
@@ -321,6 +322,7 @@ class Team:
 
     def record(self, over: bool = False) -> None:
         """Write agent.json: which processes serve the run here; visits and later agents read it."""
+        self._started = self._started or time.time()
         guard = processes.read(os.getppid())
         me = processes.read(os.getpid())
         try:
@@ -338,7 +340,7 @@ class Team:
                     "namespace": pid_namespace(),
                     "lease_s": self.lease_s,
                     "user": os.environ.get("USER") or str(os.getuid()),
-                    "started": os.stat(self._directory.logs).st_mtime,
+                    "started": self._started,
                     "tasks": list(self.tasks),
                     "over": over,
                 },

@@ -91,8 +91,9 @@ class ScoreOptions:
 
     metric: str | None = option(
         None,
-        metavar="KEY|REGEX",
-        help="The number to compare: KEY in the last JSON line that has it, or the last match of REGEX's group.",
+        metavar="NAME|REGEX",
+        help="The number to compare: the last one that the trial printed with NAME (loss 0.5, loss: 0.5, the key of a "
+        "JSON line), or the last match of REGEX's group.",
     )
     maximize: bool = option(
         False, "--maximize/--minimize", help="Whether a larger or a smaller number is better."
