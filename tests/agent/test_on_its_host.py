@@ -164,6 +164,17 @@ def test_a_link_in_place_of_the_directory_is_refused(host: Host) -> None:
     assert list(elsewhere.iterdir()) == []
 
 
+@pytest.mark.parametrize("verb", ["start", "visit"])
+def test_a_directory_that_others_may_enter_is_named_and_stays_as_it_is(host: Host, verb: str) -> None:
+    host.run_dir.mkdir()
+    host.parent.mkdir()
+    host.parent.chmod(0o755)
+    reason, hint = failure(host.open(verb))
+    assert reason == f"{host.parent} has the mode 0755: other users may look or write there"
+    assert hint == f"look whether all in there is yours, then: chmod 700 {host.parent}"
+    assert (host.parent.stat().st_mode & 0o777, list(host.parent.iterdir())) == (0o755, [])
+
+
 @pytest.mark.skipif(not IS_ROOT, reason="only root can make somebody else's directory")
 def test_somebody_elses_directory_is_refused(host: Host) -> None:
     host.parent.mkdir(parents=True)

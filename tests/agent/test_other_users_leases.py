@@ -21,7 +21,7 @@ from tests.support.agent_over_pipes import Host
 from tests.support.lab import PATH
 from tests.support.leases import another, busy, look
 from tests.support.nvml import Fleet
-from tests.support.other_users import LOCK, NOBODY, NOW, WAIT, done_by_nobody, nobody, vendor
+from tests.support.other_users import BECOME, LOCK, NOBODY, NOW, WAIT, done_by_nobody, nobody, vendor
 from tests.support.patience import until
 
 pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="only root can be somebody else")
@@ -85,6 +85,41 @@ def test_what_another_user_has_put_there_keeps_no_gpu_from_anybody(
     assert busy(look(first, lease=True)) == ["", ""]
     assert busy(look(second, lease=False))[0] == f"leased to root's run {gpus.run}"
     assert busy(look(second, lease=True))[0] == f"leased to root's run {gpus.run}"
+
+
+def test_a_private_file_of_ours_that_somebody_has_moved_there_stays_as_it_is_and_is_named(
+    gpus: Host, leases: Path
+) -> None:
+    private = leases / "GPU-a"
+    private.write_text("my diary")
+    private.chmod(0o600)
+    first, second = gpus.start(), another(gpus, "second")
+    assert busy(look(first, lease=True)) == ["", ""]
+    assert busy(look(second, lease=True))[0] == f"leased to root's run {gpus.run}"
+    assert first.wait("said")["text"] == (
+        f"{private} is a file of root (uid 0), where a GPU's lease is kept, but no lease file (its mode is 0600): it "
+        f"stays as it is; its owner or root may: mv {private} DIRECTORY"
+    )
+    first.send("keep", gpus=[])
+    look(first)
+    assert (private.read_text(), private.stat().st_mode & 0o7777) == ("my diary", 0o600)
+
+
+@pytest.mark.parametrize("mode", [0o666, 0o600], ids=["anybody's", "his"])
+def test_an_older_tflaunch_holds_a_file_that_is_no_lease_file_to_this_one(
+    gpus: Host, leases: Path, mode: int
+) -> None:
+    """It takes any plain file: so the lock on one counts, also where nothing would be written to it now."""
+    file = leases / "GPU-a"
+    file.write_bytes(b"x" * 10_000)
+    file.chmod(mode)
+    channel = gpus.start()
+    with nobody(
+        LOCK.replace(BECOME, BECOME if mode == 0o666 else "import fcntl, sys\n"), file, fcntl.LOCK_EX
+    ):
+        for lease in (False, True):
+            assert busy(look(channel, lease))[0].startswith("leased to pid ")
+    until(lambda: busy(look(channel, lease=True)) == ["", ""], "its end")
 
 
 # Takes a GPU as an agent does, as that user, and says who has it else.

@@ -56,10 +56,13 @@ def as_nobody() -> Iterator[None]:
         os.setegid(0)
 
 
+def _is_ours(info: os.stat_result) -> bool:
+    return stat.S_ISREG(info.st_mode) and info.st_uid == 0 and stat.S_IMODE(info.st_mode) == MODE
+
+
 def _handed_back(path: str, secret: str) -> bool:
     """Move what he has moved back to where it was; whether this was it."""
-    info = os.lstat(path)
-    if stat.S_ISREG(info.st_mode) and info.st_uid == 0 and stat.S_IMODE(info.st_mode) == MODE:
+    if _is_ours(os.lstat(path)):
         os.rename(path, secret)
         return True
     return False
@@ -117,7 +120,8 @@ class World:
         os.chown(self.his, NOBODY.pw_uid, NOBODY.pw_gid)
         if self._held < 0:
             self._make_ours()
-        if not self.secret.exists():
+        if not self.secret.exists() or not _is_ours(self.secret.lstat()):
+            self.secret.unlink(missing_ok=True)
             self._file(self.secret)
         self._held = os.open(self.secret, os.O_RDONLY)
 
@@ -163,7 +167,7 @@ class World:
             name.rename(self.secret if self._is_secret(name) else self.his / f"{next(self._names)}")
 
     def _is_secret(self, name: Path) -> bool:
-        return not self.secret.exists() and name.lstat().st_uid == 0 and stat.S_ISREG(name.lstat().st_mode)
+        return not self.secret.exists() and _is_ours(name.lstat())
 
     def link(self, name: Path) -> None:
         self.absent(name)

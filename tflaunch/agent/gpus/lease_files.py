@@ -292,9 +292,8 @@ def _in_the_way(path: str, info: os.stat_result) -> HostError:
         )
     error = _Yours if info.st_uid == os.getuid() else HostError
     return error(
-        "%s is a file of %s, where a GPU's lease is kept, but no lease (%s), and stays as it is; whose it is, or root, "
-        "may move it away: mv %s DIRECTORY"
-        % (path, owner(info), why_none(info) or "it is not for others", path)
+        "%s is a file of %s, where a GPU's lease is kept, but no lease file (%s): it stays as it is; its owner or root "
+        "may: mv %s DIRECTORY" % (path, owner(info), why_none(info) or "others may not read it", path)
     )
 
 

@@ -190,7 +190,7 @@ def _make_until(directory: int, name: str) -> int:
         left = _open_until(directory, name)  # by an agent of this run that was killed
         if left is None:
             path = os.path.join(QUEUE, name)
-            raise HostError("%s is not this run's; whose it is, or root, may: mv %s DIRECTORY" % (path, path))
+            raise HostError("%s is not of this run: its owner or root may: mv %s DIRECTORY" % (path, path))
         try:
             directories.remove_file(left, name, directory)
         except FileNotFoundError:
