@@ -145,6 +145,25 @@ def test_algorithms_that_paramiko_lacks(client: Client, options: list[str]) -> N
     assert everything(client.open(openssh(sshd), "echo in")) == b"in\n"
 
 
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("UserKnownHostsFile ${TFLAUNCH_NOT_SET}/kh", "env var ${TFLAUNCH_NOT_SET} has no value"),
+        ("IdentityFile ~nosuchuser/id", "No such user nosuchuser"),
+        ("ProxyCommand nc %z", "unknown key %z"),
+        ("Port nosuch", "line 1: Bad port 'nosuch'"),
+        ("Nonsense yes", "Bad configuration option: nonsense"),
+    ],
+)
+def test_what_ssh_says_of_its_configuration_is_told(client: Client, line: str, said: str) -> None:
+    sshd = client.network.add()
+    client.network.prepend(line)
+    for _ in range(3):  # it may end before it is given anything
+        error = client.refusal(openssh(sshd), "cat", first=b"x" * 300_000)
+        assert error.message.startswith("ssh cannot use its configuration: ")
+        assert said in error.message
+
+
 def test_what_the_configuration_may_say_that_paramiko_does_not_know(client: Client, tmp_path: Path) -> None:
     sshd = client.network.add()
     revoked = make_key(tmp_path / "revoked")

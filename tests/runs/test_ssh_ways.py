@@ -165,7 +165,7 @@ def test_ssh_config_that_cannot_be_obeyed_is_an_error(client: Client) -> None:
         ("ConnectTimeout soon", "connecttimeout 'soon': ssh takes no such value"),
         ("nonsense", "'nonsense' is not a keyword and a value"),
         ("RevokedHostKeys /etc/revoked", "RevokedHostKeys /etc/revoked: No such file"),
-        ("ProxyJump user@host:port", "is not [user@]host[:port]"),
+        ("ProxyJump user@host:port", "proxyjump 'user@host:port': ssh takes no such value"),
     ):
         client.network.prepended = text + "\n"
         assert said in client.refusal(host).message

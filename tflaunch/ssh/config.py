@@ -6,7 +6,6 @@ What tflaunch cannot obey is an error: to pass over it could weaken what the use
 from __future__ import annotations
 
 import os
-import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,12 +13,13 @@ from pathlib import Path
 from typing import Literal
 
 from tflaunch.hosts import Host
+from tflaunch.inputs import hostnames
 from tflaunch.protocol.errors import ConnectError
 from tflaunch.ssh.algorithms import ALGORITHMS, Algorithms
 from tflaunch.ssh.config_lines import EVERYWHERE, Setting, read_settings
 from tflaunch.ssh.config_match import Answers, answers
 from tflaunch.ssh.failures import CORRECT, or_openssh
-from tflaunch.ssh.keywords import KEYWORDS, is_harmless, port_number, seconds
+from tflaunch.ssh.keywords import KEYWORDS, hop, is_harmless, port_number, seconds
 from tflaunch.ssh.known_hosts import revoked_keys
 from tflaunch.ssh.target import SSH_PORT, StrictHostKeys, Target, check_host, known_hosts_name, shortened
 from tflaunch.ssh.tokens import OF_WAYS, Tokens, local_user, tilde
@@ -118,7 +118,7 @@ class SshConfig:
             port=str(number),
             user=found.first("user"),
             alias=alias,
-            jump=found.first("proxyjump").replace("none", ""),
+            jump=found.first("proxyjump"),
         )
         identities = _paths(found, "identityfile", tokens)
         _paths(found, "certificatefile", tokens)  # only whether they can be read as ssh reads them
@@ -178,16 +178,18 @@ class SshConfig:
         for keyword, words in found.items():
             if keyword not in ("proxycommand", "proxyjump"):
                 continue
-            value = words[0]
-            if value.lower() == "none":
+            where = found.where(keyword) or "hostfile"
+            if keyword == "proxycommand":
+                return (), "" if words[0].lower() == "none" else tokens.filled(words[0], OF_WAYS, where)
+            hops = words[0].split()[0]  # what follows is nothing to ssh
+            if hops.lower() == "none":
                 return (), ""
-            value = tokens.filled(value, OF_WAYS, found.where(keyword))
-            return (self._jumps(name, value, before), "") if keyword == "proxyjump" else ((), value)
+            return self._jumps(name, tokens.filled(hops, OF_WAYS, where), where, before), ""
         return (), ""
 
-    def _jumps(self, name: str, value: str, before: tuple[str, ...]) -> tuple[Target, ...]:
+    def _jumps(self, name: str, value: str, where: str, before: tuple[str, ...]) -> tuple[Target, ...]:
         """`a,b` as OpenSSH walks it: first a, by the way that a's own configuration names; b from there."""
-        hops = [_hop(part) for part in value.split(",")]
+        hops = [_checked(part, where) for part in value.split(",")]
         first_host = hops[0][1]
         if first_host == name or first_host in before:
             return ()  # `Host *` with a ProxyJump matches the jump host too
@@ -202,15 +204,20 @@ class SshConfig:
         return tuple(jumps)
 
 
-def _hop(spec: str) -> tuple[str | None, str, int | None]:
-    """`[user@]host[:port]` or an ssh:// URI of the same; an IPv6 address with a port stands in brackets."""
-    text = spec.strip().removeprefix("ssh://").rstrip("/")
-    user, _, place = text.rpartition("@")
-    found = re.fullmatch(r"\[([^]]+)\](?::([0-9]{1,5}))?|([^:]+)(?::([0-9]{1,5}))?|([0-9a-fA-F:.%]+)", place)
+def _checked(spec: str, where: str) -> tuple[str | None, str, int | None]:
+    """The user, the host and the port of a jump host; raises ConnectError for what ssh refuses on its command line."""
+    found = hop(spec)
     if not found:
-        raise ConnectError(f"ProxyJump {spec.strip()!r} is not [user@]host[:port]", CORRECT)
-    port = found[2] or found[4]
-    return user or None, found[1] or found[3] or found[5], int(port) if port else None
+        raise ConnectError(f"{where}: ProxyJump {shortened(spec)} is not [user@]host[:port]", CORRECT)
+    user, host, _ = found
+    for check, word in ((hostnames.check_user, user or ""), (hostnames.check_machine, host)):
+        try:
+            check(word)
+        except ValueError as error:
+            raise ConnectError(
+                f"{where}: ProxyJump {shortened(spec)}: {shortened(word)} {error}", CORRECT
+            ) from None
+    return found
 
 
 def _agent_socket(found: Answers, tokens: Tokens) -> str:

@@ -232,8 +232,8 @@ def _words(keyword: str, value: str, where: str) -> list[str]:
     if known is None or known.takes == "anything":
         return words
     if known.takes == "rest":
-        return [value.lstrip(_WHITE + "=")]
-    if not words or (known.takes == "word" and not words[0]):
+        words = [value.lstrip(_WHITE + "=")]
+    elif not words or (known.takes == "word" and not words[0]):
         raise ConnectError(f'{where}: no argument after keyword "{keyword}"', CORRECT)
     if known.takes == "word" and len(words) > 1:
         raise ConnectError(f"{where}: keyword {keyword} extra arguments at end of line", CORRECT)

@@ -48,6 +48,24 @@ def port_number(value: str) -> int:
         return 0
 
 
+def hop(text: str) -> tuple[str | None, str, int | None] | None:
+    """The user, the host and the port of `[user@]host[:port]`, or of an ssh:// URI; None for anything else.
+
+    An IPv6 address stands in brackets.
+    """
+    user, at, place = text.removeprefix("ssh://").rstrip("/").rpartition("@")
+    found = re.fullmatch(r"(?:\[([^]]+)\]|([^:\[\]]+))(?::(.*))?", place)
+    number = port_number(found[3]) if found and found[3] else None
+    if not found or number == 0 or (at and not user):
+        return None
+    return user or None, found[1] or found[2], number
+
+
+def _is_jump(value: str) -> bool:
+    first = value.split(maxsplit=1)[0] if value.strip() else ""  # what follows is nothing to ssh
+    return first.lower() == "none" or all(map(hop, first.split(",")))
+
+
 def seconds(value: str) -> float | None:
     """A time in OpenSSH's notation (`30`, `30s`, `1m30s`); None for `none`, and for 0."""
     units = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
@@ -84,7 +102,8 @@ _READ: dict[str, Keyword] = {
     **dict.fromkeys(
         ("gssapiauthentication", "hostbasedauthentication"), Keyword("word", one_of(*_FLAG), read=True)
     ),
-    **dict.fromkeys(("proxycommand", "proxyjump"), Keyword("rest", read=True)),
+    "proxycommand": Keyword("rest", read=True),
+    "proxyjump": Keyword("rest", _is_jump, read=True),
     "host": Keyword("words", read=True),
     "match": Keyword(read=True),
     "port": Keyword("word", lambda value: port_number(value) > 0, read=True),

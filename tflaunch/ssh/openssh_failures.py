@@ -44,7 +44,8 @@ _ERRNOS = {
 }
 _CONFIG = re.compile(
     r"Bad configuration option|terminating, \d+ bad configuration|Bad owner or permissions on|"
-    r"Can't open user config file|line \d+: |command-line: line 0|Unsupported option|no argument after keyword"
+    r"Can't open user config file|line \d+: |command-line: line 0|Unsupported option|no argument after keyword|"
+    r"percent_expand: |tilde_expand|nvironment variable"
 )
 _ALGORITHM = re.compile(r"(?m)^Unable to negotiate with .*?: no matching (.+?) found\. Their offer: (.*)")
 # What the outer `ssh` says when the one that leads to a jump host has ended.

@@ -123,8 +123,8 @@ class OpenSshWire:
     def log_in(self, first: bytes, deadline: Deadline) -> bool:
         """Wait for the login, while the first bytes wait in the socket; whether there is one."""
         if first:
-            self._socket.settimeout(deadline.left())
-            with contextlib.suppress(OSError):  # its log says why
+            with contextlib.suppress(OSError):  # ssh has ended already: its log says why
+                self._socket.settimeout(deadline.left())
                 self._socket.sendall(first)
             with contextlib.suppress(OSError):
                 self._socket.settimeout(None)

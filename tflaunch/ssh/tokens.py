@@ -37,9 +37,9 @@ class Tokens:
     def __init__(
         self, name: str, *, hostname: str, port: str = "", user: str = "", alias: str = "", jump: str = ""
     ) -> None:
-        """`name`: what was looked up; `jump`: its ProxyJump, "" for none."""
+        """`name`: what was looked up; `jump`: its ProxyJump, "" or "none" for none."""
         user, port, here = user or local_user(), port or str(SSH_PORT), socket.gethostname()
-        self._jump = jump
+        self._jump = "" if jump.lower() == "none" else jump
         whole = f"{here}{hostname}{port}{user}".encode(errors="surrogateescape")
         self._values: Mapping[str, Callable[[], str]] = {
             "%": lambda: "%",
