@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 
 import pytest
@@ -164,3 +165,28 @@ def test_a_host_that_only_this_machine_cannot_reach_is_not_lost(trial: Trial) ->
     assert f"{host.name} is out of reach of this machine" in trial.running.err
     trial.bed.heal()
     trial.check(0, gone=[host])
+
+
+def test_an_agent_that_hangs_while_the_run_starts_leaves_nothing(trial: Trial) -> None:
+    [host] = trial.up(1)
+    setup = ["sleep 3600"]
+    hosts = trial.far.hostfile([{"name": host.name, "setup": setup}], gpus=None)
+    words = ("--ps=0", "--workers=1", "--lease=8", "--connect-timeout=10")
+    running = trial.far.start("run", hosts, trial.far.script("print('never')"), *words)
+    until(lambda: tasks_on(host), "the setup of the task")
+    [path] = host.disk.glob("tflaunch-*/*/*/agent.json")
+    os.kill(host.outside(json.loads(path.read_text())["pid"]), signal.SIGSTOP)
+    assert running.end() in (69, 70, 76), running.err
+    trial.far.wait_until_nothing_is_left()
+    assert host.held_leases() == []
+
+
+def test_stop_does_not_wait_for_an_agent_that_hangs(trial: Trial) -> None:
+    trial.up(2)
+    trial.start(lines=100_000, detached=True, lease_s=600)
+    host = pick(trial, "other")
+    agent, _ = trial.agent(host)
+    agent.kill(signal.SIGSTOP)
+    told = trial.far.run("stop", trial.run_id).ran()
+    assert "nothing is left running" in told.err
+    trial.check({76, 143}, gone=[host])

@@ -136,7 +136,8 @@ class Follower(Linked):
             failures = {name: error for name, error in {**failures, **more}.items() if name not in replies}
         if replies:
             self._awaited = [name for name, error in failures.items() if isinstance(error, Silent)]
-        failures = {name: error for name, error in failures.items() if name not in self._awaited}
+        cut = self._sessions.ended.keys() if replies else ()  # these are dialled again
+        failures = {name: error for name, error in failures.items() if name not in {*self._awaited, *cut}}
         for name in failures:
             del self._hosts[name]
             if name in self._sessions.by_host:
