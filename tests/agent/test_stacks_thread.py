@@ -15,6 +15,7 @@ import pytest
 from tests.support.agent_over_pipes import interpreters
 from tests.support.looked_at import PROGRAMS, LookedAt, has_headers, look_at, play
 from tests.support.other_users import BECOME
+from tests.support.patience import until
 from tflaunch.agent import processes
 
 Begin = Callable[..., LookedAt]
@@ -87,9 +88,11 @@ def test_a_signal_that_the_program_waits_for_is_not_delivered_to_it(begin: Begin
     program = begin(
         python,
         "import signal\nsignal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])\nprint('ready', flush=True)\n"
-        "print(signal.sigwait([signal.SIGTERM]) == signal.SIGTERM)",
+        "input()\nprint(signal.sigwait([signal.SIGTERM]) == signal.SIGTERM)",
     )
     program.child.send_signal(signal.SIGTERM)
+    assert program.child.stdin is not None
+    program.child.stdin.write("\n")
     assert program.end() == (0, "True\n", "")
 
 
@@ -172,6 +175,30 @@ def test_a_program_that_has_closed_all_descriptors_keeps_its_own(
     child = processes.read(int(pid))
     assert child is not None
     assert look_at(child).found, "and its child is prepared again"
+    assert (tmp_path / "kept").read_text() == ""
+
+
+@every_python
+def test_the_file_of_a_program_that_got_its_descriptor_stays_as_it_is(
+    begin: Begin, python: str, tmp_path: Path
+) -> None:
+    program = begin(
+        python,
+        "import os\n"
+        "places = {each: f'/proc/self/fd/{each}' for each in range(3, 20)}\n"
+        "links = {each: os.readlink(place) for each, place in places.items() if os.path.exists(place)}\n"
+        "file, = [each for each, link in links.items() if 'tflaunch-stacks' in link]\n"
+        "pipe, = [each for each, link in links.items() if link.startswith('pipe:')]\n"
+        "os.close(file)\nkept = os.open('kept', os.O_RDWR | os.O_CREAT)\nos.dup2(kept, file)\n"
+        "print(pipe, flush=True)\ninput()",
+    )
+    assert program.first_line, program.end()
+    task = Path(f"/proc/{program.child.pid}/task")
+    until(lambda: len(list(task.iterdir())) == 2, "the thread")
+    asks = os.open(f"/proc/{program.child.pid}/fd/{program.first_line.strip()}", os.O_WRONLY)
+    os.write(asks, b"%015d\n" % 1)
+    os.close(asks)
+    until(lambda: len(list(task.iterdir())) == 1, "the end of the thread, which has nothing to write to")
     assert (tmp_path / "kept").read_text() == ""
 
 

@@ -128,6 +128,8 @@ thread.join()
 """,
     # Finalizers run where the program runs, and no object lives longer for a look.
     "garbage": """
+import gc
+gc.set_threshold(20)
 main = threading.get_ident()
 elsewhere = []
 class Node:
@@ -139,8 +141,10 @@ class Node:
 def work():
     nodes = [Node() for _ in range(300)]
     return len(nodes)
+def deep(number):
+    return deep(number - 1) if number else work()
 while again():
-    same((work(), len(elsewhere), threading.active_count(), len(threading.enumerate())))
+    same((deep(60), len(elsewhere), threading.active_count()))
 """,
     "forks": """
 import multiprocessing, warnings

@@ -281,7 +281,7 @@ THINGS: Mapping[str, Thing] = {
             "name": "the kernel's name for it",
             "threads": "its threads, as the kernel sees them",
             "stacks": "the Python stacks of its threads, or null",
-            "why_none": "why there are no stacks, or empty",
+            "why_none": "why there are no stacks, or none of the first thread; or empty",
             "age_s": "how old the stacks are, in seconds",
         },
         {"threads": "[thread]", "stacks": "[stack]"},

@@ -9,8 +9,8 @@ There are two ways to ask, and tflaunch.agent.tasks.live_stacks takes the second
 faulthandler with all threads is neither: it reads the list of threads without its lock, also when the interpreter's is
 held, and a thread of C that enters Python may be half in that list (SIGSEGV, Python 3.11).
 
-The thread runs none of the program's code: no garbage is collected while it makes objects that count for that, and it
-has dropped each frame before it gives the lock away, which is asked of it after 5 ms (FRAMES take 2).
+The thread runs none of the program's code: it has no garbage collected while it makes objects that count for that (by
+the threshold: `gc.isenabled()` is the program's), and holds the frames of one thread at a time, for some microseconds.
 
 The answer does not go into the log, but into an unlinked file that only the process has.  Its name says whose it is:
 NAME, then process, start time, first thread and the pipe's inode.
@@ -24,7 +24,7 @@ Where there is none, the ImportError is the one that `site` expects then.
 """
 
 NAME = "tflaunch-stacks"  # the name of the thread, too, of which the kernel keeps 15 characters
-FRAMES = 3000  # in one answer; the first thread is its beginning
+LINES = 3000  # of one answer; after them no other thread begins, and the first thread is the first
 DEPTH = 100  # of the frames of a thread, the innermost
 SIGNAL_BELOW_MAX = 3  # SIGRTMAX - 3: the C library takes the first ones, and TensorFlow and Python none
 
@@ -89,9 +89,10 @@ def prepare():
         except OSError:
             return False
 
-    def add(text, ident, frame, left):
+    def add(text, ident):
         text.append("Thread 0x%%x (most recent call first):\\n" %% ident)
-        left = min(left, %(depth)d)
+        frame = sys._current_frames().get(ident)
+        left = %(depth)d
         while frame is not None and left:
             code = frame.f_code
             # As faulthandler writes it.
@@ -101,22 +102,13 @@ def prepare():
 
     def stacks(main):
         text = []
-        collects = gc.isenabled()
-        gc.disable()
-        try:
-            frames = sys._current_frames()
-            del frames[_thread.get_ident()]
-            add(text, main, frames.pop(main, None), %(frames)d)
-            while frames and len(text) < %(frames)d:
-                ident, frame = frames.popitem()
-                add(text, ident, frame, %(frames)d - len(text))
-            return "".join(text).encode("ascii", "backslashreplace")
-        finally:
-            frames = frame = None
-            if collects:
-                gc.enable()
+        add(text, main)
+        for ident in list(sys._current_frames()):
+            if ident not in (main, _thread.get_ident()) and len(text) < %(lines)d:
+                add(text, ident)
+        return "".join(text).encode("ascii", "backslashreplace")
 
-    def answer(main, asks, file, runs):
+    def answer(main, asks, file, runs, begins):
         try:
             try:
                 name = os.open("/proc/thread-self/comm", os.O_WRONLY)
@@ -124,11 +116,25 @@ def prepare():
                 os.close(name)
             except OSError:
                 pass
-            while still(*asks):
+            goes_on = True
+            begins.release()
+            while goes_on:
                 asked = os.read(asks[0], 16)
-                if "over" in current or not still(*file):
-                    break
-                os.write(file[0], stacks(main) + b"end " + asked)
+                # What makes objects here may not collect garbage: that runs code of the program.
+                collects = gc.isenabled()
+                gc.disable()
+                threshold = gc.get_threshold()[0]
+                gc.set_threshold(0)
+                if collects:
+                    gc.enable()
+                try:
+                    if "over" in current or not still(*file):
+                        break
+                    os.write(file[0], stacks(main) + b"end " + asked)
+                    goes_on = still(*asks)
+                finally:
+                    if gc.get_threshold()[0] == 0:  # the program has set no other meanwhile
+                        gc.set_threshold(threshold)
         except Exception:
             pass
         finally:
@@ -147,12 +153,14 @@ def prepare():
             raise
         runs = _thread.allocate_lock()
         runs.acquire()
+        begins = _thread.allocate_lock()
+        begins.acquire()
         current.update(asks=opened(asks), file=opened(file), runs=runs)
         # A signal to the process is for the program's threads, also where they wait for it.
         mask = _signal.pthread_sigmask(_signal.SIG_BLOCK, signals)
         size = _thread.stack_size(1 << 19)
         try:
-            _thread.start_new_thread(answer, (main, current["asks"], current["file"], runs))
+            _thread.start_new_thread(answer, (main, current["asks"], current["file"], runs, begins))
         except Exception:
             current.clear()
             os.close(asks)
@@ -162,6 +170,7 @@ def prepare():
             _thread.stack_size(size)
             _signal.pthread_sigmask(_signal.SIG_SETMASK, mask)
         faulthandler.register(number, file=file, all_threads=False, chain=False)
+        begins.acquire(True, 1.0)
 
     def in_child():
         try:
@@ -239,4 +248,4 @@ try:
 except Exception:
     pass
 go_on()
-""" % {"below": SIGNAL_BELOW_MAX, "name": NAME, "frames": FRAMES, "depth": DEPTH}
+""" % {"below": SIGNAL_BELOW_MAX, "name": NAME, "lines": LINES, "depth": DEPTH}

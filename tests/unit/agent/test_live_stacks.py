@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 
 from tests.support.patience import until
 from tflaunch.agent import processes
-from tflaunch.agent.tasks import asked, inspection, python_site
+from tflaunch.agent.tasks import asked, inspection, python_site, threads
 from tflaunch.agent.tasks.live_stacks import AGAIN_S, ON_DEMAND_S, Dumps
 from tflaunch.agent.tasks.stack_text import one_stack, parsed
 from tflaunch.in_task.stacks_site import SITE
@@ -192,3 +193,55 @@ def test_it_is_written_once_and_for_this_user_alone(tmp_path: Path) -> None:
 
 def test_where_it_cannot_be_written_the_tasks_start_without(tmp_path: Path) -> None:
     assert python_site.prefix(str(tmp_path / "none")) == ""
+
+
+# ---- the signal
+
+
+def test_a_thread_that_has_run_since_gets_no_signal(prepared: processes.Process) -> None:
+    one = asked.Asked(prepared, 0.0, str)
+    until(lambda: one.tick(0.0), "the answer: its thread sleeps again")
+    seen = threads.look_at(prepared.pid, prepared.pid)
+    assert seen is not None
+    assert one._still(prepared.pid, seen)
+    assert not one._still(prepared.pid, (*seen[:2], seen[2] - 1e-6, *seen[3:]))
+    assert not one._still(prepared.pid, (seen[0] - 1, *seen[1:])), "another thread with the same number"
+    one.close()
+
+
+def test_who_sleeps_and_who_computes() -> None:
+    def seen(state: str = "S", ran_s: float = 1.0, waited_s: float = 1.0, switches: int = 5) -> threads.Seen:
+        return (7, state, ran_s, waited_s, (switches, 2), 0)
+
+    before = {1: seen(), 2: seen(), 3: seen(), 4: seen("R"), 5: seen("R"), 6: seen("D")}
+    now = {
+        1: seen(),
+        2: seen(switches=6),
+        3: seen("S", 1.002, 1.9, 400),  # it waits for Python's lock, on a busy host
+        4: seen("R", 3.0),
+        5: seen("R", 1.3, 2.6),  # it has waited for a processor most of the time
+        6: seen("D"),
+        9: seen(),
+    }
+    assert threads.asleep(before, now) == [1]
+    assert [tid for tid, _ in threads.computing(before, now, 2.0)] == [4, 5]
+
+
+@pytest.mark.parametrize("descriptor", [True, False])
+def test_a_signal_to_one_thread(monkeypatch: pytest.MonkeyPatch, descriptor: bool) -> None:
+    """With and without the kernel's descriptors of threads (Linux 6.9)."""
+    if not descriptor:
+        monkeypatch.setattr(threads, "PIDFD_OPEN", 10**6)
+    program = (
+        "import signal, threading, time\nhandler = lambda *_: print('got', flush=True)\n"
+        "signal.signal(signal.SIGUSR1, handler)\nprint('ready', flush=True)\nwhile True: time.sleep(600)"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        assert not threads.send(child.pid, child.pid, signal.SIGUSR1, lambda: False)
+        assert threads.send(child.pid, child.pid, signal.SIGUSR1, lambda: True)
+        assert child.stdout.readline() == "got\n"
+        child.kill()
+        child.wait()
+        assert not threads.send(child.pid, child.pid, signal.SIGUSR1, lambda: True), "it has ended"

@@ -21,6 +21,6 @@ python_site  the directory by which a task's Python prepares itself to tell its 
 live_stacks  the stacks of programs that go on
 asked        one program that is asked for them: by its thread, else by signals to what sleeps
 threads      which threads of a process sleep, which compute; a signal to one
-stack_text   what Python's faulthandler writes
+stack_text   what a Python writes of its threads
 stacks       has a program that hangs write its stacks
 """
