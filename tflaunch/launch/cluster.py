@@ -15,7 +15,7 @@ from tflaunch.planning.usable_hosts import asks_gpus
 from tflaunch.protocol import wire
 from tflaunch.protocol.errors import ConnectError, ConnectErrors, LaunchError
 from tflaunch.protocol.job import JobSpec
-from tflaunch.sessions.group import NVML_SHARE, Sessions, Stopped
+from tflaunch.sessions.group import NVML_LEAST_S, NVML_SHARE, Sessions, Stopped
 from tflaunch.sessions.wires import Opener
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class Cluster:
         """
         there = {host.name: host for host in hosts}
         self.hosts |= there
-        self._nvml_s = NVML_SHARE * connect_s
+        self._nvml_s = max(NVML_LEAST_S, NVML_SHARE * connect_s)
         self.sessions.connect(
             hosts,
             "start",

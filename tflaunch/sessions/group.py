@@ -35,6 +35,7 @@ ASLEEP_S = 6.0  # `next` looks into the queue every RENEW_S: after a longer gap 
 MOVED_S = 0.2  # how often the watcher is told how many bytes have moved
 AWAITED_SHOWN = 3  # at most so many hosts are named while the launcher waits for them
 NVML_SHARE = 2 / 3  # of the time that a host may take to connect: what its NVIDIA driver may take to answer
+NVML_LEAST_S = 5.0
 BOOT_S = 15.0  # from the log-in to the first message of the agent
 # A host whose network has not answered for so long, while others are up, is absent: SYNs were sent after 0, 1 and 3 s,
 # and a kernel answers them however slow its host is.
