@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ from tests.support.lab import PATH
 from tests.support.nvml import Fleet
 from tests.support.patience import until
 from tflaunch.agent import processes
+from tflaunch.agent.foreign import ASKS_NVML
 from tflaunch.agent.gpus.use import fabric_bytes
 from tflaunch.protocol import messages
 
@@ -98,6 +101,31 @@ def test_a_sick_driver_does_not_stop_the_agent(host: Host, library: Path, tmp_pa
     assert channel.ask("end", grace_s=1.0, answer="swept")["survivors"] == []
     channel.leave()
     until(lambda: not children(), "the child of the agent to be gone")
+
+
+def test_agent_and_guard_are_killed_while_nvml_is_asked(host: Host, library: Path, tmp_path: Path) -> None:
+    """Nobody is left who could end the process that asks, and nobody takes its answer."""
+    fleet = Fleet(library, tmp_path / "fleet", SPINS)
+    channel, pid = started(host, fleet)
+    process = processes.read(pid)
+    assert process is not None
+    fleet.change(SPINS, "sick * hang")
+
+    def asking() -> list[processes.Process]:
+        return [
+            each
+            for each in processes.every().values()
+            if each.name == ASKS_NVML and each.parent == process.parent
+        ]
+
+    channel.ask("look", gpus_s=0.1, answer="looked")
+    (child,) = until(asking, "the process that asks")
+    for each in (host.guard(process.parent), process.parent):
+        os.kill(each, signal.SIGKILL)
+    until(lambda: processes.read(child.pid) is None, "its end")
+    logs = list(host.run_dir.glob("**/agent.log"))
+    assert logs
+    assert not any("Traceback" in log.read_text() for log in logs)
 
 
 def test_a_lost_gpu_and_a_mig_instance(library: Path, tmp_path: Path) -> None:

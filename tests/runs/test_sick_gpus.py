@@ -114,6 +114,7 @@ def test_one_sick_gpu_of_several_is_left_out(sick: Sick, ill: str, request: pyte
     what = "crashed (signal 11)" if ill == "crash" else HANGS
     out = gpus(sick)
     assert "host1  2 of 3 free" in out
+    assert "→ GPU 1: " in out
     assert re.search(rf"^ +1  ✗ broken .*nvmlDeviceGetHandleByIndex {re.escape(what)}", out, re.MULTILINE), (
         out
     )

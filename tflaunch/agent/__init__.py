@@ -18,6 +18,7 @@
     facts       what this host is: addresses, memory, disk, GPUs
     host_check  what on this host may harm a run, for `tflaunch check`
     processes   processes as /proc shows them: by descent, by a run's marks; how to kill all of them
+    foreign     what may never return, such as a look at a dead file server, in a process with a time limit
     aside       work that takes long, in a process of its own
 
     tasks/      the tasks: staging, team, task, logs, look, setup, environments, containers, stacks

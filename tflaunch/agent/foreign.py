@@ -9,6 +9,7 @@ import time
 
 from tflaunch.protocol import wire
 from tflaunch.protocol.light_stdlib import signal
+from tflaunch.protocol.machine import libc
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 # By these names /proc shows processes that may wait for ever for something that is not tflaunch's.  The kernel takes 15
 # bytes.
 ASKS_NVML, ASKS_OTHERS = NAMES = ("tflaunch-nvml", "tflaunch-asks")
+PR_SET_PDEATHSIG = 1
 LIMIT_S = float(os.environ.get("TFLAUNCH_FOREIGN_S") or 5.0)
 NAME_S = 2.0  # how long the name of a user may take
 _names = {}  # type: Dict[int, str]
@@ -64,6 +66,12 @@ def in_time(work: "Callable[[], Any]", limit_s: float = LIMIT_S) -> "Any":
 
 def alone(name: str, kept: int) -> None:
     """In a child that may stay for ever: hold nothing of the parent's but that descriptor, and have that name."""
+    try:
+        libc(
+            "prctl", PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0
+        )  # nobody else ends it where agent and guard are killed
+    except (OSError, AttributeError):
+        pass
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGTERM, signal.SIGCHLD, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(number, signal.SIG_DFL)

@@ -19,10 +19,11 @@ from tflaunch.console.table import cut, fitted
 from tflaunch.console.words import counted
 from tflaunch.hosts import fold
 from tflaunch.inputs.times import age
+from tflaunch.planning.gpu_words import advice
 from tflaunch.planning.inventory import Gpu
 from tflaunch.sessions.log_lines import one_line
 from tflaunch.ssh.refused_keys import some_lines, together
-from tflaunch.survey.gpus import NO_DRIVER, NO_GPU, Machine, Overview, short_name, state
+from tflaunch.survey.gpus import IN_ORDER, Machine, Overview, short_name, state
 
 STALE_S = 10.0  # older facts are marked as old
 _LEAST_COLUMNS = 20
@@ -94,7 +95,18 @@ class GpusView:
         for number, machine in enumerate(overview.machines):
             lines += [Text()] if airy and number else []
             lines += [self.host_line(machine), *self._notes(machine), *gpus.rows_of(machine)]
+            if airy:
+                lines += self._advice(machine)
         return lines
+
+    def _advice(self, machine: Machine) -> list[Text]:
+        """What to do about the GPUs that are broken."""
+        ways: dict[str, list[str]] = {}
+        for gpu in machine.facts.gpus:
+            if way := advice(gpu.error):
+                ways.setdefault(way, []).append(gpu.label)
+        told = [f"{self._marks.next} GPU {', '.join(labels)}: {way}" for way, labels in ways.items()]
+        return [line for text in told for line in self._wrapped(text, "cyan")]
 
     def host_line(self, machine: Machine) -> Text:
         """The host's name, its free GPUs, and as many further facts as there is room for."""
@@ -164,10 +176,12 @@ class GpusView:
         """The hosts that have no GPUs to show, grouped by reason."""
         lines = []
         for reason, hosts in overview.gpuless.items():
-            if reason in (NO_DRIVER, NO_GPU):
+            if reason in IN_ORDER:
                 lines.append(Text.assemble((fold(hosts), "bold"), (f": {reason}", "dim")))
             else:
                 lines += self._reason(Text(f"{self._marks.warn} ", "yellow"), hosts, reason)
+                if hints and (way := advice(reason)):
+                    lines += self._wrapped(f"{self._marks.next} {way}", "cyan")
         for failed in together(overview.failures):
             lines += self._reason(self._bad(), failed.hosts, failed.cause)
             if hints:

@@ -16,7 +16,7 @@ from tflaunch.protocol import wire
 from tflaunch.protocol.errors import ConnectError, ConnectErrors, LaunchError
 from tflaunch.protocol.job import JobSpec
 from tflaunch.sessions.absent_hosts import TCP_S
-from tflaunch.sessions.group import NVML_SHARE, Sessions, Stopped
+from tflaunch.sessions.group import NVML_LEAST_S, NVML_SHARE, Sessions, Stopped
 from tflaunch.sessions.wires import Opener
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class Cluster:
         there = {host.name: host for host in hosts}
         self.hosts |= there
         self.sessions.silence_s = connect_s
-        self._nvml_s = NVML_SHARE * connect_s
+        self._nvml_s = max(NVML_LEAST_S, NVML_SHARE * connect_s)
         self.sessions.connect(
             hosts,
             "start",

@@ -39,6 +39,7 @@ ENDING_S = 1.0  # after the deadline of a dial, for what it says of its end
 HUNG_LOOK_S = 1.0  # how often to look which agents hang
 REFUSED_PAUSE_S = 0.3  # before a host that refuses the connection is dialled again
 NVML_SHARE = 2 / 3  # of the time that a host may take to connect: what its NVIDIA driver may take to answer
+NVML_LEAST_S = 5.0
 
 
 class Connected(NamedTuple):

@@ -29,7 +29,7 @@ from tflaunch.protocol import wire
 from tflaunch.protocol.errors import ConnectError, PlanError
 from tflaunch.protocol.job import JobSpec, TaskId
 from tflaunch.sessions.absent_hosts import AbsentHosts
-from tflaunch.sessions.group import NVML_SHARE, Sessions, Stopped
+from tflaunch.sessions.group import NVML_LEAST_S, NVML_SHARE, Sessions, Stopped
 from tflaunch.sessions.wires import Opener
 from tflaunch.survey.check_answers import CallAnswers, CheckAnswers, Clock, HostAnswer, TaskAnswer
 from tflaunch.survey.check_calls import Calling, Calls, CallsFromHere, some_ports, targets_from_here
@@ -124,7 +124,7 @@ class CheckRun:
                 count=count,
                 lease=False,
                 ask_gpus=host.gpus not in (0, ()),
-                within_s=NVML_SHARE * self._connect_s,
+                within_s=max(NVML_LEAST_S, NVML_SHARE * self._connect_s),
             ),
         )
         names = {host.name for host in hosts}

@@ -26,6 +26,7 @@ Sort = Literal["host", "memory", "utilization", "temperature"]
 NO_DRIVER = "no NVIDIA driver"
 NO_GPU = "an NVIDIA driver, but no GPU"
 NOT_ASKED = "not asked (`gpus: 0` in the hostfile)"
+IN_ORDER = (NO_DRIVER, NO_GPU, NOT_ASKED)  # reasons for no GPUs that are no trouble
 UNKNOWN = "unknown model"  # a lost GPU does not report its model
 
 

@@ -88,7 +88,7 @@ class Driver:
         now = time.monotonic()
         self._question, self._then, self._answer = question, then, Answer()
         self._asked_at, self._deadline = now, now + within_s
-        self._limit_s = min(CALL_S, within_s / 2)
+        self._limit_s = min(CALL_S, max(LATER_S, within_s / 2))
         self._left = [each for each in self._left if _lives(each)]
         for gpu, (again_at, why) in list(self._hung.items()):
             if again_at <= now and len(self._left) < MOST_LEFT:
@@ -191,7 +191,11 @@ class Driver:
         over = self._ended()
         while b"\n" in self._came:
             line, _, self._came = self._came.partition(b"\n")
-            key, value = wire.loads(line.decode("ascii"))
+            try:
+                key, value = wire.loads(line.decode("ascii"))
+            except ValueError:  # NVML has overwritten the child's memory
+                over = True
+                break
             if key is None:
                 ailments = _ailments(self._answer)
                 if not self._fresh and ailments and ailments != self._ailments:
