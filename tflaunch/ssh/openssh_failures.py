@@ -119,7 +119,7 @@ def _of_dial(text: str, target: Target, deadline: Deadline) -> ConnectError | No
 def _of_user(log: SshLog, text: str, target: Target) -> ConnectError | None:
     if "Too many authentication failures" in text:
         return too_many_keys(target.user, log.offered)
-    if found := re.search(r"Permission denied \((.*)\)", text):
+    if found := re.search(r"Permission denied \(([^()\n]*)\)", text):
         return _refused(log, found[1].split(","), target)
     return None
 

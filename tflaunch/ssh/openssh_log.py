@@ -13,6 +13,7 @@ from tflaunch.ssh.target import Target
 
 MOST_LINES = 400  # before the login, which takes some fifty
 LONGEST_LINE = 16 * 1024
+SEEN = 2000  # characters of a line before the login are searched: the server can write some of them
 
 _DEBUG = re.compile(r"debug[123]: ")
 # What ssh itself says at VERBOSE; and its warnings about the host's keys.
@@ -65,7 +66,7 @@ class SshLog:
             self.logged_in = _LOGGED_IN.match(text) is not None
             self._warned = self._warned or "REMOTE HOST IDENTIFICATION HAS CHANGED" in text
             self.changed = self.changed or (self._warned and _WARNED.match(text) is not None)
-            self.lines = [*self.lines[-MOST_LINES:], text]
+            self.lines = [*self.lines[-MOST_LINES:], text[:SEEN]]
             return
         # What the command says may end without a newline, before what ssh has to say.
         debug = _DEBUG.search(text)
