@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
+import signal
+from pathlib import Path
 
 import pytest
 
@@ -112,6 +115,69 @@ def test_disk_full_on_a_host(trial: Trial) -> None:
     trial.now()
     host.fill("/var/tmp")
     trial.check(1)
+
+
+@pytest.mark.fault(
+    "disk full in the run directory of tasks that print little",
+    "the agent has kept room for its own files: it says so and ends the tasks; the run ends, 76",
+    NOTHING,
+)
+def test_disk_full_before_a_task_prints(trial: Trial) -> None:
+    trial.up(2)
+    for host in trial.hosts:
+        host.small_disk("/var/tmp", 1 << 20)
+    trial.start(lines=1000, rate=0.02, more=["--threshold=stopped_s=1"])
+    host = trial.placement["worker/0"]
+    trial.now()
+    host.fill("/var/tmp")
+    trial.task("worker/0").kill(signal.SIGSTOP)  # what the watchdog says of it, the agent writes down
+    trial.wait_until_noticed()
+    trial.check(76)
+    said = " ".join(trial.running.err.split())
+    assert "No space left on device" in said
+    assert "its agent ended the tasks: make room there" in said
+    events = (trial.directory(host) / "events.jsonl").read_text().splitlines()
+    assert json.loads(events[-1])["type"] in ("swept", "outcome")
+    assert "could not check" not in said
+
+
+@pytest.mark.skipif(not Path("/dev/loop-control").exists(), reason="no loop devices here")
+@pytest.mark.fault(
+    "the disk of the run directory turns read-only, as after an error of the disk",
+    "a task that cannot print fails by its own hand, and the run with its code; it says why",
+    "what could not be written any more",
+)
+def test_disk_turns_read_only(trial: Trial) -> None:
+    trial.up(2)
+    for host in trial.hosts:
+        host.failing_disk("/var/tmp")
+    trial.start(lines=100_000)
+    host = trial.placement["worker/0"]
+    trial.now()
+    host.fail_disk("/var/tmp")
+    trial.check(1, sockets_left_on=[host])
+    said = " ".join(trial.running.err.split())
+    assert f"on {host.name}, where worker/0's log lies, has become read-only" in said
+
+
+@pytest.mark.skipif(not Path("/dev/loop-control").exists(), reason="no loop devices here")
+@pytest.mark.fault(
+    "the disk of the run directory turns read-only under tasks that print little",
+    "the agent says so and ends the tasks; the run ends, 76",
+    NOTHING,
+)
+def test_disk_turns_read_only_before_a_task_prints(trial: Trial) -> None:
+    trial.up(2)
+    for host in trial.hosts:
+        host.failing_disk("/var/tmp")
+    trial.start(lines=1000, rate=0.02, more=["--threshold=stopped_s=1"])
+    host = trial.placement["worker/0"]
+    trial.now()
+    host.fail_disk("/var/tmp")
+    trial.task("worker/0").kill(signal.SIGSTOP)
+    trial.wait_until_noticed()
+    trial.check(76, sockets_left_on=[host])
+    assert "Read-only file system; its agent ended the tasks" in " ".join(trial.running.err.split())
 
 
 @pytest.mark.fault(

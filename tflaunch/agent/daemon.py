@@ -134,6 +134,9 @@ class Daemon:
             self._expire(
                 "no %s has renewed the lease for %g s: its agent ended the tasks" % (who, self._team.lease_s)
             )
+        trouble = self._directory.trouble
+        if trouble is not None and self._journal.has("started") and not self._team.ending:
+            self._expire("%s; its agent ended the tasks: %s" % (trouble.reason, trouble.hint))
         self._team.tick(now)
         if self._team.ending and not self._over:
             self._end_further(now)

@@ -152,14 +152,15 @@ class Detached:
         self._journal.add("said", text=message["text"], replanned=message.fields.get("replanned", False))
 
     def holds(self, viewer: "Viewer", message: "Message") -> None:
-        self._directory.write(
-            HOLDS,
-            {
-                "at": time.time(),
-                "sentences": [text[:HELD_CHARACTERS] for text in message["sentences"][:HELD]],
-                "blind": [text[:HELD_CHARACTERS] for text in message["blind"][:HELD]],
-            },
-        )
+        told = {
+            "at": time.time(),
+            "sentences": [text[:HELD_CHARACTERS] for text in message["sentences"][:HELD]],
+            "blind": [text[:HELD_CHARACTERS] for text in message["blind"][:HELD]],
+        }
+        try:
+            self._directory.write(HOLDS, told)
+        except OSError as error:  # the agent's loop ends the run for that, in order
+            note("%s: %s" % (HOLDS, error))
 
     def outcome(self, viewer: "Viewer", message: "Message") -> None:
         if not self._journal.has("outcome"):

@@ -18,7 +18,7 @@ from tflaunch.protocol.job import TaskId
 ROWS = 24  # assumed for a terminal that does not report its height
 PIPE_COLUMNS = 200  # assumed for a pipe, where rich needs a width
 _LEAST_COLUMNS = 20
-_TRAILING = re.compile(r" +\n")  # the padding of a table's last column
+_TRAILING = re.compile(r"(?<! ) +\n")  # the padding of a table's last column
 
 # Okabe and Ito's colours, which colour-blind people can tell from each other; without black, and with yellow and
 # blue changed so that they can be read on white and on black.

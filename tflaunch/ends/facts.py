@@ -9,6 +9,7 @@ shm, shm_left     of /dev/shm                                      shm_full     
 open_files    the limit
 cpu           the vector instructions of the processor             no_avx, no_avx2, no_avx512   it lacks them
 disk_full     which disks are full                                 no_inodes     which have no room for files
+read_only     the directory of its log, whose disk takes no more writes
 tensorflow, numpy, protobuf, keras, torch, jax, ...   versions that the task's Python has
 python_version
 differ        the versions of packages that differ between the hosts of the run
@@ -86,6 +87,8 @@ def facts_of(end: Ending) -> dict[str, str]:
     found.update({name: one_line(versions[name][:20]) for name in _COMPARED if name in versions})
     if text := _differing({end.host: told, **end.others}):
         found["differ"] = text
+    if told.get("read_only"):
+        found["read_only"] = one_line(str(told["read_only"])[:200])
     if end.gpus_held:
         found["gpus_held"] = "; ".join(end.gpus_held[:3])
     if any(word.partition("=")[0].replace("-", "_").strip("_") in _BARE for word in end.argv):

@@ -12,6 +12,12 @@ _READ_ONLY = (
     "a disk of {host} is read-only there (mounted so, or after an error of the disk: `dmesg` there tells): write "
     "elsewhere; relative paths lie in the run's directory, which is writable"
 )
+# Of what the task printed about it, nothing could be written down.
+READ_ONLY_LOG = (
+    "the disk of {read_only} on {host}, where {task}'s log lies, has become read-only (an error of the disk? `dmesg` "
+    "there tells): nothing that {task} printed since then is kept; have it repaired, or set `run_dir:` in the hostfile "
+    "to another disk"
+)
 _MISSING = (
     "{0} is not on {host}: tflaunch ships the program's directory only, so bring the data to a path that all hosts "
     "have, and name it after -- ; --dry-run --show-files lists what is shipped, and why the rest is not"

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from tflaunch.ends import log_end
 from tflaunch.ends.facts import Ending, facts_of
+from tflaunch.ends.files import READ_ONLY_LOG
 from tflaunch.ends.log_end import LogEnd
 from tflaunch.ends.rule import AFTERMATH, ANYWHERE, FINAL, STACK, Rule, SignalRule
 from tflaunch.ends.signals import ABORTS, KNOWN, LIKELY
@@ -73,6 +74,8 @@ def meaning(lines: Sequence[str], end: Ending, here: Here = NOWHERE) -> Meaning:
         return _of_signal(name, log, facts, words, here)
     if not end.code:
         return Meaning()
+    if "read_only" in facts:
+        return Meaning(READ_ONLY_LOG.format(**words), True)
     everything = (*log.final, *log.above)
     for where, searched in (
         (FINAL, log.final),

@@ -27,10 +27,14 @@ def one_of(*ways: str) -> str:
     return f"{sentence[0].upper()}{sentence[1:]}."
 
 
+def advice(said: str) -> str:
+    """What to do about a driver, or a GPU, of which NVML says that; "" for what has no advice of its own."""
+    return next((way for words, way in _WAYS if words in said.lower()), "")
+
+
 def repair(said: str, hosts: str = "") -> str:
-    """What to do about a driver, or a GPU, of which NVML says that (HostFacts.gpu_note), on these hosts."""
-    way = next((way for words, way in _WAYS if words in said.lower()), "")
-    if way:
+    """The same on these hosts; where nothing is known, how to find out more."""
+    if way := advice(said):
         return f"on {hosts}, {way}" if hosts else way
     return f"look with nvidia-smi on {hosts}" if hosts else "look there with nvidia-smi -q"
 

@@ -192,6 +192,7 @@ EXIT_FACTS = {
     "?open_files": a_whole_number,
     "?cpu": [a_word],
     "?disks": [_disk],
+    "?read_only": a_path,
     "?python": a_word,
     "?packages": Each(a_word, a_word),
 }

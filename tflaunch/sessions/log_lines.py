@@ -23,7 +23,9 @@ _SPECIAL = re.compile(
 )
 _ESCAPE = re.compile(
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # CSI: colours, cursor, erase
-    r"|(?:\x1b[]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c\n]*(?:\x07|\x1b\\|\x9c)"  # OSC, DCS: titles, links
+    # OSC, DCS: titles, links.  Another one begins a new sequence, as on a terminal; else a line of nothing but
+    # beginnings would be read to its end once for each.
+    r"|(?:\x1b[]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x90\x98\x9c-\x9f\n]*(?:\x07|\x1b\\|\x9c)"
     r"|\x1b[ -/]*[0-~]"  # every other sequence
     "|" + _SPECIAL.pattern
 )

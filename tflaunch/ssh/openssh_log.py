@@ -27,6 +27,7 @@ from tflaunch.ssh.target import Target
 
 MOST_LINES = 400  # before the login, which takes some fifty
 LONGEST_LINE = 16 * 1024
+SEEN = 2000  # characters of a line before the login are searched: the server can write some of them
 
 _DEBUG = re.compile(r"debug[123]: ")
 # What ssh itself says at VERBOSE; and its warnings about the host's keys.
@@ -97,11 +98,11 @@ class SshLog:
         elif self._is_login(line):
             self.logged_in = True
         elif self._exchanged:
-            self.later = [*self.later[-MOST_LINES:], line]
+            self.later = [*self.later[-MOST_LINES:], line[:SEEN]]
         elif line == _EXCHANGED and self.certified:
             self._exchanged = True
         elif not self._quoting:
-            self.own = [*self.own[-MOST_LINES:], line]
+            self.own = [*self.own[-MOST_LINES:], line[:SEEN]]
             self._exchanged = line == _EXCHANGED
             self._quoting = _QUOTES.match(line) is not None
 

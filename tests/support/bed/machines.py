@@ -62,6 +62,7 @@ class Machine:
         self.hardware = f"02:77:00:00:{number >> 8:02x}:{number & 255:02x}"
         self._process: subprocess.Popen[str] | None = None
         self._refused: list[str] = []  # rules of its firewall
+        self._failing: dict[str, str] = {}  # where a disk is mounted that may fail -> its device
         self._errors = directory / "machine.log"
         directory.mkdir(parents=True)
         (directory / "resolv.conf").write_text("")
@@ -158,6 +159,25 @@ class Machine:
         subprocess.run(
             self.inside("sh", "-c", filler, "sh", str(path)), stderr=subprocess.DEVNULL, check=False
         )
+
+    def failing_disk(self, path: str | Path) -> None:
+        """An empty ext4 at `path`, on a loop device, until it is switched off; `fail_disk` makes it fail."""
+        image = self.directory / "disk.img"
+        image.write_bytes(b"")
+        os.truncate(image, 32 << 20)
+        subprocess.run(["mkfs.ext4", "-q", "-O", "^has_journal", str(image)], check=True)
+        argv = ["losetup", "--find", "--show", str(image)]
+        device = subprocess.run(argv, check=True, capture_output=True, text=True).stdout.strip()
+        self._failing[str(path)] = Path(device).name
+        try:
+            self.do("mount", "-o", "errors=remount-ro", device, str(path))
+        finally:
+            subprocess.run(["losetup", "--detach", device], check=True)  # once it is not mounted any more
+        self.path(path).chmod(0o1777)
+
+    def fail_disk(self, path: str | Path) -> None:
+        """The kernel finds an error on that disk, and makes it read-only."""
+        Path(f"/sys/fs/ext4/{self._failing[str(path)]}/trigger_fs_error").write_text("by a test")
 
     def forget_names(self) -> None:
         """No host has a name here any more, and the name server does not answer."""

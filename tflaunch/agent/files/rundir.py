@@ -12,6 +12,7 @@
                    links to its files, so that no trial finds the new files of another
     shipped.json   which files in work/ are shipped code, and their modification time as shipped
     agent.log      what the agent itself prints
+    reserve        bytes that the agent frees, piece by piece, when the disk is full: for its own files
 
 `<parent>/code/` is the store of shipped code (code_store), `<parent>/.environments/` holds virtual environments.
 """
@@ -26,11 +27,15 @@ from tflaunch.protocol.light_stdlib import socket
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, List, Optional, Tuple
+    from typing import Any, Callable, Dict, List, Optional, Tuple
 
 HOLDS = "holds.json"
 NOWHERE = "/dev/null/tflaunch"  # a directory that nobody can make
 CODE = "code"  # beside the runs; no run id can be this (they end in a random part)
+FULL = (errno.ENOSPC, errno.EDQUOT)
+NO_MORE = (*FULL, errno.EROFS, errno.EIO)  # a disk that takes nothing more
+RESERVE = "reserve"
+RESERVE_BYTES, RESERVE_PIECE = 64 * 1024, 16 * 1024
 ENVIRONMENTS = ".environments"  # likewise, see tflaunch.agent.tasks.environment
 
 
@@ -46,7 +51,7 @@ class HostError(Exception):
 def explain(error: OSError, path: str) -> HostError:
     """The sentence and the next step for an error of the system at `path`."""
     where = getattr(error, "filename", None) or path
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+    if error.errno in FULL:
         try:
             space = os.statvfs(os.path.dirname(path) if not os.path.isdir(path) else path)
             free = ", %.1f MiB and %d inodes are free" % (
@@ -240,6 +245,7 @@ class RunDirectory:
         self.work = os.path.join(self.path, "work")
         self.logs = os.path.join(self.path, "logs")
         self.own = os.path.join(self.path, "own")  # with a directory for each trial of a sweep
+        self.trouble = None  # type: Optional[HostError]  # why this disk takes nothing more
 
     def create(self) -> None:
         """Make the directory and what it always holds; raises HostError."""
@@ -250,6 +256,7 @@ class RunDirectory:
         try:  # to find a full disk now, not in the middle of the run
             self.write("agent.json", {})
             self.write("guard.json", {})  # the run may have been here before, and be planned again
+            self._fill_reserve()
         except OSError as error:
             raise explain(error, self.path) from error
 
@@ -272,14 +279,58 @@ class RunDirectory:
     def write(self, name: str, value: "Any") -> None:
         """Replace the JSON file `name` in one step, readable for this user alone; raises OSError."""
         path = os.path.join(self.path, name)
-        with open(os.open(path + ".new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-            file.write(wire.dumps(value))
-        os.rename(path + ".new", path)
+
+        def replace() -> None:
+            with open(os.open(path + ".new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+                file.write(wire.dumps(value))
+            os.rename(path + ".new", path)
+
+        self._with_reserve(replace)
 
     def append(self, name: str, value: "Any") -> None:
-        """Add a line to the JSON-lines file `name`; raises OSError."""
-        with open(os.path.join(self.path, name), "a") as file:
-            file.write(wire.dumps(value) + "\n")
+        """Add a line to the JSON-lines file `name`, the whole of it or nothing; raises OSError."""
+        line = (wire.dumps(value) + "\n").encode("ascii")
+
+        def add() -> None:
+            with open(os.path.join(self.path, name), "ab", 0) as file:
+                end = file.seek(0, os.SEEK_END)
+                try:
+                    if file.write(line) != len(line):  # the rest found no room
+                        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), file.name)
+                except OSError:
+                    file.truncate(end)
+                    raise
+
+        self._with_reserve(add)
+
+    def _with_reserve(self, write: "Callable[[], None]") -> None:
+        """Do `write`; while the disk is full, free a piece of the reserve and do it again.  Raises OSError."""
+        while True:
+            try:
+                write()
+                return
+            except OSError as error:
+                if error.errno in NO_MORE and self.trouble is None:
+                    self.trouble = explain(error, self.path)
+                if error.errno not in FULL or not self._free_piece():
+                    raise
+
+    def _fill_reserve(self) -> None:
+        with open(os.path.join(self.path, RESERVE), "wb") as file:
+            file.write(os.urandom(RESERVE_BYTES))  # zeros may take no room
+
+    def _free_piece(self) -> bool:
+        """Whether a piece of the reserve was left."""
+        path = os.path.join(self.path, RESERVE)
+        try:
+            left = os.path.getsize(path) - RESERVE_PIECE
+            if left > 0:
+                os.truncate(path, left)
+            else:
+                os.unlink(path)
+        except OSError:
+            return False
+        return True
 
     def read(self, name: str) -> "Dict[str, Any]":
         """The JSON object in the file `name`; {} when there is none, or it cannot be read."""

@@ -10,9 +10,11 @@ open_files                    how many files the task's program might open (`uli
 cpu                           which vector instructions the processor has; only after SIGILL
 disks                         free bytes and files of the disks that the task may have written to
 python                        the version of the task's Python
+read_only                     the directory of the task's log, if its disk takes no more writes
 packages                      versions of the packages that its Python has, of those that hosts must have in common
 """
 
+import errno
 import os
 
 from tflaunch.agent import foreign
@@ -91,13 +93,23 @@ def facts(task: "Task", before: "Mapping[str, int]") -> "Dict[str, Any]":
 def _of_files(task: "Task") -> "Dict[str, Any]":
     first = task.request["env"].get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
     found = _packages(os.path.expanduser(task.request["argv"][0]), task.cwd, first)
-    return found if task.stopped else dict(found, disks=_disks(_written(task)))
+    return found if task.stopped else dict(found, disks=_disks(_written(task)), **_read_only(task.log_path))
 
 
 def _written(task: "Task") -> "List[str]":
     """The directories that a task writes to: its working directory, /tmp, and those that its command line names."""
     given = [word.rpartition("=")[2] for word in task.request["argv"]]
     return [task.cwd, "/tmp", *[os.path.dirname(each) for each in given if each.startswith("/")][:8]]  # noqa: S108 - nothing is written
+
+
+def _read_only(log: str) -> "Dict[str, Any]":
+    # Nothing else tells: after an error of the disk, neither statvfs nor access does.
+    try:
+        os.close(os.open(log, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW))
+    except OSError as error:
+        if error.errno == errno.EROFS:
+            return {"read_only": os.path.dirname(log)}
+    return {}
 
 
 def _disks(directories: "Iterable[str]") -> "List[Dict[str, Any]]":

@@ -97,7 +97,7 @@ class Task:
         variables = {**request["env"], **marks}
         # The task's own variables (HOME, LD_LIBRARY_PATH) may harm the container's engine.
         env = {**os.environ, **(marks if self._contained else variables)}
-        log_path = self._directory.log_path(self.id, self.logs.attempt)
+        log_path = self.log_path
         argv = [os.path.expanduser(request["argv"][0]), *request["argv"][1:]]  # `python: ~/venv/bin/python`
         try:
             words = self._shell(variables, cwd)
@@ -162,6 +162,11 @@ class Task:
 
             return container.command(self._directory, self.request, self.logs.attempt, cwd, path)
         return shell.login(path)
+
+    @property
+    def log_path(self) -> str:
+        """The log of the present attempt."""
+        return self._directory.log_path(self.id, self.logs.attempt)
 
     @property
     def _contained(self) -> bool:
@@ -337,7 +342,7 @@ class Task:
         self.code = 70
         self.released_at = time.monotonic()
         try:
-            with open(self._directory.log_path(self.id, self.logs.attempt), "a") as log:
+            with open(self.log_path, "a") as log:
                 log.write("tflaunch: %s\n" % reason)
         except OSError:
             pass
