@@ -106,6 +106,8 @@ def test_an_agent_that_was_killed(host: Host) -> None:
 
 def test_files_are_believed_as_far_as_they_go(host: Host) -> None:
     directory = host.parent / "odd-aaaaaa" / "h1"
+    host.run_dir.mkdir(exist_ok=True)
+    host.parent.mkdir(mode=0o700, exist_ok=True)
     (directory / "logs").mkdir(parents=True)
     assert told(host)["odd-aaaaaa"]["state"] == "lost"
     (directory / "agent.json").write_text('{"over": true, "tasks": ["worker/0"]')

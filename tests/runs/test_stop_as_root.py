@@ -81,7 +81,7 @@ def test_a_planted_link_does_not_lead_root_anywhere(launcher: Launcher, roots: S
     os.lchown(link, NOBODY.pw_uid, NOBODY.pw_gid)
     hosts = launcher.hostfile([roots.name], run_dir=str(scratch))
     refused = launcher.run("stop", "trainer-abcdef", "--user", "nobody", "--hosts", hosts).ran(69)
-    assert f"{link} is not your directory but a link or a file" in refused.sentences
+    assert f"{link} is not your directory but a link" in refused.sentences
     assert {path: path.stat().st_mtime_ns for path in precious.rglob("*")} == before
 
 

@@ -50,14 +50,17 @@ def make(name: str, mode: int, inside: "Optional[int]" = None) -> bool:
 
     Raises OSError.
     """
-    before = os.umask(0)
+    shared = mode & 0o077
+    # Only where it matters: all threads of a process have one umask.
+    before = os.umask(0) if shared else 0
     try:
         os.mkdir(name, mode, dir_fd=inside)
         return True
     except FileExistsError:
         return False
     finally:
-        os.umask(before)
+        if shared:
+            os.umask(before)
 
 
 def make_file(name: str, mode: int, inside: int) -> int:
