@@ -112,6 +112,7 @@ class Scene:
         ] = {}  # task -> the main thread's wait channel, then those of others
         self.children: dict[str, list[dict[str, Any]]] = {}
         self.inspections: list[tuple[str, bool]] = []
+        self.native: dict[str, float] = {}  # task -> cores that native code uses, with Python's lock
         self.sees_bytes = True
 
     def still(self, *tasks: str) -> None:
@@ -199,5 +200,6 @@ class Scene:
             "threads": threads,
             "stacks": stacks if known else None,
             "why_none": "" if known else "--no-stacks",
+            **({"native": [(4711, self.native[task])]} if task in self.native else {}),
         }
         return [program, *self.children.get(task, [])]

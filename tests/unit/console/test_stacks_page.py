@@ -82,6 +82,12 @@ def test_where_there_are_no_stacks_the_kernel_tells() -> None:
     ]
 
 
+def test_where_only_other_threads_have_told_their_stacks_it_says_why() -> None:
+    told = program(stack(WAIT, main=False), why_none="its thread 7 (python) runs in native code")
+    lines = shown(TaskStacks("ps/0", "a", (told,)))
+    assert lines[2] == "  ✗ no stack of its first thread: its thread 7 (python) runs in native code"
+
+
 def test_a_shell_around_the_program_is_left_out() -> None:
     shell = program(pid=3, why_none="no Python")
     lines = shown(TaskStacks("ps/0", "a", (shell, program(stack(["x.py", 1, "f"])))))

@@ -226,6 +226,19 @@ def test_a_loop_in_c_that_computes_while_all_others_wait() -> None:
     assert "it is at trainer.py:7 in load() and computes; worker/0, worker/2 wait for it" in text
 
 
+def test_native_code_that_keeps_pythons_lock_while_all_others_wait() -> None:
+    """No stack tells its line; that it has the lock tells that it is no step of TensorFlow."""
+    scene = mirrored()
+    scene.stands("worker/1", channels=("",))
+    scene.native["worker/1"] = scene.cores["worker/1"] = 1.0
+    assert scene.on(110) == []
+    text = one(scene.on(40))
+    assert (
+        "it runs in native code, 100 % of a core, and keeps Python's lock (the GIL); worker/0, worker/2"
+        in text
+    )
+
+
 def test_a_task_that_goes_on_writing_the_same_line() -> None:
     scene = mirrored()
     scene.stands("worker/1", at(7, "connect"), channels=("hrtimer_nanosleep",))
