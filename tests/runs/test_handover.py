@@ -162,7 +162,7 @@ def test_without_one_of_its_hosts_it_stays_with_its_launcher(launcher: Launcher,
 def test_a_launcher_that_dies_in_the_middle_leaves_no_run_without_a_hand(
     launcher: Launcher, out: Path
 ) -> None:
-    with attached(launcher, launcher.local(3), out) as running:
+    with attached(launcher, launcher.local(3), out, "--lease=30") as running:
         run, host = running.run_id, host_of(launcher, "worker/1")
         frozen = launcher.agents(host)["agent"]
         os.kill(frozen, signal.SIGSTOP)  # it does not open its door, so that the launcher waits
@@ -173,7 +173,7 @@ def test_a_launcher_that_dies_in_the_middle_leaves_no_run_without_a_hand(
             os.kill(frozen, signal.SIGCONT)
             done = asking.done().ran(69)
     assert "the connection of its launcher to this host is lost" in done.sentences
-    launcher.wait_until_nothing_is_left()  # the lease is 6 s
+    launcher.wait_until_nothing_is_left()  # once the lease is over
     assert HANDED not in launcher.run("attach", run).ran(76).sentences
 
 

@@ -18,6 +18,7 @@ from tflaunch.agent.net.peers import Handshake, PeerError, SealedStream
 from tflaunch.agent.viewer import COORDINATOR
 from tflaunch.lifecycle.driver import Driver
 from tflaunch.lifecycle.ending import outcome_of
+from tflaunch.lifecycle.links import SILENCE_S
 from tflaunch.lifecycle.states import state_from
 from tflaunch.lifecycle.watchdog import Watchdog
 from tflaunch.protocol import messages, wire
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from tflaunch.protocol.events import Event
 
 RENEW_S = 5.0
+OWN_S = 5.0  # an agent beats every 2.5 s
+LOOK_S = 0.2
 ALL_THERE_S = 20.0  # how long the first connections to all hosts may take
 FAREWELL_S = 5.0
 UNREAD_BYTES = (
@@ -85,7 +88,7 @@ class Coordinator:
                     "hosts again what happened" % error
                 )
         now = self._now()
-        self._renew_at = now
+        self._renew_at = self._own_heard = now
         self._awaited = set(self._members)
         self._all_there_by = now + ALL_THERE_S
 
@@ -177,9 +180,11 @@ class Coordinator:
     def _turn(self, wake_at: float) -> None:
         now = self._now()
         if now >= self._renew_at:
-            self._renew_at = now + min(RENEW_S, self._lease_s / 4)
+            hangs = now - self._own_heard > min(SILENCE_S, max(OWN_S, self._lease_s * 3 / 4))
+            self._renew_at = now + (LOOK_S if hangs else min(RENEW_S, self._lease_s / 4))
             for host, peer in list(self._peers.items()):
-                if peer.attached:
+                # Where its agent hangs this process ends with it, and the leases of the others must be over soon after.
+                if peer.attached and not hangs:
                     self.send(host, "renew", lease_s=self._lease_s)
         if self._keep_memory():
             for host in list(self._peers):
@@ -317,6 +322,8 @@ class Coordinator:
         for message in peer.decoder.feed(data):
             if self._peers.get(host) is not peer:
                 return
+            if host == self._directory.host:
+                self._own_heard = self._now()
             foreign = self._drive.foreign(host, messages.check(message, messages.FROM_AGENT))
             if foreign:
                 raise wire.WireError(foreign)

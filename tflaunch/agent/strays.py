@@ -63,7 +63,7 @@ def end_all(parent: str, but: str = "", engines: bool = True) -> "List[Dict[str,
 
                 left_over |= not engines or bool(container.remove(directory))
             if not left_over:
-                directory.remove_socket()
+                _remove_socket(directory)
         except OSError:
             pass  # a full disk: the next one who comes finds nothing to end
     return ended
@@ -72,7 +72,17 @@ def end_all(parent: str, but: str = "", engines: bool = True) -> "List[Dict[str,
 def forget(directory: RunDirectory) -> None:
     """Remove the socket of an agent that is dead, once nothing is left of its run."""
     if _is_dead(directory.read("agent.json")):
+        _remove_socket(directory)
+
+
+def _remove_socket(directory: RunDirectory) -> None:
+    """Remove the socket; the directory stays as old as it is, for `clean`."""
+    try:
+        before = os.stat(directory.path)
         directory.remove_socket()
+        os.utime(directory.path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    except OSError:
+        pass  # a `clean` was quicker
 
 
 def leases(parent: str) -> "Dict[str, Dict[str, Any]]":

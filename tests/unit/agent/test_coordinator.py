@@ -317,3 +317,36 @@ def test_the_secret_of_one_host_opens_no_other(bench: Bench) -> None:
             with contextlib.suppress(BlockingIOError):
                 bench.door.proved(accepted)
     bench.let_in()  # while who decides has that of each
+
+
+def test_while_its_own_agent_hangs_it_renews_no_lease_and_goes_on_once_that_is_back(bench: Bench) -> None:
+    other, own = bench.let_in(), bench.own_agent()
+    for agent, host in ((other, "b"), (own, "a")):
+        agent.say("hello", run="run-1", host=host, pid=1, directory="/")
+        heard: list[str] = []
+        while "watch" not in heard:
+            bench.turn()
+            heard += agent.heard()
+    bench.coordinator._own_heard -= 60.0
+    for _ in range(5):  # what is on its way comes through
+        bench.turn()
+        other.heard()
+    for _ in range(20):
+        bench.coordinator._renew_at = 0.0
+        bench.turn()
+        assert "renew" not in other.heard()
+    own.say("beat")
+    heard = []
+    while "renew" not in heard:
+        bench.turn()
+        heard += other.heard()
+
+
+def test_once_its_own_agent_is_lost_orders_wait_for_its_memory_no_more(bench: Bench) -> None:
+    other = bench.let_in()
+    other.say("hello", run="run-1", host="b", pid=1, directory="/")
+    bench.coordinator._drive.dead("a", "it hangs", time.monotonic())
+    heard: list[str] = []
+    while "end" not in heard:
+        bench.turn()
+        heard += other.heard()
