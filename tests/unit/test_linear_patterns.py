@@ -159,7 +159,8 @@ def _texts(pattern: str, flags: int) -> Iterator[tuple[str, str, str]]:
 def grows(pattern: str, flags: int, search: bool) -> str:
     """A text on which this pattern's work grows faster than the text; "" where there is none."""
     for beginning, unit, end in _texts(pattern, flags):
-        short, long = (beginning + unit * (size // len(unit) + 1) + end for size in (SHORT, LONG))
+        times = max(8, SHORT // len(unit))
+        short, long = (beginning + unit * (factor * times) + end for factor in (1, LONG // SHORT))
         try:
             work = steps(pattern, short, flags=flags, search=search, most=ENDLESS)
             steps(pattern, long, flags=flags, search=search, most=MOST * max(work, len(short)))
@@ -174,16 +175,13 @@ CUT = f"lines of a log are cut to {log_end.LONGEST} characters before, and only 
 SSH = f"lines of its log are cut to {openssh_log.SEEN} characters, and the last {openssh_log.MOST_LINES} are kept"
 GROWING = {
     ("tflaunch/console/failure_page.py", ","): OWN,  # names of the hostfile
-    ("tflaunch/ends/log_end.py", r"[^\W\d]\w{0,80}"): CUT,
     ("tflaunch/inputs/hostfile_model.py", r"\s*-\s*"): OWN,
     ("tflaunch/inputs/kinds.py", r"\[[^\]]*\]"): OWN,
-    ("tflaunch/inputs/toml_document.py", r" \(at (?:line"): OWN,
     ("tflaunch/planning/environments.py", r"(^|\s+)#.*$"): OWN,
     ("tflaunch/ssh/config.py", "([0-9]{1,9})(?![0-9])"): OWN,
     ("tflaunch/ssh/config_lines.py", r"\s*(?:"): OWN,
     ("tflaunch/ssh/openssh_failures.py", "Offending "): SSH,
     ("tflaunch/ssh/openssh_failures.py", "Unable to negotiate with "): SSH,
-    ("tflaunch/ssh/openssh_failures.py", "channel 0: open failed: "): SSH,
     ("tflaunch/ssh/openssh_failures.py", "connect to host "): SSH,
     ("tflaunch/ssh/openssh_log.py", "Connecting to "): SSH,
     ("tflaunch/ssh/refused_keys.py", r"(\d+)-(\d+)"): OWN,
