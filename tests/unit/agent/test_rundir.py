@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
+from tflaunch.agent.files import reserve as kept
 from tflaunch.agent.files import rundir
-from tflaunch.agent.files.rundir import RESERVE, RESERVE_BYTES, RESERVE_PIECE, RunDirectory
+from tflaunch.agent.files.rundir import RunDirectory
 
 
 @pytest.fixture
@@ -39,12 +40,12 @@ def refusing(times: int, number: int) -> Callable[..., Any]:
 def test_a_full_disk_costs_pieces_of_the_reserve_and_is_noted(
     directory: RunDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reserve = Path(directory.path, RESERVE)
-    assert reserve.stat().st_size == RESERVE_BYTES
+    reserve = Path(directory.path, kept.NAME)
+    assert reserve.stat().st_size == kept.BYTES
     monkeypatch.setattr(rundir.os, "rename", refusing(2, errno.ENOSPC))
     directory.write("plan.json", {"a": 1})
     assert directory.read("plan.json") == {"a": 1}
-    assert reserve.stat().st_size == RESERVE_BYTES - 2 * RESERVE_PIECE
+    assert reserve.stat().st_size == kept.BYTES - 2 * kept.PIECE
     assert directory.trouble is not None
     assert "No space left on device" in directory.trouble.reason
     assert "make room there" in directory.trouble.hint
@@ -56,7 +57,7 @@ def test_when_the_reserve_is_used_up_the_error_is_raised(
     monkeypatch.setattr(rundir.os, "rename", refusing(99, errno.ENOSPC))
     with pytest.raises(OSError, match="No space left"):
         directory.write("plan.json", {"a": 1})
-    assert not Path(directory.path, RESERVE).exists()
+    assert not Path(directory.path, kept.NAME).exists()
 
 
 def test_a_read_only_disk_is_noted_and_costs_no_reserve(
@@ -65,7 +66,7 @@ def test_a_read_only_disk_is_noted_and_costs_no_reserve(
     monkeypatch.setattr(rundir.os, "rename", refusing(99, errno.EROFS))
     with pytest.raises(OSError, match="Read-only"):
         directory.write("plan.json", {"a": 1})
-    assert Path(directory.path, RESERVE).stat().st_size == RESERVE_BYTES
+    assert Path(directory.path, kept.NAME).stat().st_size == kept.BYTES
     assert directory.trouble is not None
 
 
