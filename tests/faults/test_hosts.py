@@ -131,7 +131,6 @@ def test_disk_full_before_a_task_prints(trial: Trial) -> None:
     trial.now()
     host.fill("/var/tmp")
     trial.task("worker/0").kill(signal.SIGSTOP)  # what the watchdog says of it, the agent writes down
-    trial.wait_until_noticed()
     trial.check(76)
     said = " ".join(trial.running.err.split())
     assert "No space left on device" in said
@@ -175,7 +174,6 @@ def test_disk_turns_read_only_before_a_task_prints(trial: Trial) -> None:
     trial.now()
     host.fail_disk("/var/tmp")
     trial.task("worker/0").kill(signal.SIGSTOP)
-    trial.wait_until_noticed()
     trial.check(76, sockets_left_on=[host])
     assert "Read-only file system; its agent ended the tasks" in " ".join(trial.running.err.split())
 

@@ -159,7 +159,8 @@ def _texts(pattern: str, flags: int) -> Iterator[tuple[str, str, str]]:
 def grows(pattern: str, flags: int, search: bool) -> str:
     """A text on which this pattern's work grows faster than the text; "" where there is none."""
     for beginning, unit, end in _texts(pattern, flags):
-        short, long = (beginning + unit * (size // len(unit) + 1) + end for size in (SHORT, LONG))
+        times = max(8, SHORT // len(unit))
+        short, long = (beginning + unit * (factor * times) + end for factor in (1, LONG // SHORT))
         try:
             work = steps(pattern, short, flags=flags, search=search, most=ENDLESS)
             steps(pattern, long, flags=flags, search=search, most=MOST * max(work, len(short)))

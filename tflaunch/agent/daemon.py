@@ -234,6 +234,7 @@ class Daemon:
         if used is None:
             return
         self._over = True
+        self._directory.reserve.free()
         self._requests.holdings.release()
         self._team.record(over=True)
         logs = self._team.logs().values()

@@ -369,3 +369,11 @@ def test_how_much_of_a_log_is_searched_is_bounded(monkeypatch: pytest.MonkeyPatc
     searched.clear()
     said("short\nlines\n" * 40)
     assert searched["final"] > 100
+
+
+def test_a_task_whose_log_lies_on_a_disk_that_turned_read_only() -> None:
+    told = said("step 7", facts={"read_only": "/var/tmp/tflaunch-0/run/gpu02/logs"})
+    assert told.text.startswith(
+        "the disk of /var/tmp/tflaunch-0/run/gpu02/logs on gpu02, where worker/1's log lies, has become read-only"
+    )
+    assert said("step 7").text == ""

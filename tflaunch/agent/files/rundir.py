@@ -22,6 +22,7 @@ import os
 import stat
 
 from tflaunch.agent import foreign
+from tflaunch.agent.files.reserve import Reserve
 from tflaunch.protocol import directories, wire
 from tflaunch.protocol.light_stdlib import socket
 
@@ -34,8 +35,6 @@ NOWHERE = "/dev/null/tflaunch"  # a directory that nobody can make
 CODE = "code"  # beside the runs; no run id can be this (they end in a random part)
 FULL = (errno.ENOSPC, errno.EDQUOT)
 NO_MORE = (*FULL, errno.EROFS, errno.EIO)  # a disk that takes nothing more
-RESERVE = "reserve"
-RESERVE_BYTES, RESERVE_PIECE = 64 * 1024, 16 * 1024
 ENVIRONMENTS = ".environments"  # likewise, see tflaunch.agent.tasks.environment
 
 
@@ -246,6 +245,7 @@ class RunDirectory:
         self.logs = os.path.join(self.path, "logs")
         self.own = os.path.join(self.path, "own")  # with a directory for each trial of a sweep
         self.trouble = None  # type: Optional[HostError]  # why this disk takes nothing more
+        self.reserve = Reserve(self.path)
 
     def create(self) -> None:
         """Make the directory and what it always holds; raises HostError."""
@@ -256,7 +256,7 @@ class RunDirectory:
         try:  # to find a full disk now, not in the middle of the run
             self.write("agent.json", {})
             self.write("guard.json", {})  # the run may have been here before, and be planned again
-            self._fill_reserve()
+            self.reserve.fill()
         except OSError as error:
             raise explain(error, self.path) from error
 
@@ -312,25 +312,8 @@ class RunDirectory:
             except OSError as error:
                 if error.errno in NO_MORE and self.trouble is None:
                     self.trouble = explain(error, self.path)
-                if error.errno not in FULL or not self._free_piece():
+                if error.errno not in FULL or not self.reserve.free_piece():
                     raise
-
-    def _fill_reserve(self) -> None:
-        with open(os.path.join(self.path, RESERVE), "wb") as file:
-            file.write(os.urandom(RESERVE_BYTES))  # zeros may take no room
-
-    def _free_piece(self) -> bool:
-        """Whether a piece of the reserve was left."""
-        path = os.path.join(self.path, RESERVE)
-        try:
-            left = os.path.getsize(path) - RESERVE_PIECE
-            if left > 0:
-                os.truncate(path, left)
-            else:
-                os.unlink(path)
-        except OSError:
-            return False
-        return True
 
     def read(self, name: str) -> "Dict[str, Any]":
         """The JSON object in the file `name`; {} when there is none, or it cannot be read."""

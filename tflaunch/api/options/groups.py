@@ -26,7 +26,8 @@ class SshOptions:
         30.0,
         parser=time_parser(1),
         metavar="TIME",
-        help="Time limit to connect to a host: name lookup, TCP and log-in together.",
+        help="Time limit to connect to a host: name lookup, TCP, log-in and the first answer together. While a run "
+        "starts, an agent may also be silent for so long.",
     )
     ssh_config: Path | None = option(
         None, "--ssh-config", "-F", metavar="FILE", help="Read this file instead of ~/.ssh/config."
