@@ -150,3 +150,9 @@ def test_nothing_is_left_of_what_was_stuck(fleet: Fleet, tmp_path: Path) -> None
         (asked,) = ask(fleet, ([*GPUS, f"sick * stuck={place}/x gpu=0"], PROBE), call_s=CALL_S)
         assert len(asked.pids) == 2
     until(lambda: not any(processes.read(pid) for pid in asked.pids), "the driver to let them go")
+
+
+def test_the_process_that_asks_is_killed_in_between(fleet: Fleet) -> None:
+    first, again = ask(fleet, (None, PROBE), (None, PROBE), kill=True)
+    assert len(again.gpus) == len(first.gpus) == 4
+    assert again.pids != first.pids

@@ -13,7 +13,7 @@ from tests.support import ROOT
 from tests.support.nvml import Fleet
 
 ASK = """
-import json, select, sys, time
+import json, os, select, signal, sys, time
 from tflaunch.agent.gpus.driver import Driver
 driver = Driver()
 for line in sys.stdin:
@@ -32,6 +32,10 @@ for line in sys.stdin:
     answer, = answers
     told = answer.gpus if question["ask"] == "probe" else None
     print(json.dumps([told, answer.found, answer.failed, answer.problem, driver.pids]), flush=True)
+    if "kill" in sys.argv:
+        for pid in driver.pids:
+            os.kill(pid, signal.SIGKILL)
+            os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
 driver.stop()
 """
 PROBE = {"ask": "probe", "topology": True}
@@ -61,13 +65,14 @@ def ask(
     within_s: float = 20.0,
     call_s: float = 60.0,
     inside: Sequence[str] = (),
+    kill: bool = False,
 ) -> list[Asked]:
     """Ask one after another, each once the fleet has those lines (None: as before).
 
-    `inside` are words before the command.
+    `inside` are words before the command; `kill`: the processes that ask are killed after each question.
     """
     done = subprocess.run(
-        [*inside, sys.executable, "-c", ASK, fleet.path],
+        [*inside, sys.executable, "-c", ASK, fleet.path, *["kill"][:kill]],
         input="".join(json.dumps([*each, within_s]) + "\n" for each in questions),
         env={**os.environ, "PYTHONPATH": str(ROOT), **fleet.env, "TFLAUNCH_NVML_CALL_S": str(call_s)},
         check=True,

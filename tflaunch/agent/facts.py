@@ -83,8 +83,6 @@ def collect(
         "clock": time.time(),
         "proxies": [name for name in PROXIES if os.environ.get(name)],
     }
-    if asked is None:
-        found["gpus_asked"] = False
     if probed["gpus"]:
         found["gpus_held"] = limit.held(devices_of(probed), run)
         found["gpu_limit"] = limit.most()

@@ -138,16 +138,14 @@ class Visit:
         write_all(self._out, wire.encode(type, **fields))
 
     def _send_facts(self) -> None:
-        asked = self._probe
-        probed = self._look(asked) if asked.get("ask_gpus", True) else None
         found = strays.leases(self._parent)
-        self._send("facts", **facts.collect([], self._named, probed, Place(), strays=found))
+        self._send("facts", **facts.collect([], self._named, self._look(), Place(), strays=found))
 
-    def _look(self, asked: "Dict[str, Any]") -> "Dict[str, Any]":
+    def _look(self) -> "Dict[str, Any]":
         """What NVML says; this process ends with the channel, also while a sick driver says nothing."""
         answers = []  # type: List[Answer]
-        question = {"ask": "probe", "topology": asked.get("topology", True)}
-        self._driver.ask(question, asked.get("within_s", LOOK_S), answers.append)
+        question = {"ask": "probe", "topology": self._probe.get("topology", True)}
+        self._driver.ask(question, self._probe.get("within_s", LOOK_S), answers.append)
         while not answers:
             waiting = select.poll()
             waiting.register(self._in, select.POLLRDHUP)

@@ -228,7 +228,6 @@ class HostFacts:
     ports: tuple[int, ...]
     gpus: tuple[Gpu, ...] = ()
     gpu_note: str = ""  # why there are none, when a driver is there but does not answer
-    gpus_asked: bool = True  # False: nobody asked whether there are any
     proxies: tuple[str, ...] = ()  # names of proxy variables that tasks would inherit
     interfaces: tuple[str, ...] = ()  # the interface of each of `addresses`
     driver: str = ""  # NVIDIA's version: "550.54.15"; "" without one
@@ -264,7 +263,6 @@ class HostFacts:
             ports=tuple(facts["ports"]),
             gpus=tuple(map(Gpu.from_wire, facts["gpus"])),
             gpu_note=facts["gpu_note"],
-            gpus_asked=facts.get("gpus_asked", True),
             proxies=tuple(facts["proxies"]),
             interfaces=tuple(facts.get("interfaces", ())),
             driver=facts["driver"],

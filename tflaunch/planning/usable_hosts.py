@@ -42,7 +42,8 @@ def asks_gpus(job: JobSpec, host: Host) -> bool:
     wanted = [job.role(WORKER).gpus != 0] if job.role(WORKER).count != 0 or chiefs else []
     for name in {PS, *job.others}.difference(chiefs):
         gpus = job.role(name).gpus
-        wanted.append(gpus != 0 if name in (CHIEF, MASTER) else bool(gpus))
+        as_worker = gpus is None and name in (CHIEF, MASTER)
+        wanted.append(job.role(WORKER).gpus != 0 if as_worker else bool(gpus))
     return any(wanted) and host.gpus not in (0, ())
 
 

@@ -114,7 +114,6 @@ _facts = {
     "proxies": [a_word],
     "?gpus_held": a_whole_number,
     "?gpu_limit": or_null(a_whole_number),
-    "?gpus_asked": a_flag,
 }
 _interface = {
     "name": a_word,
@@ -573,7 +572,7 @@ TO_VISIT = {
     "measure": {"?tidy": a_flag},
     "clean": {"runs": [a_directory_name], "code_older_s": or_null(a_time), "dry_run": a_flag},
     "finish": {"run": a_word, "grace_s": a_time, "?by": a_word},
-    "probe": {"topology": a_flag, "?ask_gpus": a_flag, "?within_s": a_time},
+    "probe": {"topology": a_flag, "?within_s": a_time},
     "module": {"name": the_only_module},
     "renew": {"lease_s": a_time},
     "credit": {"bytes": a_whole_number},

@@ -151,7 +151,7 @@ sends MAGIC, so that what a login shell prints can be told from the frames.
     finish   {run, grace_s}                                end all that is left of that run; answer: `finished`
     finished {known, found, killed, survivors, unsure, gpus, restarted}   restarted: when the machine was; 0: it was
                                                            not
-    probe    {topology, ask_gpus, within_s}                answer: `facts`; the fields as for an agent
+    probe    {topology, within_s}                          answer: `facts`; within_s: as for an agent
     module   {name} + source, zlib'd                       as above; `facts` again
 """
 

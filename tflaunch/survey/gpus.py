@@ -25,8 +25,7 @@ Sort = Literal["host", "memory", "utilization", "temperature"]
 
 NO_DRIVER = "no NVIDIA driver"
 NO_GPU = "an NVIDIA driver, but no GPU"
-NOT_ASKED = "not asked (`gpus: 0` in the hostfile)"
-IN_ORDER = (NO_DRIVER, NO_GPU, NOT_ASKED)  # reasons for no GPUs that are no trouble
+IN_ORDER = (NO_DRIVER, NO_GPU)  # reasons for no GPUs that are no trouble
 UNKNOWN = "unknown model"  # a lost GPU does not report its model
 
 
@@ -184,8 +183,6 @@ def look(answers: Sequence[Answer], wanted: Wanted | None = None, sort: Sort = "
             waiting.append(answer.host)
         elif wanted.everything:
             reason = facts.gpu_note or (NO_GPU if facts.driver else NO_DRIVER)
-            if not facts.gpus_asked:
-                reason = NOT_ASKED
             gpuless[reason] = (*gpuless.get(reason, ()), answer.host)
     shown = []
     for machine in machines.values():

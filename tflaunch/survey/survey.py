@@ -105,7 +105,7 @@ class Survey:
             each.greeted = each.given_up = False
         hosts = [each.host for each in contacts]
         self._sessions.connect(
-            hosts, "visit", "", lambda host: wire.encode("probe", **self._probe(host, self._topology))
+            hosts, "visit", "", lambda _: wire.encode("probe", **self._probe(self._topology))
         )
 
     def _ask_again(self) -> None:
@@ -118,12 +118,11 @@ class Survey:
         for name, each in self._contacts.items():
             if not each.asked and each.retry_at is None:
                 each.asked, each.until = True, now + self._timeout_s
-                fields = self._probe(each.host, False)  # how GPUs are connected never changes
+                fields = self._probe(False)  # how GPUs are connected never changes
                 self._sessions.send([name], "probe", **fields)
 
-    def _probe(self, host: Host, topology: bool) -> dict[str, Any]:
-        within_s = NVML_SHARE * self._timeout_s
-        return {"topology": topology, "ask_gpus": host.gpus not in (0, ()), "within_s": within_s}
+    def _probe(self, topology: bool) -> dict[str, Any]:
+        return {"topology": topology, "within_s": NVML_SHARE * self._timeout_s}
 
     def _hear(self, deadline: float) -> bool:
         """Take messages until the deadline or, once one is news, for TICK_S; returns whether there is news."""

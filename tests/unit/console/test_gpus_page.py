@@ -10,6 +10,7 @@ from tests.support.gpus import FLEET, answer, gpu, page, process
 from tflaunch.console.gpus_page import GpusView
 from tflaunch.console.pen import ASCII
 from tflaunch.inputs.times import age
+from tflaunch.planning.gpu_words import advice
 from tflaunch.planning.inventory import GpuProcess
 from tflaunch.survey.gpus import (
     brief_name,
@@ -158,3 +159,13 @@ def test_commands(command: str, short: str) -> None:
 def test_ages() -> None:
     told = [age(seconds) for seconds in (-5, 0, 59.9, 60, 3599, 3600, 47 * 3600, 48 * 3600, 9e6)]
     assert told == ["0s", "0s", "59s", "1m", "59m", "1h", "47h", "2d", "104d"]
+
+
+def test_what_to_do_about_a_sick_gpu_and_a_sick_driver() -> None:
+    hangs = "nvmlDeviceGetUUID did not return within 8 s"
+    shown = page(
+        look([answer("g1", gpu(0), gpu(1, error=hangs)), answer("g2", gpu_note=f"NVML: {hangs}", driver="")])
+    )
+    words = " ".join(shown.split())
+    assert f"→ GPU 1: {advice(hangs)}" in words
+    assert f"! g2 NVML: {hangs} → {advice(hangs)}" in words

@@ -90,6 +90,8 @@ class Driver:
         self._asked_at, self._deadline = now, now + within_s
         self._limit_s = min(CALL_S, max(LATER_S, within_s / 2))
         self._left = [each for each in self._left if _lives(each)]
+        if self._socket is not None and self._ended():
+            self._drop()  # somebody has killed it, or it crashed as it left the driver
         for gpu, (again_at, why) in list(self._hung.items()):
             if again_at <= now and len(self._left) < MOST_LEFT:
                 del self._hung[gpu]
@@ -267,7 +269,7 @@ class Driver:
             return
         else:
             why = "%s %s" % (call, what)
-            note("GPU %d: %s" % (self._gpu_of(key), why))
+            self._note("GPU %d: %s" % (self._gpu_of(key), why))
             self._answer.failed[key] = why
             self._hung[self._gpu_of(key)] = time.monotonic() + AGAIN_S, why
             self._limit_s = min(self._limit_s, LATER_S)
@@ -299,7 +301,7 @@ class Driver:
         if problem:
             self._drop()
             self._answer.problem = "NVML: %s" % problem
-            note(self._answer.problem)
+            self._note(self._answer.problem)
         if self._answer.said.get("note") or self._answer.said.get("lacks"):
             self._drop()  # the driver may be another one when it is asked again
         assert then is not None  # noqa: S101
@@ -340,10 +342,14 @@ class Driver:
         deadline = time.monotonic() + ENDS_S
         while _lives(child):
             if time.monotonic() > deadline:
-                note("pid %d waits in the NVIDIA driver and cannot be killed" % child.pid)
+                self._note("pid %d waits in the NVIDIA driver and cannot be killed" % child.pid)
                 self._left.append(child)
                 return
             time.sleep(0.005)
+
+    def _note(self, text: str) -> None:
+        if self._selector is not None:  # an agent, which has a log
+            note(text)
 
     def stop(self) -> None:
         """End the child; a question that is not answered yet never is."""
