@@ -20,6 +20,8 @@ def unpacked(directory: Path, version: str = OLD) -> Path:
 class OldLauncher(Launcher):
     """The same user, with the same home, records and hostfiles, who types commands of an older version."""
 
+    as_declared = False
+
     def __init__(self, newest: Launcher, place: Path) -> None:
         self.__dict__.update(vars(newest))  # also the list of what runs: either one ends it
         self._place = place
