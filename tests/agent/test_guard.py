@@ -17,6 +17,7 @@ import pytest
 from tests.support.agent_over_pipes import Channel, Host, descriptors, marked, running, task
 from tests.support.patience import until
 from tflaunch.agent import processes
+from tflaunch.agent.files.rundir import RunDirectory
 
 
 def agents(host: Host) -> dict[str, Any]:
@@ -152,3 +153,18 @@ def test_an_agent_that_comes_back_to_its_directory_keeps_its_tasks(host: Host) -
     assert listed(host, tidy=True)[1] == []
     assert agents(host)["tasks"] == ["worker/0"]
     assert listed(host)[0]["state"] == "alive"
+
+
+def test_a_visit_does_not_wait_where_too_many_wait_for_an_agent_that_hangs(host: Host) -> None:
+    hung(host, 600.0)
+    waiting = []
+    directory = RunDirectory(str(host.parent), host.run, "h1")
+    while (connection := directory.connect()) is not None:
+        waiting.append(connection)
+    visit = host.open("visit", run="", host="")
+    visit.wait("hello")
+    visit.send("attach", run=host.run, host="h1")
+    said = visit.next()
+    assert said is not None and "does not answer" in said["reason"]
+    for each in waiting:
+        each.close()

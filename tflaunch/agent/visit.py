@@ -107,8 +107,9 @@ class Visit:
         """Show a run: pass the channel to its agent, or show what a dead agent left; `more` came after the request."""
         directory = self._place(message["run"], message["host"])
         connection = directory.connect()
-        if connection is not None and directory.read(GUARD).get("why"):
-            connection.close()  # of an agent that hangs so that not even its guard could kill it
+        given_up = bool(directory.read(GUARD).get("why"))  # it hangs so that not even its guard could kill it
+        if connection is not None and given_up:
+            connection.close()
         elif connection is not None:
             spoken = directory.read("agent.json").get("wire", wire.PROTOCOL)
             if spoken != wire.PROTOCOL:
@@ -122,6 +123,14 @@ class Visit:
             if pass_on(self._in, self._out, connection, b"".join(early) + decoder.rest):
                 return
             connection.close()
+        else:
+            agent = directory.read("agent.json")
+            # So many wait for it that there is no room for one more.
+            if not (given_up or agent.get("over", False)) and ledger.lives(agent):
+                raise HostError(
+                    "the agent of run %s does not answer (pid %d)" % (message["run"], agent["pid"]),
+                    "if it hangs, its guard ends it when the lease is over; try again then",
+                )
         from tflaunch.agent.archive import Archive
 
         Archive(directory, self._in, self._out).run(decoder, more)
