@@ -79,6 +79,25 @@ def test_a_start_that_is_broken_at_any_step_is_tried_once_more(
     assert "MTU" not in done.err
 
 
+def test_a_spare_takes_the_place_of_a_host_that_is_gone_at_the_second_try(
+    bed: Bed, stopping: Stopping
+) -> None:
+    one, two, three = bed.up(3)
+    stopping.stage = "stage"
+    hosts = stopping.hostfile([one, two, three], slots=1)
+    spares = (f"--spares={three.name}", "--restarts=1")
+    words = ("--workers=2", "--ps=0", "--connect-timeout=20", *spares)
+    with stopping.start("run", hosts, stopping.script(HELLO), *words) as running:
+        stopping.wait_for_the_stage()
+        two.kill_sshd(sessions=True)
+        stopping.go_on()
+        running.wait_for("the run is prepared once more")
+        done = running.done().ran()
+    assert f"calling {three.name} of --spares" in done.sentences
+    assert done.out.count("hello") == 2
+    assert "moves from" not in done.err
+
+
 def test_a_host_that_refuses_is_dialled_until_its_sshd_is_up(bed: Bed, far: FarLauncher) -> None:
     [host] = bed.up(1)
     host.kill_sshd(sessions=False)
