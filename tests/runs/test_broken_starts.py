@@ -37,6 +37,16 @@ def test_a_connection_that_is_reset_is_made_once_more(
     assert "MTU" not in done.err
 
 
+def test_so_it_is_beside_a_host_that_is_not_there(network: SshNetwork, launcher: Launcher) -> None:
+    host = network.add()
+    with BreakingRelay(host, 3000) as relay:
+        entries = [{"name": host.name, "port": relay.port}, {"name": "gone", "ssh": "gone.invalid"}]
+        words = (launcher.hostfile(entries), launcher.script(HELLO), *ONE, "--accept-new", "--yes")
+        done = launcher.run("run", *words).ran()
+    assert done.err.count("the run is prepared once more") == 1
+    assert "gone cannot be reached" in done.sentences
+
+
 def test_what_breaks_twice_ends_the_start_with_advice_about_what_cuts_connections(
     network: SshNetwork, launcher: Launcher
 ) -> None:
