@@ -91,12 +91,19 @@ def test_what_waits_for_ever_is_left_and_ends_with_its_wait(tmp_path: Path) -> N
     until(lambda: not asking(), "its end")
 
 
-NAME = "from tflaunch.agent.foreign import user_name; print(user_name(0), user_name(%d), user_name(%d))"
+NAMES = """\
+import os, sys
+from tflaunch.agent.foreign import user_name
+from tflaunch.agent.gpus import lease_files
+print(user_name(0), user_name(%d), lease_files.owner(os.stat(sys.argv[1])))
+"""
 
 
 def test_a_name_service_that_does_not_answer(tmp_path: Path) -> None:
+    theirs = tmp_path / "lease"
+    theirs.touch()
     with hanging_names(tmp_path) as (inside, somebody):
-        script = NAME % (somebody.uid, somebody.uid)
-        argv = [*inside, sys.executable, "-c", script]
-        done = subprocess.run(argv, cwd=ROOT, check=True, capture_output=True, text=True)
-    assert done.stdout.split() == ["root", str(somebody.uid), str(somebody.uid)]
+        os.chown(theirs, somebody.uid, -1)
+        argv = [*inside, sys.executable, "-c", NAMES % somebody.uid, str(theirs)]
+        done = subprocess.run(argv, cwd=ROOT, check=True, capture_output=True, text=True, timeout=60)
+    assert done.stdout.split() == ["root", *[str(somebody.uid)] * 2, "(uid", f"{somebody.uid})"]

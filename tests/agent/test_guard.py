@@ -99,6 +99,20 @@ def test_time_in_which_the_guard_was_stopped_too_does_not_count(host: Host) -> N
     assert marked(host.run)
 
 
+def test_a_guard_that_cannot_write_what_it_found_leaves_no_socket_and_no_traceback(host: Host) -> None:
+    channel = host.start()
+    running(channel, task("sleep", "600"))
+    about = agents(host)
+    (host.directory / "guard.json.new").mkdir()  # as a disk that takes nothing
+    os.kill(about["pid"], signal.SIGKILL)
+    until(lambda: not processes.alive(about["guard"], about["guard_start"]), "the guard's end")
+    assert not marked(host.run)
+    assert not (host.directory / "agent.sock").exists()
+    said = (host.directory / "agent.log").read_text()
+    assert "guard.json" in said
+    assert "Traceback" not in said
+
+
 def test_whoever_comes_next_ends_what_a_dead_agent_has_left(host: Host) -> None:
     running(host.start(), task("sleep", "600"))
     kill_both(host)

@@ -37,6 +37,16 @@ def test_a_connection_that_is_reset_is_made_once_more(
     assert "MTU" not in done.err
 
 
+def test_so_it_is_beside_a_host_that_is_not_there(network: SshNetwork, launcher: Launcher) -> None:
+    host = network.add()
+    with BreakingRelay(host, 3000) as relay:
+        entries = [{"name": host.name, "port": relay.port}, {"name": "gone", "ssh": "gone.invalid"}]
+        words = (launcher.hostfile(entries), launcher.script(HELLO), *ONE, "--accept-new", "--yes")
+        done = launcher.run("run", *words).ran()
+    assert done.err.count("the run is prepared once more") == 1
+    assert "gone cannot be reached" in done.sentences
+
+
 def test_what_breaks_twice_ends_the_start_with_advice_about_what_cuts_connections(
     network: SshNetwork, launcher: Launcher
 ) -> None:
@@ -77,6 +87,25 @@ def test_a_start_that_is_broken_at_any_step_is_tried_once_more(
     assert re.search(r"! host2: .*; the run is prepared once more", done.err), done.err
     assert done.out.count("hello") == 2
     assert "MTU" not in done.err
+
+
+def test_a_spare_takes_the_place_of_a_host_that_is_gone_at_the_second_try(
+    bed: Bed, stopping: Stopping
+) -> None:
+    one, two, three = bed.up(3)
+    stopping.stage = "stage"
+    hosts = stopping.hostfile([one, two, three], slots=1)
+    spares = (f"--spares={three.name}", "--restarts=1")
+    words = ("--workers=2", "--ps=0", "--connect-timeout=20", *spares)
+    with stopping.start("run", hosts, stopping.script(HELLO), *words) as running:
+        stopping.wait_for_the_stage()
+        two.kill_sshd(sessions=True)
+        stopping.go_on()
+        running.wait_for("the run is prepared once more")
+        done = running.done().ran()
+    assert f"calling {three.name} of --spares" in done.sentences
+    assert done.out.count("hello") == 2
+    assert "moves from" not in done.err
 
 
 def test_a_host_that_refuses_is_dialled_until_its_sshd_is_up(bed: Bed, far: FarLauncher) -> None:

@@ -10,6 +10,7 @@ import struct
 import time
 
 from tflaunch.agent import processes
+from tflaunch.agent.files.journal import note
 from tflaunch.agent.files.rundir import RunDirectory
 from tflaunch.agent.foreign import close_all_but
 from tflaunch.protocol.light_stdlib import signal
@@ -133,8 +134,9 @@ def _sweep_behind(agent_pid: int, heard: int, directory: RunDirectory) -> None:
     known = {"swept": not (sweep.survivors or left), "why": why if status is None else ""}
     try:
         directory.write(GUARD, known)
-    finally:
-        directory.remove_socket()  # or visits would go on to wait for an answer
+    except OSError as error:  # a disk that is full, or turned read-only
+        note("%s: %s" % (GUARD, error))
+    directory.remove_socket()  # or visits would go on to wait for an answer
 
 
 def _watch(agent_pid: int, heard: int) -> "tuple[Optional[int], float]":

@@ -12,6 +12,7 @@ from dataclasses import replace
 from tflaunch.code.cluster_words import ALSO_CALLED, FRAMEWORK_VARIABLES
 from tflaunch.code.program import Program
 from tflaunch.code.program_reading import Reading, read
+from tflaunch.inputs.placeholders import names_in
 from tflaunch.planning.frameworks import OF_THEIR_OWN, started_by
 from tflaunch.protocol.job import CHIEF, EVALUATOR, FLAGS, MASTER, PS, TASK_FLAG, WORKER, JobSpec, Role
 
@@ -50,8 +51,14 @@ def fitted(job: JobSpec, program: Program, *, anyway: bool = False, done_said: b
 
 
 def _asks_for_no_tasks(job: JobSpec) -> bool:
-    """Whether the user said of no job how many tasks it has."""
-    return all(role.count is None for role in job.roles.values())
+    """Whether the user said of no job how many tasks it has, nor tells the program which of them it is."""
+    texts = list(job.file_args)
+    for each in (job, *job.roles.values()):
+        texts += (text for name, text in each.env.items() if name not in each.literal)
+    for role in job.roles.values():
+        texts += role.args
+    told = {name for text in texts for name in names_in(text)} - {"run"}
+    return not told and all(role.count is None for role in job.roles.values())
 
 
 def _as_one_task(job: JobSpec, found: Reading) -> JobSpec:

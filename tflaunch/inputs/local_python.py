@@ -25,15 +25,18 @@ def local_python(environ: Mapping[str, str] = os.environ) -> LocalPython:
     """Return the Python of the active environment, else the first on PATH, else tflaunch's own.
 
     A tflaunch that pipx or uv has installed has an environment to itself.  If a framework is installed beside it, that
-    environment is for training, and comes before PATH.
+    environment is for training, and comes before PATH, and before conda's base, which is active in every shell.
     """
+    own_trains = any(importlib.util.find_spec(name) for name in _FRAMEWORKS)
     for variable, source in _ACTIVE.items():
+        if variable == "CONDA_PREFIX" and own_trains and environ.get("CONDA_DEFAULT_ENV") == "base":
+            continue
         if directory := environ.get(variable):
             for name in ("python3", "python"):
                 path = Path(directory, "bin", name)
                 if os.access(path, os.X_OK):
                     return LocalPython(str(path), source)
-    if any(importlib.util.find_spec(name) for name in _FRAMEWORKS):
+    if own_trains:
         return LocalPython(sys.executable, "tflaunch's own, with a framework beside it")
     if found := shutil.which("python3", path=environ.get("PATH")):
         return LocalPython(found, "the first python3 on PATH")

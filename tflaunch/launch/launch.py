@@ -198,7 +198,7 @@ class Run:
             self.connections,
             self.watcher,
             lease=True,
-            before=self._plan,
+            before=self._plan if before else None,  # of a start that has failed, nothing was carried out
             lost=before.state.lost if before else None,
         )
         self._plan = plan

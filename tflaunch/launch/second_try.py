@@ -27,7 +27,8 @@ def at_most_twice(
         if not error.again:
             raise
         watcher.warn(f"{_why(error)}; the run is prepared once more")
-        _end_on(error.failures, request, connections, watcher)
+        met = [host for host, why in error.failures.items() if isinstance(why, str) or not why.absent]
+        _end_on(met, request, connections, watcher)
     return start()
 
 

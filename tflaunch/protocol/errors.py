@@ -179,9 +179,9 @@ class ConnectErrors(TflaunchError):
 
     @property
     def again(self) -> bool:
-        """Whether another try may succeed soon: connections broke, and no host failed for another reason."""
-        errors = self.failures.values()
-        return all(error.again for error in errors) and not all(error.absent for error in errors)
+        """Whether another try may succeed soon: connections broke, and no host that is there failed otherwise."""
+        errors = [error for error in self.failures.values() if not error.absent]
+        return bool(errors) and all(error.again for error in errors)
 
 
 class LaunchError(TflaunchError):

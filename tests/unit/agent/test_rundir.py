@@ -58,6 +58,7 @@ def test_when_the_reserve_is_used_up_the_error_is_raised(
     with pytest.raises(OSError, match="No space left"):
         directory.write("plan.json", {"a": 1})
     assert not Path(directory.path, kept.NAME).exists()
+    assert not list(Path(directory.path).glob("plan.json*"))
 
 
 def test_a_read_only_disk_is_noted_and_costs_no_reserve(

@@ -466,7 +466,7 @@ def test_who_knows_nothing_of_others_is_one_task_unless_the_user_says_how_many(
     tmp_path: Path, text: str
 ) -> None:
     gpus = [facts(name, some_gpus(name, 4)) for name in ("g1", "g2")]
-    for said in ({}, {"roles": {WORKER: Role(gpus=1, hosts="g2")}}):
+    for said in ({}, {"roles": {WORKER: Role(gpus=1, hosts="g2")}}, {"env": {"OUT": "/data/{run}"}}):
         job = fit(tmp_path, text, **said)
         planned = plan(job, *gpus)
         assert [(str(task.id), len(task.gpus)) for task in planned.tasks] == [("worker/0", 1)]
@@ -481,6 +481,11 @@ def test_who_knows_nothing_of_others_is_one_task_unless_the_user_says_how_many(
         {"roles": {"data": Role(1)}},
         {"framework": "torch"},
         {"anyway": True},
+        # What tells the tasks apart.
+        {"roles": {WORKER: Role(args=("--shard={index}",))}},
+        {"roles": {WORKER: Role(env={"SHARD": "{rank}"})}},
+        {"file_args": ("--peers={worker_hosts}",)},
+        {"env": {"SHARDS": "{world_size}"}},
     ):
         assert not any(choice.startswith("one task") for choice in fit(tmp_path, text, **asked).choices)
     for more in (READS, "tf.distribute.MirroredStrategy()\n", "import ours_elsewhere\n"):

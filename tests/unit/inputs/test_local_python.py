@@ -48,5 +48,9 @@ def test_an_environment_with_a_framework_beside_tflaunch_is_for_training(
     assert importlib.util.find_spec("typer")
     environ = {"PATH": str(Path(python_in(tmp_path / "usr", "python3")).parent)}
     assert local_python(environ).path == sys.executable
+    environ |= {"CONDA_PREFIX": str(tmp_path / "usr"), "CONDA_DEFAULT_ENV": "base"}  # in every shell
+    assert local_python(environ).path == sys.executable
+    environ["CONDA_DEFAULT_ENV"] = "tf"
+    assert local_python(environ).source == "the active conda environment"
     environ["VIRTUAL_ENV"] = str(tmp_path / "usr")
     assert local_python(environ).source == "the active environment"

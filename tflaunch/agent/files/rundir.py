@@ -281,9 +281,13 @@ class RunDirectory:
         path = os.path.join(self.path, name)
 
         def replace() -> None:
-            with open(os.open(path + ".new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-                file.write(wire.dumps(value))
-            os.rename(path + ".new", path)
+            try:
+                with open(os.open(path + ".new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+                    file.write(wire.dumps(value))
+                os.rename(path + ".new", path)
+            except OSError:
+                _remove(path + ".new")
+                raise
 
         self._with_reserve(replace)
 
@@ -370,10 +374,14 @@ class RunDirectory:
             pass
 
     def remove_socket(self) -> None:
-        try:
-            os.unlink(os.path.join(self.path, "agent.sock"))
-        except OSError:
-            pass
+        _remove(os.path.join(self.path, "agent.sock"))
+
+
+def _remove(path: str) -> None:
+    try:
+        os.unlink(path)
+    except OSError:
+        pass
 
 
 def all_runs(parent: str) -> "List[Tuple[str, str]]":

@@ -10,10 +10,10 @@ one name, the mode 0666 and at most READ_LIMIT bytes.  Anything else stays as it
 
 import errno
 import os
-import pwd
 import stat
 
 from tflaunch.agent.files.rundir import HostError
+from tflaunch.agent.foreign import user_name
 from tflaunch.agent.gpus.locks import TRIES, Busy, lock_alone, lockers, look_at
 from tflaunch.protocol import directories
 from tflaunch.protocol.directories import FILE
@@ -300,11 +300,3 @@ def _in_the_way(path: str, info: os.stat_result) -> HostError:
 def owner(info: os.stat_result) -> str:
     """Whose that is: `ann (uid 1000)`."""
     return "%s (uid %d)" % (user_name(info.st_uid), info.st_uid)
-
-
-def user_name(uid: int) -> str:
-    """The name of that user, or the uid where it has no name."""
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)

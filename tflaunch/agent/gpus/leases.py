@@ -18,8 +18,9 @@ import time
 from tflaunch.agent import processes
 from tflaunch.agent.files.rundir import HostError
 from tflaunch.agent.files.unaged import Unaged
+from tflaunch.agent.foreign import user_name
 from tflaunch.agent.gpus import lease_files
-from tflaunch.agent.gpus.lease_files import DIRECTORY, OWN, Taken, user_name
+from tflaunch.agent.gpus.lease_files import DIRECTORY, OWN, Taken
 from tflaunch.agent.gpus.locks import Busy, lock_alone, lockers, look_at
 from tflaunch.protocol import wire
 from tflaunch.protocol.directories import FILE

@@ -7,7 +7,7 @@ import os
 import stat
 
 from tflaunch.agent.files.rundir import HostError
-from tflaunch.agent.gpus.lease_files import user_name
+from tflaunch.agent.foreign import user_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -12,6 +12,7 @@ import stat
 import time
 
 from tflaunch.agent.files.rundir import HostError
+from tflaunch.agent.foreign import user_name
 from tflaunch.agent.gpus import lease_files
 from tflaunch.agent.gpus.leases import fit, is_time
 from tflaunch.agent.gpus.locks import PAUSE_S, lock, lockers
@@ -118,7 +119,7 @@ def listed(directory: int) -> "List[str]":
     most = max(owners, key=lambda uid: owners[uid], default=0)
     raise HostError(
         "%s holds more than %d files, %d of the first are of %s (uid %d): runs cannot wait in turn until he or root"
-        " has removed them" % (QUEUE, LISTED, owners.get(most, 0), lease_files.user_name(most), most)
+        " has removed them" % (QUEUE, LISTED, owners.get(most, 0), user_name(most), most)
     )
 
 
@@ -136,7 +137,7 @@ def read(directory: int, name: str) -> "Optional[Dict[str, Any]]":
         if any(type(said[field]) is not kind for field, kind in FIELDS):
             return None
         ticket = {field: said[field] for field, _ in FIELDS}
-        ticket["user"] = lease_files.user_name(info.st_uid)  # the file's owner, whatever its content says
+        ticket["user"] = user_name(info.st_uid)  # the file's owner, whatever its content says
         # With a `since` that is no time (NaN, infinity) the order would be undefined.
         if not (
             is_time(ticket["since"])
