@@ -15,6 +15,7 @@ from tests.support.agent_over_pipes import Host
 from tests.support.leases import another, busy, look, wait_for
 from tests.support.other_users import BECOME, LOCK, NOBODY, NOW, WAIT, done_by_nobody, nobody
 from tests.support.patience import until
+from tflaunch.agent.gpus import locks, ticket_files
 from tflaunch.planning.inventory import HostFacts
 from tflaunch.protocol import messages, wire
 
@@ -101,7 +102,7 @@ TICKETS = (
     BECOME
     + """\
 files = []
-for number in range(200):
+for number in range(30):
     run = "%03d" % number + "r" * 200
     name = "%017.6f-%s-h1" % (float(sys.argv[2]), run)
     uuids = ["GPU-a", *("%03d" % each + "x" * 240 for each in range(250))]
@@ -122,7 +123,7 @@ def test_long_tickets_make_no_message_that_a_launcher_would_not_believe(gpus: Ho
         head = wire.dumps({"type": told.type, **told.fields})
         assert len(head) < wire.ANSWER_LIMIT
         facts = HostFacts.from_wire("h1", messages.check(told, messages.FROM_AGENT).fields)
-        assert len(facts.queue) == 200
+        assert len(facts.queue) == 30
         assert {ticket.uuids for ticket in facts.queue} == {("GPU-a",)}
         assert busy(facts)[0].startswith("promised to nobody's run 000r")
 
@@ -136,3 +137,49 @@ def test_a_ticket_that_is_removed_is_written_again(gpus: Host, queue: Path) -> N
     assert [each.run for each in look(other).queue] == [gpus.run]
     wait_for(waiting, NOW, "GPU-a")
     assert [each.run for each in look(other).queue] == [gpus.run]
+
+
+# Holds as many tickets as an agent looks at, each as long as that word says.
+MANY = (
+    BECOME
+    + """\
+resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
+files = []
+for number in range(int(sys.argv[3])):
+    run = "%04d" % number
+    name = "%017.6f-%s-h1" % (float(sys.argv[2]), run)
+    files.append(open(sys.argv[1] + "/" + name, "w"))
+    ticket = {"run": run, "since": float(sys.argv[2]), "wants": 1, "uuids": ["GPU-a"], "planning": False}
+    ticket["more"] = [[]] * int(sys.argv[4])
+    files[-1].write(json.dumps(ticket, separators=(",", ":")))
+    files[-1].flush()
+    os.chmod(files[-1].name, 0o644)
+    fcntl.flock(files[-1], fcntl.LOCK_EX)
+"""
+    + WAIT
+)
+
+
+def test_a_queue_that_somebody_fills_with_long_tickets_is_told_with_his_name(gpus: Host, queue: Path) -> None:
+    with nobody(MANY, queue, NOW, 200, 20000):
+        facts = look(gpus.start(), lease=True)
+    assert (busy(facts), facts.queue) == (["", ""], ())
+    assert re.search(
+        rf"queue holds more than 2097152 bytes, \d+ of the first are of nobody \(uid {NOBODY.pw_uid}\)",
+        facts.queue_error,
+    )
+
+
+def test_thousands_of_tickets_cost_one_look_at_the_locks(
+    queue: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = []
+    real = locks._table
+    monkeypatch.setattr(locks, "_table", lambda part: looks.append(part) or real(part))
+    directory = os.open(queue, os.O_RDONLY)
+    try:
+        with nobody(MANY, queue, NOW, 500, 0):
+            assert len(ticket_files.live(directory, sorted(each.name for each in queue.iterdir()))) == 500
+    finally:
+        os.close(directory)
+    assert looks == [b""]

@@ -21,6 +21,7 @@ ASKS_NVML, ASKS_OTHERS = NAMES = ("tflaunch-nvml", "tflaunch-asks")
 PR_SET_PDEATHSIG = 1
 LIMIT_S = float(os.environ.get("TFLAUNCH_FOREIGN_S") or 5.0)
 NAME_S = 2.0  # how long the name of a user may take
+OTHERS_BYTES = 65536  # of what another user's process shows of itself
 _names = {}  # type: Dict[int, str]
 
 
@@ -169,14 +170,22 @@ def _by_the_service(uid: int) -> str:
         return ""
 
 
-def of_process(pid: int, what: str) -> bytes:
-    """That file of a process that waits in the kernel: while it holds its memory's lock, the file is not to be read."""
+def of_process(pid: int, what: str, most: int = -1) -> bytes:
+    """The first `most` bytes, or all, of that file of a process that may keep its reader waiting.
+
+    One that waits in the kernel and holds its memory's lock does, and one of another user's who wants it to.
+    """
 
     def look() -> str:
-        with open("/proc/%d/%s" % (pid, what), "rb") as file:
-            return file.read().decode("latin-1")
+        return beginning(pid, what, most).decode("latin-1")
 
     try:
         return (in_time(look, 1.0) or "").encode("latin-1")
     except (Late, OSError):
         return b""
+
+
+def beginning(pid: int, what: str, most: int) -> bytes:
+    """The same, for a process that nobody waits for: it may never return.  Raises OSError."""
+    with open("/proc/%d/%s" % (pid, what), "rb") as file:
+        return file.read(most)

@@ -47,16 +47,15 @@ class Census:
         self.members = {}  # type: Dict[str, List[Member]]
         self.agents = {}  # type: Dict[str, List[processes.Process]]
         for process in processes.every().values():
-            if process.pid == os.getpid():
+            if process.pid == os.getpid() or not processes.mine(process.pid):
                 continue
             words = processes.command(process.pid)
             agent_of = processes.serves(words)
             if agent_of:
-                if processes.mine(process.pid):
-                    self.agents.setdefault(agent_of, []).append(process)
+                self.agents.setdefault(agent_of, []).append(process)
             elif b"tflaunch-agent" not in words:  # otherwise it is a visit, which a task may have started
                 run, host, task = _marks(processes.environment(process.pid))
-                if run and processes.mine(process.pid):
+                if run:
                     self.members.setdefault(run, []).append(Member(host, task, process))
 
     def of(self, run: str) -> "List[Member]":

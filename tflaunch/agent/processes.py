@@ -101,8 +101,14 @@ def descendants(root: int, processes: "Dict[int, Process]") -> "List[Process]":
 
 
 def _of(pid: int, what: str) -> bytes:
-    """That file of a process; raises OSError.  One that waits in the kernel may keep its reader waiting, too."""
+    """That file of a process; raises OSError.
+
+    One that waits in the kernel may keep its reader waiting, too.  Another user can have the memory of his own process
+    behind it: a file server that never answers, or terabytes.
+    """
     process = read(pid)
+    if not mine(pid):
+        return foreign.of_process(pid, what, foreign.OTHERS_BYTES)
     if process is not None and process.state == "D":
         return foreign.of_process(pid, what)
     return _contents("/proc/%d/%s" % (pid, what))
@@ -117,7 +123,7 @@ def environment(pid: int) -> "List[bytes]":
 
 
 def command(pid: int) -> "List[bytes]":
-    """The words of the command line of `pid`; [] when it has ended."""
+    """The words of the command line of `pid`; [] when it has ended, or keeps its reader waiting."""
     try:
         return _of(pid, "cmdline").split(b"\0")[:-1]
     except OSError:
@@ -169,15 +175,17 @@ def marked(
     wanted = [os.fsencode("%s=%s" % mark) for mark in marks if mark[1] is not None]
     found = []
     for process in processes:
+        if not mine(process.pid):
+            continue
         try:
             if process.state == "D":
-                text = foreign.of_process(process.pid, "environ") if mine(process.pid) else b""
+                text = foreign.of_process(process.pid, "environ")
             else:
                 text = _contents("/proc/%d/environ" % process.pid)
-        except OSError:  # another user's, mostly
+        except OSError:
             continue
         # This first test rules out most processes.
-        if wanted[0] in text and set(wanted).issubset(text.split(b"\0")) and mine(process.pid):
+        if wanted[0] in text and set(wanted).issubset(text.split(b"\0")):
             found.append(process)
     return found
 

@@ -27,9 +27,9 @@ def of_run(run: str, hosts: "Optional[List[str]]" = None) -> "List[processes.Pro
     """The processes that carry the mark of `run`, and its agents for `hosts` (None: for all) with all below them."""
     every = processes.every()
     found = {process.pid: process for process in processes.marked(every.values(), run)}
-    for process in every.values():
+    for process in filter(lambda each: processes.mine(each.pid), every.values()):
         served, host = processes.serves_on(processes.command(process.pid))
-        if run and served == run and (hosts is None or host in hosts) and processes.mine(process.pid):
+        if run and served == run and (hosts is None or host in hosts):
             found[process.pid] = process
             found.update((each.pid, each) for each in processes.descendants(process.pid, every))
     found.pop(os.getpid(), None)

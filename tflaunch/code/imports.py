@@ -12,11 +12,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 DYNAMIC = ("import_module", "__import__")  # found where the module's name is written out
+_MOST_NAME = 240  # characters: no file can have a name that is much longer
 _MOST_BYTES = 2 * 2**20  # of a file that is parsed: a tree takes a hundred times as much memory
-# For text that the Python here cannot read, while another version may.
-_IMPORT_LINE = re.compile(
-    r"^[ \t]*(?:from[ \t]+(\.*)([\w.]*)[ \t]+import[ \t]+(.+)|import[ \t]+(.+))$", re.MULTILINE
-)
 
 
 class _Import(NamedTuple):
@@ -74,6 +71,9 @@ def modules(directory: Path, file: str, package: str = "", roots: Sequence[str] 
             if name is None:
                 elsewhere.append(("." * each.level + each.name, each.line))
                 continue
+            if len(name) > _MOST_NAME:
+                elsewhere.append((name, each.line))
+                continue
             parts = name.split(".") if name else []
             for depth in range(1, len(parts)):
                 pending += of_name(".".join(parts[:depth]))
@@ -104,7 +104,7 @@ def _absolute(each: _Import, package: str) -> str | None:
 
 def _module(directory: Path, name: str) -> Iterator[tuple[str, str]]:
     """(file, package) of that module, if it is here; `package` is what its own relative imports start from."""
-    if not all(part.isidentifier() for part in name.split(".")):
+    if len(name) > _MOST_NAME or not all(part.isidentifier() for part in name.split(".")):
         return
     base = os.path.join(*name.split("."))  # noqa: PTH118
     init = os.path.join(base, "__init__.py")  # noqa: PTH118
@@ -187,12 +187,11 @@ def _by_lines(path: Path) -> Iterator[_Import]:
         text = path.read_bytes().decode("utf-8", "replace")
     except OSError:
         return
-    for dots, name, of, names in _IMPORT_LINE.findall(text.replace("\\\n", " ")):
-        if of:
-            yield _Import(
-                name, len(dots), tuple(re.findall(r"(\w+|\*)(?:\s+as\s+\w+)?", of.partition("#")[0]))
-            )
-        else:
-            yield from (
-                _Import(each) for each in re.findall(r"([\w.]+)(?:\s+as\s+\w+)?", names.partition("#")[0])
-            )
+    # For text that the Python here cannot read, while another version may.
+    for line in text.replace("\\\n", " ").split("\n"):
+        first, *words = line.partition("#")[0].split() or [""]
+        if first == "from" and words[1:2] == ["import"]:
+            name, of = words[0].lstrip("."), " ".join(words[2:])
+            yield _Import(name, len(words[0]) - len(name), tuple(re.findall(r"(\w+|\*)(?:\s+as\s+\w+)?", of)))
+        elif first == "import":
+            yield from (_Import(each) for each in re.findall(r"([\w.]+)(?:\s+as\s+\w+)?", " ".join(words)))

@@ -38,6 +38,7 @@ from tflaunch.protocol.job import FLAGS, JobSpec
 
 _MOST_BYTES = 2 * 2**20  # of all text together: a second of reading
 _MORE = "is more than is read here"
+_MOST_PARTS = 16  # of a dotted name
 
 
 class Found(NamedTuple):
@@ -381,9 +382,9 @@ def _is_tf_config(node: ast.expr) -> bool:
 
 
 def _chain(node: ast.expr) -> list[str]:
-    """`tf.compat.v1.app` as its parts, as far as they are names."""
+    """`tf.compat.v1.app` as its parts, as far as they are names; the last ones of a long chain."""
     parts: list[str] = []
-    while isinstance(node, ast.Attribute):
+    while isinstance(node, ast.Attribute) and len(parts) < _MOST_PARTS:
         parts.insert(0, node.attr)
         node = node.value
     return [node.id, *parts] if isinstance(node, ast.Name) else parts

@@ -7,7 +7,9 @@ import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Dict, List, Optional, Set
+    from typing import Dict, List, Optional, Set, Tuple
+
+    Table = Dict[bytes, List[Tuple[int, bytes, bytes]]]  # pid, device and number of the file, kind
 
 TRIES = 5
 TRIES_SHARED = 20  # one who only looks has a shared lock for an instant, which is longer on a busy host
@@ -66,23 +68,36 @@ def look_at(descriptor: int) -> None:
     raise Busy(info)
 
 
-def lockers(info: os.stat_result) -> "List[int]":
+def lockers(info: os.stat_result, table: "Optional[Table]" = None) -> "List[int]":
     """The pids of the other processes that have locked that file, as far as this PID namespace shows them."""
-    return [pid for pid in _locks(info) if pid != os.getpid()]
+    return [pid for pid in _locks(info, table) if pid != os.getpid()]
 
 
-def _locks(info: os.stat_result) -> "Dict[int, bytes]":
-    """The locks on that file by pid: READ, which is shared, or WRITE."""
-    end = b":%d" % info.st_ino
+def table() -> "Table":
+    """All locks (flock) of this host, for many files: with thousands of locks every look at them takes its time."""
+    return _table(b"")
+
+
+def _table(part: bytes) -> "Table":
+    """The locks by the number of their file, from the lines of the kernel's table that hold `part`."""
+    found = {}  # type: Table
     try:
         with open("/proc/locks", "rb") as file:
-            lines = [line.split() for line in file if end in line]
+            lines = [line.split() for line in file if part in line]
     except OSError:
-        return {}
-    # 1: FLOCK  ADVISORY  WRITE 4711 08:01:1234 0 EOF
-    found = [
-        (int(each[4]), each[5], each[3]) for each in lines if each[1] == b"FLOCK" and each[5].endswith(end)
-    ]
+        return found
+    for each in lines:
+        # 1: FLOCK  ADVISORY  WRITE 4711 08:01:1234 0 EOF
+        if each[1] == b"FLOCK":
+            found.setdefault(each[5].rpartition(b":")[2], []).append((int(each[4]), each[5], each[3]))
+    return found
+
+
+def _locks(info: os.stat_result, table: "Optional[Table]" = None) -> "Dict[int, bytes]":
+    """The locks on that file by pid: READ, which is shared, or WRITE."""
+    number = b"%d" % info.st_ino
+    end = b":" + number
+    found = (_table(end) if table is None else table).get(number, [])
     # Some file systems (btrfs) have one device here and another one in `stat`: our own lock tells which.
     place = b"%02x:%02x" % (os.major(info.st_dev), os.minor(info.st_dev)) + end
     places = {place, *(where for pid, where, _ in found if pid == os.getpid())}

@@ -15,13 +15,15 @@ from tflaunch.agent.files.rundir import HostError
 from tflaunch.agent.foreign import user_name
 from tflaunch.agent.gpus import lease_files
 from tflaunch.agent.gpus.leases import fit, is_time
-from tflaunch.agent.gpus.locks import PAUSE_S, lock, lockers
+from tflaunch.agent.gpus.locks import PAUSE_S, lock, lockers, table
 from tflaunch.protocol import directories, wire
 from tflaunch.protocol.directories import FILE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, List, Optional
+    from typing import Any, Dict, List, Optional, Tuple
+
+    from tflaunch.agent.gpus.locks import Table
 
 QUEUE = os.path.join(lease_files.DIRECTORY, "queue")
 FIELDS = (("run", str), ("since", float), ("wants", int), ("uuids", list), ("planning", bool))
@@ -31,6 +33,7 @@ NAME_BYTES = 255 - len(UNTIL)
 FILE_MODE, UNLOCKED_MODE = 0o644, 0o600
 READ_LIMIT = 64 * 1024
 LISTED = 2000  # files in the queue that an agent looks at; with more, some user has made the queue useless
+LISTED_BYTES = 2 * 1024 * 1024  # in all of them: an agent that reads them does nothing else meanwhile
 DEVICES = 256  # that one ticket may name
 CLOCKS_S = (
     600.0  # how much the clocks of launchers and hosts may differ, and the times when a launcher asks them
@@ -116,15 +119,42 @@ def listed(directory: int) -> "List[str]":
         except OSError:
             continue  # gone meanwhile
         owners[owner] = owners.get(owner, 0) + 1
+    raise _full("%d files" % LISTED, owners)
+
+
+def _full(what: str, owners: "Dict[int, int]") -> HostError:
+    """The queue holds more than that; `owners` says how much of it is whose, of what was looked at."""
     most = max(owners, key=lambda uid: owners[uid], default=0)
-    raise HostError(
-        "%s holds more than %d files, %d of the first are of %s (uid %d): runs cannot wait in turn until he or root"
-        " has removed them" % (QUEUE, LISTED, owners.get(most, 0), user_name(most), most)
+    return HostError(
+        "%s holds more than %s, %d of the first are of %s (uid %d): runs cannot wait in turn until he or root"
+        " has removed them" % (QUEUE, what, owners.get(most, 0), user_name(most), most)
     )
 
 
-def read(directory: int, name: str) -> "Optional[Dict[str, Any]]":
-    """The ticket of that name if it is live; removes a dead one of this user's."""
+def live(directory: int, names: "List[str]") -> "List[Dict[str, Any]]":
+    """The tickets of these names that are live; removes dead ones of this user's.  Raises HostError.
+
+    Somebody may have locked them all: so there is one look at the locks.
+    """
+    found = []  # type: List[Tuple[Dict[str, Any], os.stat_result]]
+    owners = {}  # type: Dict[int, int]
+    for name in names:
+        try:
+            info = os.stat(name, dir_fd=directory, follow_symlinks=False)
+        except OSError:
+            continue  # gone meanwhile
+        owners[info.st_uid] = owners.get(info.st_uid, 0) + min(info.st_size, READ_LIMIT)
+        if sum(owners.values()) > LISTED_BYTES:
+            raise _full("%d bytes" % LISTED_BYTES, owners)
+        ticket = read(directory, name)
+        if ticket is not None:
+            found.append(ticket)
+    locks = table()
+    return [ticket for ticket, info in found if _held_by(info, locks)]
+
+
+def read(directory: int, name: str) -> "Optional[Tuple[Dict[str, Any], os.stat_result]]":
+    """The ticket of that name, and its file, if it counts and is locked; removes a dead one of this user's."""
     try:
         descriptor = os.open(name, os.O_RDONLY | FILE, dir_fd=directory)
     except OSError:
@@ -155,7 +185,7 @@ def read(directory: int, name: str) -> "Optional[Dict[str, Any]]":
         if info.st_ctime - ticket["since"] > CLOCKS_S:
             ticket["since"] = info.st_ctime
         counts = said.get(RENEWED) is not True or _counts_still(directory, name + UNTIL, info.st_uid)
-        return ticket if counts and _held_by(info) else None
+        return (ticket, info) if counts else None
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return None  # what is no ticket does not count
     finally:
@@ -254,10 +284,10 @@ def _counts_still(directory: int, name: str, owner: int) -> bool:
     return stat.S_ISREG(info.st_mode) and info.st_uid == owner and time.time() < info.st_mtime
 
 
-def _held_by(info: os.stat_result) -> bool:
+def _held_by(info: os.stat_result, locks: "Table") -> bool:
     """Whether the ticket's owner may hold its lock: any user may lock what another's dead run has left."""
     owners = []
-    for pid in lockers(info):
+    for pid in lockers(info, locks):
         try:
             owners.append(os.stat("/proc/%d" % pid).st_uid)
         except OSError:

@@ -95,7 +95,7 @@ class Place:
             return []
         try:
             names = ticket_files.listed(directory)
-            read = [ticket_files.read(directory, name) for name in names if not name.endswith(UNTIL)]
+            read = ticket_files.live(directory, [name for name in names if not name.endswith(UNTIL)])
             ticket_files.clear(directory, names)
         except HostError as error:
             self._unseen = error.reason
@@ -106,7 +106,7 @@ class Place:
         finally:
             os.close(directory)
         mine = (self._wanted[0], self._run) if self._ticket and self._wanted else None
-        tickets = [ticket for ticket in read if ticket is not None and ticket["run"] != self._run]
+        tickets = [ticket for ticket in read if ticket["run"] != self._run]
         return sorted((each for each in tickets if mine is None or _order(each) < mine), key=_order)
 
 

@@ -2,7 +2,7 @@
 
 import os
 
-from tflaunch.agent import processes
+from tflaunch.agent import foreign, processes
 from tflaunch.agent.net.connections import inodes_of, sockets
 
 TYPE_CHECKING = False
@@ -17,10 +17,17 @@ def holders(first: int, last: int, run: str) -> "List[str]":
 
     A run holds ports without listening, and no table of the kernel has those.  `run` is the one that asks.
     """
+    try:
+        return foreign.in_time(lambda: _holders(first, last, run)) or []
+    except (foreign.Late, OSError):
+        return []  # somebody has a process that keeps all who look at it waiting
+
+
+def _holders(first: int, last: int, run: str) -> "List[str]":
     owners = {}  # type: Dict[int, str]  # inode -> text
     runs = {}  # type: Dict[str, None]
     for process in processes.every().values():
-        served = processes.serves(processes.command(process.pid))
+        served = _served(process.pid)
         if served and served != run:
             runs[served] = None
         for inode in inodes_of(process.pid) or ():
@@ -30,6 +37,13 @@ def holders(first: int, last: int, run: str) -> "List[str]":
         "%d: %s" % (port, owners.get(there[port], "a process of somebody else")) for port in sorted(there)
     ]
     return found[:MOST] + ["run %s" % each for each in sorted(runs)[:MOST]]
+
+
+def _served(pid: int) -> str:
+    try:
+        return processes.serves(foreign.beginning(pid, "cmdline", foreign.OTHERS_BYTES).split(b"\0")[:-1])
+    except OSError:
+        return ""
 
 
 def _of_run(pid: int) -> str:
