@@ -52,13 +52,12 @@ def fitted(job: JobSpec, program: Program, *, anyway: bool = False, done_said: b
 
 def _asks_for_no_tasks(job: JobSpec) -> bool:
     """Whether the user said of no job how many tasks it has, nor tells the program which of them it is."""
-    texts = list(job.file_args)
-    for each in (job, *job.roles.values()):
-        texts += (text for name, text in each.env.items() if name not in each.literal)
-    for role in job.roles.values():
-        texts += role.args
+    roles = job.roles.values()
+    texts = [*job.file_args, *(text for role in roles for text in role.args)]
+    for env, literal in ((job.env, job.literal), *((role.env, role.literal) for role in roles)):
+        texts += (text for name, text in env.items() if name not in literal)
     told = {name for text in texts for name in names_in(text)} - {"run"}
-    return not told and all(role.count is None for role in job.roles.values())
+    return not told and all(role.count is None for role in roles)
 
 
 def _as_one_task(job: JobSpec, found: Reading) -> JobSpec:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tflaunch.hosts import Host
 from tflaunch.launch.watcher import RunWatcher
@@ -18,9 +18,6 @@ from tflaunch.protocol.job import JobSpec
 from tflaunch.sessions.absent_hosts import TCP_S
 from tflaunch.sessions.group import NVML_LEAST_S, NVML_SHARE, Sessions, Stopped
 from tflaunch.sessions.wires import Opener
-
-if TYPE_CHECKING:
-    pass
 
 PROBE_S = 30.0
 
