@@ -85,7 +85,7 @@ def test_a_number_of_workers_that_nobody_gave_is_not_made_smaller_unasked(
 ) -> None:
     hosts, script = hostfile(launcher, lab), launcher.script(WHERE)
     done = launcher.run("run", hosts, script, "--ps=0").ran(69)
-    assert "the number of workers was not given, and fewer make another batch" in done.sentences
+    assert "the number of workers was not given, and fewer train on another global batch" in done.sentences
     assert "to go on with 2 workers on 2 hosts: --workers 2 or --yes" in done.sentences
     assert launcher.records() == []
 

@@ -153,6 +153,8 @@ def test_stop_asks_which_until_it_is_one_of_them(local: Launcher) -> None:
             terminal.wait_for("stop which, 1 to 2?")
             terminal.type(CTRL_C)
             assert terminal.end() == 130
+            assert "stopped; no run was ended" in terminal.shown
+            assert "go on ending" not in terminal.shown
         with Terminal(local.argv("stop"), local.env(), local.code) as terminal:
             terminal.wait_for("stop which?")
             terminal.type("2\n")

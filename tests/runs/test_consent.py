@@ -192,6 +192,14 @@ def test_all_gpus_of_each_host_are_one_worker_s(gpus: Gpus) -> None:
     assert "whole number from 0 to 1024, or all" in gpus.launcher.run(*command).ran(2).sentences
 
 
+def test_a_sweep_without_gpus_is_told_how_to_leave_hosts_out(launcher: Launcher, network: SshNetwork) -> None:
+    hosts = launcher.hostfile([network.add().name, network.add().name])
+    refused = launcher.run("sweep", hosts, launcher.script("print(1)"), "--grid=x=1,2").ran(2)
+    assert "this takes 2 trials at a time on 2 hosts" in refused.sentences
+    assert "agree to it: --yes, or leave hosts out: --exclude HOST" in refused.sentences
+    assert "GPUs" not in refused.sentences
+
+
 def test_a_sweep_and_up_ask_likewise(gpus: Gpus) -> None:
     sweep = words(gpus, "--grid=x=1,2,3", verb="sweep")
     sweep = tuple(word for word in sweep if word != "--ps=0")

@@ -21,10 +21,11 @@ _NOTHING = ("", 0, 0, "", None, "")
 
 
 class Show:
-    """The reporter of this command, and the exit code that the command will end with."""
+    """The reporter of this command, the exit code that the command will end with, and what Ctrl-C now means."""
 
-    def __init__(self, reporter: Reporter) -> None:
+    def __init__(self, reporter: Reporter, stopped: str) -> None:
         self.reporter = reporter
+        self.stopped = stopped
         self.exit_code = 0
 
 
@@ -79,12 +80,13 @@ class Patient:
 def reporting(stopped: str, reporter: Reporter | None = None, /, **options: Any) -> Iterator[Show]:
     """Yield a Show; show errors of the block by its reporter, and raise typer.Exit with its exit code at the end.
 
-    `stopped` is the sentence to show after Ctrl-C.  `options` go to `open_reporter` where no reporter is given.
+    `stopped` is the sentence to show after Ctrl-C, until the block sets another one.  `options` go to `open_reporter`
+    where no reporter is given.
     """
     from tflaunch.console.reporter import open_reporter
     from tflaunch.sessions.group import Stopped
 
-    show = Show(reporter or open_reporter(**options))
+    show = Show(reporter or open_reporter(**options), stopped)
     wait = True
     before = signal.getsignal(signal.SIGINT)
     try:
@@ -97,7 +99,7 @@ def reporting(stopped: str, reporter: Reporter | None = None, /, **options: Any)
         if error.unconfirmed:  # the reporter has named these hosts
             show.exit_code = EXIT_UNCLEAN
         else:
-            show.reporter.say(stopped)
+            show.reporter.say(show.stopped)
     except TflaunchError as error:
         show.reporter.error(error)
         show.exit_code = error.exit_code

@@ -54,9 +54,7 @@ def stop(
     from tflaunch.api.known_runs import refuse_unknown
     from tflaunch.runs.run_ids import check_run_id
 
-    with reporting(
-        "stopped waiting; the hosts go on ending the run, check with: tflaunch stop", json=output.json
-    ) as show:
+    with reporting("stopped; no run was ended", json=output.json) as show:
         if run is not None and everything:
             raise UsageError(f"stop {run} --all: which?", "leave one of them out")
         if run is not None:
@@ -73,6 +71,7 @@ def stop(
                 chosen = _all_of(listed.runs, visits, show, yes=yes)
             else:
                 chosen = [_choose(run, listed.runs, visits, show)]
+            show.stopped = "stopped waiting; the hosts go on ending the run, check with: tflaunch ps"
             ended: dict[str, Mapping[str, Finished]] = {}
             failures = dict(listed.failures)
             for each in filter(None, chosen):

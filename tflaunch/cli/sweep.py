@@ -58,14 +58,25 @@ class SweepCommand(TrainerCommand):
 
 
 def _refuse_parameters_alone(verb: str, line: Line) -> None:
-    """Raise UsageError for `--random lr=0.1..1 layers=1..6` and `--grid lr=0.1 0.2`, with the corrected command."""
+    """Raise UsageError for values that stand apart, with the corrected command.
+
+    `--random lr=0.1..1 layers=1..6`, `--grid lr=0.1 0.2`, `--grid lr 0.1,0.2`.
+    """
     option = ""
+    lone = ""  # the parameter, if it stood before without `=`
     values_of = ""  # the parameter, if the word before was a value of --grid
     alone: list[str] = []
     apart: list[str] = []
+    unjoined: list[str] = []
     words: list[str] = []
     for texts, kind in line.words:
         name = texts[0].partition("=")[0]
+        if lone and kind == "plain" and _NUMBER.fullmatch(re.split(r",|\.\.", texts[0])[0]):
+            unjoined.append(f"{lone} {texts[0]}")
+            words[-1] = f"{lone}={texts[0]}"
+            lone = ""
+            continue
+        lone = texts[1] if name in ("--grid", "--random") and len(texts) == 2 and "=" not in texts[1] else ""
         if values_of and kind == "plain" and _NUMBER.fullmatch(texts[0]):
             apart += texts
             words[-1] = f"{words[-1].rstrip(',')},{texts[0]}"
@@ -78,6 +89,11 @@ def _refuse_parameters_alone(verb: str, line: Line) -> None:
             words.append(option)
             values_of = name if option == "--grid" else ""
         words += texts
+    if unjoined:
+        raise UsageError(
+            f"{', '.join(unjoined)}: the name and its values stand in one word, with = between them",
+            shell_command(verb, words, line.after),
+        )
     if alone:
         raise UsageError(
             f"{' '.join(alone)}: no {option} before it; each parameter needs its own",

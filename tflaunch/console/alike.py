@@ -11,7 +11,6 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tflaunch.console.words import counted
 from tflaunch.protocol.job import TaskId
 
 ALIKE_S = 2.0
@@ -157,7 +156,8 @@ class Alike:
 
     def _sentence(self, piece: Sequence[_Shown]) -> str:
         first = piece[0]
-        who = f"+{len(first.others)} alike: {folded(first.others, first.task.job)}"
+        others = folded(first.others, first.task.job)
+        who = f"+{len(first.others)} alike: {others}"
         above = piece[-1].place == self._place
         self._place += 1
         if above:
@@ -166,7 +166,7 @@ class Alike:
         quoted = quoted if len(quoted) <= _QUOTED else quoted[:_QUOTED] + self._more
         if len(piece) == 1:
             return f"({who}: {quoted})"
-        return f"({counted(len(piece), 'line')} of {first.task} from this one on, {who}: {quoted})"
+        return f"({others} wrote the same {len(piece)} lines as {first.task}, from this one on: {quoted})"
 
 
 def folded(tasks: Sequence[TaskId], first: str = "") -> str:

@@ -13,6 +13,7 @@ from tflaunch.console.pen import BAD, BUSY, GOOD, WARN, Marks, Sheet
 from tflaunch.console.plan_page import without
 from tflaunch.console.safe_text import Text, hung, paragraph, unstacked
 from tflaunch.console.table import Column, table
+from tflaunch.console.words import counted
 from tflaunch.diagnosis.last_error import last_error
 from tflaunch.ends.facts import Ending
 from tflaunch.ends.interpret import meaning
@@ -109,7 +110,7 @@ def status_lines(run: RunState, holder: str, sheet: Sheet, now: float) -> list[T
     holder: what keeps the run alive, a launcher for example; "" if nothing.
     """
     marks = sheet.marks
-    count = f"{run.running} of {len(run.tasks)} tasks run" if run.alive else f"{len(run.tasks)} tasks"
+    count = f"{run.running} of {len(run.tasks)} tasks run" if run.alive else counted(len(run.tasks), "task")
     begun = f", started {age(now - run.started)} ago" if run.started else ""
     over = f", ended {age(now - run.ended)} ago" if run.ended and not run.alive else ""
     took = f", took {duration(run.seconds)}" if run.seconds is not None else ""

@@ -1,4 +1,4 @@
-"""TensorFlow's start-up lines: some eight that every task writes before it has done anything, whatever goes on.
+"""TensorFlow's start-up lines: some that every task writes before it has done anything, whatever goes on.
 
 On a terminal they would bury the first losses: `Folded` leaves out lines that are known, and counts them.
 """
@@ -30,6 +30,9 @@ KNOWN: tuple[tuple[str, str], ...] = (
     ("coordination_service.cc", "Initializing CoordinationService"),
     ("coordination_service.cc", "Waiting for 0/"),
     ("coordination_service_agent.cc", "Coordination agent has successfully connected."),
+    ("eager_service_impl.cc", "Creating sync eager service context"),
+    ("generator_dataset_op.cc", "Memory patch applied: "),
+    ("dataset.cc", "Input of GeneratorDatasetOp::Dataset will not be optimized"),
 )
 WHOLE = (  # lines without a file
     "WARNING: All log messages before absl::InitializeLog() is called are written to STDERR",

@@ -16,6 +16,7 @@ differ        the versions of packages that differ between the hosts of the run
 gpus_held     who holds GPUs of the run, after it
 done          tasks of its job that had ended with 0
 given         the task was given cluster flags
+at            where the arguments of the program stand in the command
 env:NAME      the task's environment has that variable
 slow_start    the task ended within its first minute
 writes        its last call, as the traceback shows it, writes a file     own_port   its log names the port it was given
@@ -31,6 +32,7 @@ from typing import Any
 from tflaunch.diagnosis.rule import names_of
 from tflaunch.hosts import fold
 from tflaunch.inputs.sizes import amount
+from tflaunch.protocol.job import TRIAL
 from tflaunch.sessions.log_lines import one_line
 
 _FULL_BYTES = 1 << 20  # a disk with less is full
@@ -39,6 +41,8 @@ _NEAR = 0.7  # of the memory that there is
 _FAR = 0.25  # the same, of a task whose want of memory has another reason
 _SOON_S = 60.0
 _COMPARED = ("tensorflow", "keras", "tf_keras", "torch", "jax", "jaxlib", "numpy", "protobuf")
+_AT = "after --"
+_AT_SWEEP = "in --grid, --random or --trials-file, or after --"
 _CLUSTER = ("--ps_hosts", "--worker_hosts", "--job_name", "--task_index")
 
 
@@ -68,6 +72,7 @@ def facts_of(end: Ending) -> dict[str, str]:
         "host": end.host or "the host",
         "task": end.task or "the task",
         "code": str(end.code),
+        "at": _AT_SWEEP if end.task.startswith(f"{TRIAL}/") else _AT,
         "signal": end.signal,
     }
     if end.done:

@@ -4,10 +4,11 @@ from tflaunch.ends.rule import ANYWHERE, FLAG, Rule
 
 _NO_FLAGS = (
     "the program does not take the cluster flags: --no-flags leaves them out, and TF_CONFIG describes the cluster "
-    "(add --ps 0 if it has no parameter servers); --flag ps_hosts=NAME if it calls them otherwise"
+    "(add --ps 0 if it has no parameter servers); if it has them by other names, "
+    "--flag ps_hosts=NAME, and so on for worker_hosts, job_name and task_index"
 )
 _BY_PLACE = (
-    "the program reads its words by their place, and the cluster flags stand before its own: --no-flags leaves them out, "
+    "the program reads its arguments by position, and the cluster flags stand before them: --no-flags leaves them out, "
     "and TF_CONFIG describes the cluster (add --ps 0 if it has no parameter servers)"
 )
 _ONE_FLAG = "the program has no {0}: --flag {0}=NAME says what it calls it, --flag {0}= leaves it out"
@@ -20,11 +21,11 @@ _OTHER_NAMES = (
     "worker_hosts=NAME, job_name=NAME or task_index=NAME says which of them that is, for example "
     "--flag task_index=task_id; if it is none of them, pass it after --"
 )
-_WRONG_WORD = "that is an argument of the program: correct what follows --"
-_NO_SUCH = "the program has no argument {0}: correct what follows --; its `--help` lists what it takes"
+_WRONG_WORD = "that is an argument of the program: correct it {at}"
+_NO_SUCH = "the program has no argument {0}: correct it {at}; its `--help` lists what it takes"
 _MISSING = "the program wants {0}, and was not given it: add it after --"
-_VALUE = "the value of the program's argument {0} does not fit: correct it after --"
-_CHOICE = "the program's argument {0} takes only certain values, which its message lists: correct it after --"
+_VALUE = "the value of the program's argument {0} does not fit: correct it {at}"
+_CHOICE = "the program's argument {0} takes only certain values, which its message lists: correct it {at}"
 _ROLE = (
     "the program knows no task of that name: start only the roles that it knows (no --chief, no --evaluator, --ps 0 "
     "as the case may be), or --flag job_name= leaves the flag out"
@@ -46,11 +47,11 @@ RULES = (
     Rule(r"unrecognized arguments: ", _WRONG_WORD),
     Rule(rf"Unknown command line flag '{_HOSTS}'", _NO_FLAGS),  # absl
     Rule(rf"Unknown command line flag '{_OWN}'", _ONE_FLAG),
-    Rule(rf"Unknown command line flag '({FLAG})'", "the program has no flag --{0}: correct what follows --"),
+    Rule(rf"Unknown command line flag '({FLAG})'", "the program has no flag --{0}: correct it {at}"),
     Rule(rf"FATAL Flags parsing error: flag --({_HOSTS})=None:", _OTHER_NAMES, needs=("given",)),
     Rule(rf"FATAL Flags parsing error: flag --{_HOSTS}=None:", _WITH_FLAGS),
     Rule(rf"flag --({FLAG})=None: Flag --{FLAG} must have a value", "the program wants --{0}, and was not given it: add --{0}=VALUE after --"),
-    Rule(rf"flag --({FLAG})=\S{{0,200}}: ", "the value of the program's flag --{0} does not fit: correct it after --"),
+    Rule(rf"flag --({FLAG})=\S{{0,200}}: ", "the value of the program's flag --{0} does not fit: correct it {at}"),
     Rule(r"FATAL Flags parsing error", _WRONG_WORD),
     Rule(rf"UnparsedFlagAccessError: Trying to access flag --({FLAG}) before flags were parsed", "the program reads its flag {0} before absl has parsed the flags: start it by absl.app.run(main), or call flags.FLAGS(sys.argv) first"),
     Rule(rf"DuplicateFlagError: The flag '({FLAG})' is defined twice", "two modules of the program define the flag --{0}: rename one, or import the other's"),

@@ -65,7 +65,8 @@ class Consent:
             workers = wanted.tasks.get(WORKER, 0)
             hint = f"say how many: --workers {workers}, or agree to what there is: --yes"
             if not workers:  # the trials of a sweep
-                hint = "agree to it: --yes, or leave GPUs out: --exclude HOST[:0,2]"
+                out = "GPUs out: --exclude HOST[:0,2]" if wanted.gpus else "hosts out: --exclude HOST"
+                hint = f"agree to it: --yes, or leave {out}"
             raise UsageError(
                 "nothing was started"
                 if answer is False

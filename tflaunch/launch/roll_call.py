@@ -190,7 +190,7 @@ class RollCall:
                     "--yes",
                 ]
                 raise refused(
-                    f"the number of workers was not given, and fewer make another batch; to go on {so}: "
+                    f"the number of workers was not given, and fewer train on another global batch; to go on {so}: "
                     f"{', '.join(ways[:-1])} or {ways[-1]}"
                 )
             consent.agree(planner.shares(plan), self.inventory)

@@ -193,6 +193,16 @@ def test_what_comes_through_a_pipe_is_left_for_whom_it_is_for(tmp_path: Path) ->
             "tflaunch sweep hosts.yaml trainer.py --grid lr=0.1,0.2,1e-3 --dry-run",
         ),
         (
+            "sweep hosts.yaml trainer.py --grid lr 0.1,0.2 --dry-run",
+            "lr 0.1,0.2: the name and its values stand in one word, with = between them",
+            "tflaunch sweep hosts.yaml trainer.py --grid lr=0.1,0.2 --dry-run",
+        ),
+        (
+            "sweep hosts.yaml trainer.py --random lr 0.1..1:log --trials 3",
+            "lr 0.1..1:log: the name and its values stand in one word",
+            "tflaunch sweep hosts.yaml trainer.py --random lr=0.1..1:log --trials 3",
+        ),
+        (
             "sweep hosts.yaml trainer.py --grid lr=0.1 0.2 layers=1 2",
             "layers=1: no --grid before it",
             "tflaunch sweep hosts.yaml trainer.py --grid lr=0.1,0.2 --grid layers=1,2",

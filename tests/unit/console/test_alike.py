@@ -20,7 +20,7 @@ def test_the_first_is_shown_and_the_others_are_told_once_the_time_is_over() -> N
     assert alike.rest(PS0, "a\nb\nc\n", 11.5) == "c\n"
     assert alike.wait_s(11.5) == 0.5
     assert alike.told(11.9) == []
-    assert alike.told(12.0) == ["(2 lines of worker/0 from this one on, +2 alike: worker/1 ps/0: a)"]
+    assert alike.told(12.0) == ["(worker/1 ps/0 wrote the same 2 lines as worker/0, from this one on: a)"]
     assert alike.told(99.0) == []
     assert alike.rest(W1, "a\n", 12.1) == "a\n", "it is told: this is another one"
 
@@ -128,7 +128,7 @@ def test_a_terminal_folds_them_unless_raw_and_a_pipe_has_every_line() -> None:
     assert plain(on_terminal(write, fold=True)) == [
         *every[:2],
         "worker/1 │ step 1",
-        "  (2 lines of worker/0 from this one on, +2 alike: worker/1-2: loading)",
+        "  (worker/1-2 wrote the same 2 lines as worker/0, from this one on: loading)",
     ]
 
 

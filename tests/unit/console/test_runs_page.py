@@ -63,6 +63,15 @@ def shown(run: RunState, columns: int | None) -> str:
     return "\n".join(line.plain for line in lines)
 
 
+def test_one_task_that_has_ended_is_one_task() -> None:
+    [first, *_] = example().tasks
+    over = dataclasses.replace(first, state="exited", code=0)
+    run = dataclasses.replace(
+        example(), tasks=(over,), shares=(Share("gpu01", "ended", "/var/tmp/x"),), ended=NOW
+    )
+    assert "  1 task, started" in shown(run, None)
+
+
 def test_what_is_shown_in_a_pipe_is_whole() -> None:
     page = shown(example(), None)
     assert "tflaunch run hosts.yaml trainer.py -- 'two words'" in page

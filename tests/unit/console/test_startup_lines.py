@@ -29,6 +29,9 @@ STARTUP = (
     "I0000 00:00:1795438432.615630   28 coordination_service.cc:502] Waiting for 0/3 tasks to connect.",
     "I0000 00:00:1795438432.405651   12 coordination_service_agent.cc:245] Coordination agent has successfully"
     " connected.",
+    "I0000 00:00:1795639805.762330  297 eager_service_impl.cc:349] Creating sync eager service context with",
+    "I0000 00:00:1795639807.135343  341 generator_dataset_op.cc:213] Memory patch applied: M_TRIM_THRESHOLD=128 kb",
+    "W0000 00:00:1795639807.145716  297 dataset.cc:997] Input of GeneratorDatasetOp::Dataset will not be optimized",
 )
 OTHERS = (
     "",

@@ -73,6 +73,25 @@ def test_every_rule_has_a_case(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not unused, "\n".join(unused)
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "t.py: error: unrecognized arguments: --lrr=0.1",
+        "t.py: error: argument --lr: invalid float value: 'abc'",
+        "t.py: error: argument --opt: invalid choice: 'x' (choose from 'adam')",
+    ],
+)
+def test_the_arguments_of_a_trial_stand_in_the_options_of_its_sweep(line: str) -> None:
+    of_sweep = meaning([line], Ending("trial/1", "gpu02", 2))
+    assert "correct it in --grid, --random or --trials-file, or after --" in of_sweep.text
+    assert "correct it after --" in said(line, 2).text
+
+
+def test_all_cluster_flags_by_other_names_are_named() -> None:
+    line = "t.py: error: unrecognized arguments: --worker_hosts=a:1 --job_name=worker --task_index=0"
+    assert "--flag ps_hosts=NAME, and so on for worker_hosts, job_name and task_index" in said(line, 2).text
+
+
 FULL = {"disks": [{"path": "/data", "free_bytes": 0, "free_files": 5}]}
 ROOMY = {"peak_bytes": GIB, "memory_bytes": 24 * GIB, "memory_available_bytes": 19 * GIB}
 NO_FILES = {"disks": [{"path": "/data", "free_bytes": GIB, "free_files": 0}]}
