@@ -74,6 +74,17 @@ def fetch_outputs(request: Request, steering: Steering, state: Finished, watcher
     return told.complete and not state.lost
 
 
+def not_confirmed(unconfirmed: Mapping[str, str]) -> list[str]:
+    """A sentence for each reason why hosts have not confirmed that nothing is left there; `unconfirmed`: host -> it."""
+    hosts: dict[str, list[str]] = {}
+    for host, reason in unconfirmed.items():
+        hosts.setdefault(reason, []).append(host)
+    return [
+        f"{fold(names)}: could not check that nothing is left: {reason}; the lease ends what is there"
+        for reason, names in hosts.items()
+    ]
+
+
 @contextlib.contextmanager
 def nothing_left(cluster: Cluster, watcher: RunWatcher) -> Iterator[None]:
     """If the body raises, end the run on every host, and warn the user of each host that does not confirm it."""
@@ -81,8 +92,8 @@ def nothing_left(cluster: Cluster, watcher: RunWatcher) -> Iterator[None]:
         yield
     except BaseException as error:
         unconfirmed = cluster.abandon()
-        for host, reason in unconfirmed.items():
-            watcher.warn(f"{host}: could not check that nothing is left: {reason}; its lease ends it")
+        for text in not_confirmed(unconfirmed):
+            watcher.warn(text)
         if isinstance(error, Stopped):
             error.unconfirmed = unconfirmed
         raise
