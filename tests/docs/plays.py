@@ -32,6 +32,7 @@ NOT_RUN: tuple[tuple[str, str], ...] = (
         "downloads an image: tests/runs/test_containers.py runs tasks in one",
     ),
     (r".*behind\.yaml.*|ssh .*\bbastion", "tests/docs/test_recipes.py does it behind a bastion"),
+    (r"tflaunch stop --all", "asks first, and would end what other commands need: tests/runs/test_stop.py"),
     (r".*nodes\.yaml.*", "tests/docs/test_recipes.py does it on sixteen hosts"),
     (r".*examples/data_service\.py.*", "loads TensorFlow seven times: tests/examples/test_data_service.py"),
 )
@@ -83,6 +84,7 @@ SHOWN_ELSEWHERE: tuple[tuple[str, str], ...] = (
         "takes a minute: tests/runs/test_hangs.py",
     ),
     (r"worker/\d │ (worker/\d step|final loss)", "tests/examples/test_async_ps.py trains this"),
+    (r"✗ no stacks: its thread \d+", "takes a program that keeps the GIL: tests/agent/test_live_stacks.py"),
     (r"✗ 2 of 2 hosts could not be used", "tests/docs/test_recipes.py is behind that bastion"),
     (r"run data-service-|worker/\d +│ read \d+ records", "tests/examples/test_data_service.py reads them"),
 )

@@ -42,10 +42,14 @@ def end_all(parent: str, but: str = "", engines: bool = True) -> "List[Dict[str,
     Without `engines`, containers are left to the next one who comes: an engine may take long to remove them.
     """
     ended = []  # type: List[Dict[str, Any]]
+    until = time.monotonic() + LIMIT_S
     for directory, agent in _dead(parent):
         if directory.run == but:
             continue
-        sweep = processes.Sweep(lambda: _left(directory, agent), LIMIT_S)  # noqa: B023 - it is run at once
+        left_s = until - time.monotonic()
+        if left_s <= 0:
+            break  # the next one who comes goes on
+        sweep = processes.Sweep(lambda: _left(directory, agent), left_s)  # noqa: B023 - it is run at once
         while not sweep.step():
             time.sleep(0.02)  # not `run`, which reaps: an agent must see the ends of its own children
         if sweep.killed:

@@ -17,11 +17,13 @@ from tflaunch.planning.frameworks import OF_THEIR_OWN, started_by
 from tflaunch.protocol.job import CHIEF, EVALUATOR, FLAGS, MASTER, PS, TASK_FLAG, WORKER, JobSpec, Role
 
 
-def fitted(job: JobSpec, program: Program, *, anyway: bool = False, done_said: bool = False) -> JobSpec:
+def fitted(
+    job: JobSpec, program: Program, *, anyway: bool = False, done_said: bool = False, counted: bool = False
+) -> JobSpec:
     """Return `job` with the flags, ps and chief that the text of its program wants, unless the user said which.
 
     The result says what was chosen and why.  `anyway`: pass the flags whatever the program takes.  `done_said`: the
-    user said whose success ends the run.
+    user said whose success ends the run.  `counted`: hosts have slots, so that the number of tasks is known.
     """
     found = read(program, job)
     if job.framework == "auto" and not (found.tf_config or found.flags or found.otherwise):
@@ -45,7 +47,7 @@ def fitted(job: JobSpec, program: Program, *, anyway: bool = False, done_said: b
     if found.learns and not (knows or found.doubt):
         local = f", and {found.local}, for the GPUs of one machine" if found.local else ""
         job = replace(job, alone=f"{found.name} reads neither the cluster flags nor TF_CONFIG{local}")
-        if not (local or anyway) and job.framework == "auto" and _asks_for_no_tasks(job):
+        if not (local or anyway or counted) and job.framework == "auto" and _asks_for_no_tasks(job):
             job = _as_one_task(job, found)
     return job
 

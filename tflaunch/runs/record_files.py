@@ -49,6 +49,8 @@ def check_root(root: Path) -> bool:
     """
     try:
         weak = ancestry.weak_place(str(root))
+        if weak is not None and _holds_home(Path(weak[0]), root):
+            weak = None
         place, info = weak or (str(root), root.stat())
         reason = written_by_others(Path(place), info)
     except FileNotFoundError:
@@ -61,11 +63,21 @@ def check_root(root: Path) -> bool:
     return True
 
 
+def _holds_home(place: Path, root: Path) -> bool:
+    """Whether who may write into `place` has the home directory with all that is in it, these records among it."""
+    home = Path.home()
+    return home.is_relative_to(place) and root.is_relative_to(home)
+
+
 def make_root(root: Path) -> None:
     """Make the directory of records, for this user alone; raises RecordError."""
     if not check_root(root):
         with writing(root):
-            os.close(directories.make_private(str(root)))
+            weak = ancestry.weak_place(str(root))
+            if weak is not None and _holds_home(Path(weak[0]), root):
+                root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            else:
+                os.close(directories.make_private(str(root)))
         check_root(root)
 
 

@@ -138,11 +138,11 @@ def fit(
     **job: Any,
 ) -> JobSpec:
     """What becomes of a job whose program is `target` of these files."""
-    anyway, done_said = job.pop("anyway", False), job.pop("done_said", False)
+    how = {name: job.pop(name, False) for name in ("anyway", "done_said", "counted")}
     made = {"trainer.py": files} if isinstance(files, str) else files
     home = grow(tmp_path / "code", {name: textwrap.dedent(text) for name, text in made.items()})
     program = find_program(target, module, home, code_dir)
-    return fitted(JobSpec(program.argv, **job), program, anyway=anyway, done_said=done_said)
+    return fitted(JobSpec(program.argv, **job), program, **how)
 
 
 def chosen(job: JobSpec) -> tuple[bool, bool]:

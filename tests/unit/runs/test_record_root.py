@@ -48,6 +48,19 @@ def test_one_that_others_may_write_to_is_refused_with_the_next_step(
     assert list(place.iterdir()) == []
 
 
+def test_a_home_directory_lies_where_it_lies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who may write above it could put another home directory there, with all that is in it."""
+    (tmp_path / "home/ada").mkdir(parents=True)
+    (tmp_path / "home").chmod(0o777)
+    monkeypatch.setenv("HOME", str(tmp_path / "home/ada"))
+    root = tmp_path / "home/ada/.local/state/tflaunch/runs"
+    make_root(root)
+    assert check_root(root)
+    root.chmod(0o777)
+    with pytest.raises(RecordError, match="others could put records among yours"):
+        check_root(root)
+
+
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can make another user's directory")
 def test_another_users_is_refused(tmp_path: Path) -> None:
     os.chown(tmp_path, 12345, -1)

@@ -168,7 +168,13 @@ def _with_program(job: JobSpec, code: TrainerCode, hostfile: Hostfile, options: 
         return job
     program = options.program
     said = program.flags or program.flag or program.flag_style.value != "equals"
-    return fitted(job, code.program, anyway=bool(said), done_said=options.end.done.value != "auto")
+    return fitted(
+        job,
+        code.program,
+        anyway=bool(said),
+        done_said=options.end.done.value != "auto",
+        counted=any(host.slots is not None for host in hostfile.hosts),
+    )
 
 
 def _restarts(options: RestartOptions, roles: Mapping[str, Role]) -> Restarts:
