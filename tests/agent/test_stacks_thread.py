@@ -131,6 +131,58 @@ def test_a_fork_is_warned_of_as_ever_and_not_because_of_it(begin: Begin, python:
     assert begin(python, WARNED).first_line == "[] True True\n"
 
 
+REPLACES = """
+import _thread, os
+
+for name in ("allocate_lock", "get_ident", "stack_size", "start_new_thread"):
+    setattr(_thread, name, lambda *words: print("called", flush=True))
+for name in ("read", "write", "close", "readlink", "listdir", "pipe"):
+    setattr(os, name, lambda *words: print("called", flush=True))
+child = os.fork()
+if not child:
+    print("the child", flush=True)
+    os._exit(0)
+os.waitpid(child, 0)
+"""
+
+
+@every_python
+def test_a_program_may_put_functions_of_its_own_in_the_place_of_all_that_it_uses(
+    begin: Begin, python: str
+) -> None:
+    """As gevent does, whose threads take turns in the program's own: one that waits in read() would hold them all."""
+    program = begin(python, REPLACES)
+    assert program.first_line == "the child\n"
+    assert program.end()[:2] == (0, "")
+
+
+SANDBOXED = """
+import ctypes, os, struct
+forbidden = [2, 257, 89, 267]  # open, openat, readlink, readlinkat
+last = len(forbidden)
+rules = [(0x20, 0, 0, 0), *((0x15, last - each, 0, number) for each, number in enumerate(forbidden))]
+rules += [(0x06, 0, 0, 0x7FFF0000), (0x06, 0, 0, 0x80000000)]  # go on; end the process
+text = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *rule) for rule in rules))
+program = ctypes.create_string_buffer(struct.pack("HxxxxxxQ", len(rules), ctypes.addressof(text)))
+libc = ctypes.CDLL(None)
+libc.prctl(38, 1, 0, 0, 0)  # PR_SET_NO_NEW_PRIVS
+print(libc.syscall(317, 1, 1, program), flush=True)  # seccomp, for all threads
+os.read(0, 1)
+print("done", flush=True)
+"""
+
+
+@every_python
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="the numbers of its system calls")
+def test_a_program_in_a_sandbox_that_opens_nothing_is_not_ended_by_a_look(begin: Begin, python: str) -> None:
+    program = begin(python, SANDBOXED)
+    assert program.first_line == "0\n"
+    for _ in range(3):
+        assert program.look().found
+    # Python 3.8 itself opens a library as a thread ends.
+    assert program.end()[1] == "done\n"
+
+
 @every_python
 def test_a_child_of_subprocess_with_a_preexec_fn_has_one_thread(begin: Begin, python: str) -> None:
     """It may do what only a process with one thread may, such as entering a user namespace."""

@@ -33,13 +33,14 @@ SITE = """\
 def prepare():
     try:
         import _signal
-        import _thread
         import _warnings
         import atexit
         import faulthandler
         import gc
-        import os
+        import posix as os
         import sys
+        # gevent and its like exchange functions of _thread and os: this would run in the thread of the program.
+        from _thread import allocate_lock, get_ident, stack_size, start_new_thread
     except ImportError:
         return
     # Without the interpreter's lock nobody may read the stacks of threads that run.
@@ -68,8 +69,8 @@ def prepare():
             except OSError:
                 pass
         # Memory first: a disk may keep who writes, and with it the lock.
-        for place in ("/dev/shm", os.path.dirname(__file__)):
-            path = os.path.join(place, name)
+        for place in ("/dev/shm", __file__.rpartition("/")[0]):
+            path = "%%s/%%s" %% (place, name)
             try:
                 made = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
             except OSError:
@@ -78,14 +79,16 @@ def prepare():
             return made
         raise OSError(name)
 
-    # The program may close any descriptor, and get its number for a file of its own.
+    # The program may close any descriptor, and get its number for a file of its own.  It may be in a sandbox by now,
+    # where any call that it does not need itself would end it.
     def opened(number):
-        place = "/proc/self/fd/%%d" %% number
-        return number, place, os.readlink(place)
+        info = os.fstat(number)
+        return number, (info.st_dev, info.st_ino)
 
-    def still(number, place, link):
+    def still(number, inode):
         try:
-            return os.readlink(place) == link
+            info = os.fstat(number)
+            return (info.st_dev, info.st_ino) == inode
         except OSError:
             return False
 
@@ -104,7 +107,7 @@ def prepare():
         text = []
         add(text, main)
         for ident in list(sys._current_frames()):
-            if ident not in (main, _thread.get_ident()) and len(text) < %(lines)d:
+            if ident not in (main, get_ident()) and len(text) < %(lines)d:
                 add(text, ident)
         return "".join(text).encode("ascii", "backslashreplace")
 
@@ -144,30 +147,30 @@ def prepare():
         read, write = os.pipe()
         os.close(write)
         asks = reopened(read, os.O_RDWR)
-        main = _thread.get_ident()
+        main = get_ident()
         try:
             name = "%%s%%x-%%d" %% (place, main, os.fstat(asks).st_ino)
             file = reopened(create(name), os.O_RDWR | os.O_APPEND)
         except Exception:
             os.close(asks)
             raise
-        runs = _thread.allocate_lock()
+        runs = allocate_lock()
         runs.acquire()
-        begins = _thread.allocate_lock()
+        begins = allocate_lock()
         begins.acquire()
         current.update(asks=opened(asks), file=opened(file), runs=runs)
         # A signal to the process is for the program's threads, also where they wait for it.
         mask = _signal.pthread_sigmask(_signal.SIG_BLOCK, signals)
-        size = _thread.stack_size(1 << 19)
+        size = stack_size(1 << 19)
         try:
-            _thread.start_new_thread(answer, (main, current["asks"], current["file"], runs, begins))
+            start_new_thread(answer, (main, current["asks"], current["file"], runs, begins))
         except Exception:
             current.clear()
             os.close(asks)
             os.close(file)
             raise
         finally:
-            _thread.stack_size(size)
+            stack_size(size)
             _signal.pthread_sigmask(_signal.SIG_SETMASK, mask)
         faulthandler.register(number, file=file, all_threads=False, chain=False)
         begins.acquire(True, 1.0)
