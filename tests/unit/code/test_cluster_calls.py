@@ -481,6 +481,7 @@ def test_who_knows_nothing_of_others_is_one_task_unless_the_user_says_how_many(
         {"roles": {"data": Role(1)}},
         {"framework": "torch"},
         {"anyway": True},
+        {"counted": True},
         # What tells the tasks apart.
         {"roles": {WORKER: Role(args=("--shard={index}",))}},
         {"roles": {WORKER: Role(env={"SHARD": "{rank}"})}},

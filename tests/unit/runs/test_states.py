@@ -89,10 +89,10 @@ def test_a_detached_run_for_which_nobody_decided_its_end_is_lost_and_says_why() 
     stopped = worker(0, "exited", signal=15, stopped=True)
     why = "no coordinator has renewed the lease for 8 s: its agent ended the tasks"
     told = entry("run", "h1", "ended", tasks=[stopped], about={"detached": True}, why=why, lease_s=8.0)
-    run = one(listing({"h1": reply(told)}, {}, NOW))
+    run = one(listing({"h1": reply(told)}, {}, ARRIVED))
     assert (run.state, run.troubles, run.lease_s) == ("lost", [f"h1: {why}"], 8.0)
     told["about"] = {}  # its launcher was killed, who has its own record
-    assert one(listing({"h1": reply(told)}, {}, NOW)).state == "stopped"
+    assert one(listing({"h1": reply(told)}, {}, ARRIVED)).state == "stopped"
 
 
 def test_what_had_to_be_ended_is_said_once() -> None:
@@ -101,7 +101,7 @@ def test_what_had_to_be_ended_is_said_once() -> None:
         {"run": "trainer-abc123", "host": "h1", "killed": ["pid 7 python3 (S)"]},
         {"run": "; rm -r", "host": "h1", "killed": ["pid 8 python3 (S)"]},
     ]
-    assert listing({"h1": said, "h2": said}, {}, NOW).tidied == (
+    assert listing({"h1": said, "h2": said}, {}, ARRIVED).tidied == (
         "h1: ended what trainer-abc123 had left, whose agent and guard were killed: pid 7 python3 (S)",
     )
 
