@@ -63,7 +63,7 @@ def test_too_few_gpus_for_a_run_where_a_driver_shows_none(lab: Lab) -> None:
     words = ("run", hostfile, lab.launcher.script(HOLD), "--ps=0", "--workers=2")
     done = lab.launcher.run(*words).ran(65)
     assert "host1 1, host2 none, for they cannot be seen (NVML: " in done.sentences
-    assert "Have host2 restarted or its nvidia modules loaded anew" in done.sentences
+    assert "On host2, the driver was updated: reboot it, or reload its kernel modules" in done.sentences
 
 
 def test_a_host_that_cannot_be_asked_and_processes_that_cannot_be_seen(lab: Lab) -> None:

@@ -41,6 +41,7 @@ def test_a_trainer_that_knows_tf_config_alone_runs_at_once(launcher: Launcher) -
     )
     plan = next(event for event in planned if event["event"] == "plan")
     assert [note.partition(":")[0] for note in plan["choices"]] == [
+        "Python on local[1-4]",
         "the program gets no cluster flags",
         "no ps is started",
     ]
@@ -49,7 +50,7 @@ def test_a_trainer_that_knows_tf_config_alone_runs_at_once(launcher: Launcher) -
     plan = next(event for event in planned if event["event"] == "plan")
     assert [task["task"] for task in plan["tasks"]] == ["ps/0", "worker/0"]
     assert "--task_index=0" in plan["tasks"][0]["argv"]
-    assert plan["choices"] == []
+    assert [note.partition(":")[0] for note in plan["choices"]] == ["Python on local[1-4]"]
 
 
 def test_code_that_is_on_the_hosts_is_not_read_here(launcher: Launcher) -> None:
@@ -61,7 +62,7 @@ def test_code_that_is_on_the_hosts_is_not_read_here(launcher: Launcher) -> None:
         if event["event"] == "plan"
     ]
     assert "--task_index=0" in plan["tasks"][0]["argv"]
-    assert plan["choices"] == []
+    assert [note.partition(":")[0] for note in plan["choices"]] == ["Python on local[1-4]"]
 
 
 def test_a_trainer_that_takes_no_flags_is_told_apart_by_its_last_words(launcher: Launcher) -> None:

@@ -251,7 +251,7 @@ def document(overview: Overview, answers: Iterable[Answer], now: float) -> dict[
         facts = machine.facts if machine else answer.facts
         if facts is not None:
             entry |= dataclasses.asdict(facts)
-            del entry["ports"]  # this probe holds no ports
+            del entry["ports"], entry["ports_taken"]  # this probe holds no ports
             entry["host"] = answer.host
             entry["age_s"] = round(machine.age_s if machine else answer.age_s, 3)
             entry["gpus"] = [_gpu_data(gpu) for gpu in (facts.gpus if machine else ())]

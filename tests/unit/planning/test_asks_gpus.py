@@ -47,4 +47,4 @@ def test_every_sickness_has_its_advice(said: str) -> None:
     way = advice(f"NVML: nvmlInit {said}")
     assert way
     (note,) = plan(asked(PROGRAM), facts("g1", gpu_note=f"NVML: nvmlInit {said}")).notes
-    assert note == f"g1: no GPUs can be seen: NVML: nvmlInit {said} ({way})"
+    assert note == f"g1: no GPUs can be seen: NVML: nvmlInit {said}; on g1, {way}"
