@@ -125,7 +125,7 @@ def test_where_there_is_none_the_run_does_not_mind(launcher: Launcher, tmp_path:
     """)
     words = (launcher.local(1, python=python), script, "--ps=0", "--workers=1", f"--env=OUT={tmp_path}")
     with launcher.start("run", *words, "--tensorboard=logs") as run:
-        run.wait_for("no TensorBoard on local1: it ended with code 1; install it for the python of the tasks")
+        run.wait_for("no TensorBoard on local1: it ended with code 1; the Python of the tasks there lacks it")
         (tmp_path / "end").touch()
         done = run.done().ran()
     assert "No module named" in done.err
