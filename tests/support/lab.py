@@ -72,9 +72,10 @@ class Gpus:
 
     @property
     def tickets(self) -> list[str]:
-        """The files of the queue."""
+        """The tickets in the queue."""
         queue = self.leases / "queue"
-        return sorted(path.name for path in queue.iterdir()) if queue.exists() else []
+        files = queue.iterdir() if queue.exists() else ()
+        return sorted(path.name for path in files if path.suffix != ".until")
 
 
 def uuid(host: int, gpu: int = 0) -> str:

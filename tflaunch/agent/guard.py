@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from typing import Callable, List, Optional
 
 FIRST_LEASE_S = 60.0  # until the first launcher says how long the lease of the run is
+LEAST_S = (
+    2.0  # however short the lease is: one turn of an agent's loop may take 0.5 s, and more on a busy host
+)
 BEAT_S = 5.0  # how often an agent gives a sign of life, at least; more often where the lease is short
 GUARD = "guard.json"
 _LEASE = struct.Struct("=d")
@@ -164,7 +167,7 @@ def _watch(agent_pid: int, heard: int) -> "tuple[Optional[int], float]":
                 beats.unregister(heard)
             elif len(said) >= _LEASE.size:
                 lease_s, silent_s = _LEASE.unpack(said[-_LEASE.size :])[0], 0.0
-        if silent_s > lease_s:
+        if silent_s > max(lease_s, LEAST_S):
             return None, silent_s
 
 
