@@ -186,6 +186,7 @@ def test_disk_turns_read_only_before_a_task_prints(trial: Trial) -> None:
 def test_disk_full_in_the_record(trial: Trial) -> None:
     trial.up(2)
     trial.bed.launcher.small_disk(trial.far.state, 64 << 10)
+    trial.bed.launcher.do("chmod", "700", str(trial.far.state))
     trial.start(lines=10_000, rate=2000)
     trial.now()
     trial.bed.launcher.fill(trial.far.state)

@@ -142,10 +142,9 @@ class Session:
         self._outbox.put(item)
         with self._starting:
             if self._writer is None:
-                self._writer = threading.Thread(
-                    target=self._write, name=f"write {self.host.name}", daemon=True
-                )
-                self._writer.start()
+                writer = threading.Thread(target=self._write, name=f"write {self.host.name}", daemon=True)
+                writer.start()  # it may fail: then there is no writer, and whoever closes waits for none
+                self._writer = writer
 
     def _write(self) -> None:
         frames: Iterator[bytes] | None = None
