@@ -12,7 +12,7 @@
                    links to its files, so that no trial finds the new files of another
     shipped.json   which files in work/ are shipped code, and their modification time as shipped
     agent.log      what the agent itself prints
-    reserve        bytes that the agent frees, piece by piece, when the disk is full: for its own files; it goes with the agent
+    reserve        bytes that the agent frees, piece by piece, when the disk is full: for its own files; gone at the end
 
 `<parent>/code/` is the store of shipped code (code_store), `<parent>/.environments/` holds virtual environments.
 """
