@@ -205,7 +205,9 @@ class Trial:
         agent, _ = self.agent(host)
 
         def find() -> list[Process]:
-            return [each for each in host.processes() if each.is_agent and parents(each.pid) == agent.pid]
+            children = [each for each in host.processes() if each.is_agent and parents(each.pid) == agent.pid]
+            found = [each for each in children if not each.asks]
+            return found if len(found) == 1 else []  # one that asks has its name a moment after its start
 
         [coordinator] = until(find, "a coordinator")
         return coordinator  # type: ignore[no-any-return]

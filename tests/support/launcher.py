@@ -31,6 +31,7 @@ from typing import Any, Protocol
 import yaml
 
 from tests.support.patience import PATIENCE_S, until
+from tflaunch.agent import foreign
 from tflaunch.console.json_documents import DOCUMENTS
 from tflaunch.console.json_documents import disagreement as of_document
 from tflaunch.console.json_events import disagreement
@@ -127,6 +128,14 @@ class Process:
     def is_agent(self) -> bool:
         """Whether it is of the agent (what sshd has started, the guard, the daemon), not a task's."""
         return "tflaunch-agent" in self.words
+
+    @property
+    def asks(self) -> bool:
+        """Whether it is a child of an agent, or of another, that asks what may never answer."""
+        try:
+            return Path(f"/proc/{self.pid}/comm").read_text().strip() in foreign.NAMES
+        except OSError:  # it has ended
+            return False
 
     def kill(self, number: signal.Signals = signal.SIGKILL) -> None:
         """Send it a signal; that it has ended meanwhile is fine."""

@@ -156,7 +156,7 @@ class RunDir(Place):
             store = code_store.CodeStore(self.parent, "abc")
             store.lacks(b"nonsense", last=True)
         listener.close()
-        directory.remove_socket()
+        directory.close()
         directory.remove()
 
 

@@ -106,7 +106,7 @@ class Daemon:
                 break
         self._requests.close()
         if not removed():
-            self._directory.remove_socket()
+            self._directory.close()
 
     def _timeout(self) -> float:
         hungry = self._viewers.hungry

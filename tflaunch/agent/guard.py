@@ -139,7 +139,7 @@ def _sweep_behind(agent_pid: int, heard: int, directory: RunDirectory) -> None:
         directory.write(GUARD, known)
     except OSError as error:  # a disk that is full, or turned read-only
         note("%s: %s" % (GUARD, error))
-    directory.remove_socket()  # or visits would go on to wait for an answer
+    directory.close()  # or visits would go on to wait for an answer
 
 
 def _watch(agent_pid: int, heard: int) -> "tuple[Optional[int], float]":

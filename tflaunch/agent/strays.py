@@ -67,23 +67,23 @@ def end_all(parent: str, but: str = "", engines: bool = True) -> "List[Dict[str,
 
                 left_over |= not engines or bool(container.remove(directory))
             if not left_over:
-                _remove_socket(directory)
+                _close(directory)
         except OSError:
             pass  # a full disk: the next one who comes finds nothing to end
     return ended
 
 
 def forget(directory: RunDirectory) -> None:
-    """Remove the socket of an agent that is dead, once nothing is left of its run."""
+    """Remove the socket and the reserve of an agent that is dead, once nothing is left of its run."""
     if _is_dead(directory.read("agent.json")):
-        _remove_socket(directory)
+        _close(directory)
 
 
-def _remove_socket(directory: RunDirectory) -> None:
-    """Remove the socket; the directory stays as old as it is, for `clean`."""
+def _close(directory: RunDirectory) -> None:
+    """Remove socket and reserve; the directory stays as old as it is, for `clean`."""
     try:
         before = os.stat(directory.path)
-        directory.remove_socket()
+        directory.close()
         os.utime(directory.path, ns=(before.st_atime_ns, before.st_mtime_ns))
     except OSError:
         pass  # a `clean` was quicker

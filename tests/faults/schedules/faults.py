@@ -38,7 +38,7 @@ class Fault:
     on_host: bool = True
     needs_run: bool = False  # what it befalls is there only once tasks run
     mild: bool = False  # even while the run starts, it goes on
-    agent_gone: bool = False  # nobody is left on that host who could remove a socket, or send the last lines
+    agent_gone: bool = False  # nobody is left who could remove socket and reserve, or send the last lines
     host_gone: bool = False  # nothing of the run is left on it
     out_of_reach: bool = False  # if nobody makes it good, nobody can know what is left on that host
     disk: str = ""  # which file system the host needs

@@ -191,7 +191,7 @@ class Play:
     def coordinator(self) -> Process:
         """What decides for a detached run: a child of an agent."""
         for host in self.hosts:
-            agents = {each.pid for each in host.processes() if each.is_agent}
+            agents = {each.pid for each in host.processes() if each.is_agent and not each.asks}
             own = self._pid(lambda host=host: self.agent(host))
             for each in agents:
                 if own and parents(each) == own:

@@ -43,6 +43,7 @@ IN_RUN = {
     *("agent.json", "guard.json", "plan.json", "events.jsonl", "holds.json", "shipped.json", "agent.log"),
     *("logs", "work", "own", "python", "agent.sock"),
 }
+RESERVE = "reserve"  # until somebody comes, where nobody is left who could remove it
 ELSEWHERE = ("/tmp", "/run", "/dev/shm", "/home/root")
 
 
@@ -104,7 +105,7 @@ class Verdict:
         return found
 
     def nobody_left(self, host: BedHost) -> bool:
-        """Whether nobody is left there who could remove a socket."""
+        """Whether nobody is left there who could remove a socket, or the agent's reserve."""
         faults = [each.fault for each in self.lasting if each.host and self.hosts[each.host - 1] is host]
         return any(each.agent_gone or each.host_gone or each.disk == "own" for each in faults)
 
@@ -115,7 +116,8 @@ class Verdict:
             for parent in host.disk.glob("tflaunch-0"):
                 strange += [path for path in parent.iterdir() if not IN_PARENT.fullmatch(path.name)]
             for place in host.run_directories():
-                strange += [path for path in place.iterdir() if path.name not in IN_RUN]
+                known = IN_RUN | ({RESERVE} if self.nobody_left(host) else set())
+                strange += [path for path in place.iterdir() if path.name not in known]
             for where in ELSEWHERE:
                 strange += host.path(where).glob("*tflaunch*")
             strange += host.disk.glob("tflaunch-leases/queue/*")

@@ -71,6 +71,14 @@ def test_a_read_only_disk_is_noted_and_costs_no_reserve(
     assert directory.trouble is not None
 
 
+def test_when_no_agent_is_left_there_is_no_socket_and_no_reserve(directory: RunDirectory) -> None:
+    directory.listen().close()
+    directory.close()
+    left = {path.name for path in Path(directory.path).iterdir()}
+    assert left == {"agent.json", "guard.json", "logs", "work"}
+    directory.close()  # whoever comes later may do it again
+
+
 def test_what_is_appended_on_a_full_disk_leaves_no_half_of_a_line(tmp_path: Path) -> None:
     directory = RunDirectory(str(tmp_path), "run-1", "gpu01")
     Path(directory.path).mkdir(parents=True)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 from tests.support.pipes import Nothing, Pipe, sessions
 from tflaunch.hosts import Host
 from tflaunch.protocol import wire
-from tflaunch.protocol.errors import Breach
+from tflaunch.protocol.errors import Breach, NoThreads
 from tflaunch.protocol.job import TaskId
 from tflaunch.sessions import session
 from tflaunch.sessions.group import Item, Sessions
@@ -61,6 +63,22 @@ def test_a_host_gets_the_agent_once() -> None:
     assert not came
     pipe.feed(wire.encode("lacks"))
     assert "it asks for the agent once more" in breach(came)
+
+
+def test_a_wire_whose_writer_cannot_be_started_ends_by_that_and_closes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made, pipe, came = wired()
+
+    def refused(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    pipe.feed(wire.encode("lacks"))
+    assert isinstance(came[-1], Ended) and isinstance(came[-1].error, NoThreads)
+    made.close_now()
+    made.close_by(0.0)
+    assert pipe.closed
 
 
 def test_a_host_sends_no_more_log_than_it_was_asked_for() -> None:

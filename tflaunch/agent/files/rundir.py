@@ -12,7 +12,7 @@
                    links to its files, so that no trial finds the new files of another
     shipped.json   which files in work/ are shipped code, and their modification time as shipped
     agent.log      what the agent itself prints
-    reserve        bytes that the agent frees, piece by piece, when the disk is full: for its own files
+    reserve        bytes that the agent frees, piece by piece, when the disk is full: for its own files; gone at the end
 
 `<parent>/code/` is the store of shipped code (code_store), `<parent>/.environments/` holds virtual environments.
 """
@@ -373,7 +373,9 @@ class RunDirectory:
         except OSError:
             pass
 
-    def remove_socket(self) -> None:
+    def close(self) -> None:
+        """Remove what only a living agent needs: the socket, and the reserve."""
+        self.reserve.free()
         _remove(os.path.join(self.path, "agent.sock"))
 
 
