@@ -75,7 +75,7 @@ def test_a_lease_that_anybody_may_write_and_a_process_name_act_on_no_terminal(la
                 for columns in (80, 130):
                     harmless(on_terminal(lab.launcher, str(verb), *rest, columns=columns), own=True)
             trainer = lab.launcher.script("")
-            hosts = lab.words()[1]
+            hosts = lab.launcher.hostfile([sshd.name for sshd in lab.network.sshds], gpus="auto")
             for json_too in ((), ("--json",)):
                 refused = lab.launcher.run(
                     "run", hosts, trainer, "--ps=0", "--workers=2", "--gpus-per-worker=1", *json_too

@@ -77,6 +77,7 @@ class Watched(ABC):
         except BaseException as error:  # a defect: `wait` raises it
             self._error = error
         finally:
-            self._over.set()
+            # First: who waits has dropped the last events then, and none comes after `wait`.
             self._reporter.close()
+            self._over.set()
             self._events.end()
