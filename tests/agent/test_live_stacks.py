@@ -331,9 +331,12 @@ def signals_of(pid: int, which: str = "ShdPnd") -> int:
 def test_one_that_sleeps_in_c_with_the_lock_tells_its_line(
     begun: Callable[..., Channel], python: str
 ) -> None:
-    """By the signal; the threads that wait for the lock run again and again, and get none."""
+    """By the signal; the threads that wait for the lock run again and again, and get none.
+
+    They leave it to the first thread until that keeps it: else it would still wait for it when it is looked at.
+    """
     program = (
-        "import ctypes, os, threading\nnothing, _ = os.pipe()\ndef pool():\n    while True: pass\n"
+        "import ctypes, os, threading, time\nnothing, _ = os.pipe()\ndef pool():\n    while True: time.sleep(0.001)\n"
         "def sleeps():\n    ctypes.PyDLL(None).read(nothing, ctypes.create_string_buffer(1), 1)\n"
         "for _ in range(3): threading.Thread(target=pool, daemon=True).start()\n"
         "print('ready', flush=True)\nsleeps()"
