@@ -10,6 +10,7 @@ import hypothesis
 import pytest
 
 from tests.support import bed as beds
+from tests.support import dead_files
 from tests.support.agent_over_pipes import Host, interpreters
 from tests.support.bed import Bed, FarLauncher
 from tests.support.launcher import Launcher
@@ -73,6 +74,17 @@ def far(tmp_path: Path, bed: Bed) -> Iterator[FarLauncher]:
     far = FarLauncher(tmp_path, bed)
     yield far
     far.close()
+
+
+@pytest.fixture
+def dead(tmp_path: Path) -> Iterator[Path]:
+    """A directory on a file system that never answers."""
+    if reason := dead_files.missing():
+        pytest.skip(reason)
+    place = tmp_path / "dead"
+    place.mkdir()
+    with dead_files.dead_files(place):
+        yield place
 
 
 @pytest.fixture(params=interpreters(), ids=lambda path: "-".join(Path(path).parts[-3:-2]))

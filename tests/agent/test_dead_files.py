@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,17 +15,6 @@ from tests.support.dead_files import dead_files, missing
 from tests.support.hanging_names import hanging_names
 from tests.support.patience import until
 from tflaunch.agent import foreign, processes
-
-
-@pytest.fixture
-def dead(tmp_path: Path) -> Iterator[Path]:
-    """A directory on a file system that never answers."""
-    if why := missing():
-        pytest.skip(why)
-    place = tmp_path / "dead"
-    place.mkdir()
-    with dead_files(place):
-        yield place
 
 
 @pytest.mark.parametrize("verb", ["start", "visit"])

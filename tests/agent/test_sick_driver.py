@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -25,17 +24,6 @@ HANGS = "did not return within"
 @pytest.fixture
 def fleet(library: Path, tmp_path: Path) -> Fleet:
     return Fleet(library, tmp_path / "fleet", *GPUS)
-
-
-@pytest.fixture
-def dead(tmp_path: Path) -> Iterator[Path]:
-    """A directory on a file system that never answers."""
-    if why := missing():
-        pytest.skip(why)
-    place = tmp_path / "dead"
-    place.mkdir()
-    with dead_files(place):
-        yield place
 
 
 CALLS = ("nvmlDeviceGetHandleByIndex", "nvmlDeviceGetUtilizationRates", "nvmlDeviceGetNvLinkState")

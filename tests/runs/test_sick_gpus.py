@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.dead_files import dead_files, missing
 from tests.support.lab import PATH, Gpus, uuid
 from tests.support.launcher import Launcher
 from tests.support.nvml import Fleet
@@ -42,17 +41,6 @@ class Sick(Gpus):
 @pytest.fixture
 def sick(library: Path, tmp_path: Path, network: SshNetwork, launcher: Launcher) -> Sick:
     return Sick(library, tmp_path, network, launcher)
-
-
-@pytest.fixture
-def dead(tmp_path: Path) -> Iterator[Path]:
-    """A directory on a file system that never answers."""
-    if why := missing():
-        pytest.skip(why)
-    place = tmp_path / "dead"
-    place.mkdir()
-    with dead_files(place):
-        yield place
 
 
 def gpus(sick: Sick, *more: str, code: int = 0) -> str:
