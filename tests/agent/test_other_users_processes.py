@@ -43,6 +43,10 @@ if len(sys.argv) > 1:
 )
 
 
+# The same, of a program of one's own: a trainer may be anybody's.
+OWN = ENDLESS.replace(BECOME, BECOME.splitlines()[0] + "\n")
+
+
 def heap(pid: int) -> int:
     """The most memory that the agent or visit has had, in bytes."""
     status = Path(f"/proc/{pid}/status").read_text()
@@ -78,3 +82,12 @@ def test_what_another_user_shows_is_read_as_far_as_its_limit() -> None:
     with nobody(ENDLESS) as his:
         for read in (processes.command, processes.environment):
             assert len(read(his.pid)) <= OTHERS_BYTES + 1
+
+
+def test_what_a_program_of_ones_own_shows_is_read_as_far_as_a_program_can_be_given(gpus: Host) -> None:
+    with nobody(OWN) as mine:
+        assert len(b"\0".join(processes.environment(mine.pid))) < 16 << 20
+        visit = gpus.open("visit", run="", host="")
+        pid = visit.wait("hello")["pid"]
+        assert not visit.ask("finish", run=gpus.run, grace_s=0.0, answer="finished")["found"]
+        assert heap(pid) < HEAP

@@ -51,6 +51,12 @@ class Beats:
             pass  # the guard was stopped, and the pipe is full of beats; or it is dead
 
 
+def below(root: int) -> "List[processes.Process]":
+    """All processes below `root` that can be ended."""
+    found = processes.descendants(root, processes.every())
+    return [each for each in found if not processes.left_behind(each)]
+
+
 def leftovers(directory: RunDirectory, root: int, keep: "List[int]") -> "List[processes.Process]":
     """All processes below `root`, and all that carry the mark of this run and host, except the pids in `keep`."""
     all_processes = processes.every()
@@ -125,8 +131,11 @@ def _run(agent: "Callable[[], None]", failed: "Callable[[OSError], None]") -> No
 def _sweep_behind(agent_pid: int, heard: int, directory: RunDirectory) -> None:
     """Wait until the agent ends or its signs of life stay away; kill what it left, or the agent, too."""
     status, silent_s = _watch(agent_pid, heard)
-    sweep = processes.Sweep(lambda: leftovers(directory, os.getpid(), [os.getpid()]), limit_s=30.0)
+    me = os.getpid()
+    sweep = processes.Sweep(lambda: leftovers(directory, me, [me]), limit_s=30.0)
     if status != 0 or _has_children():  # otherwise the agent itself has swept
+        # First what descends from here: for that no process is looked into, which might keep its reader waiting.
+        processes.Sweep(lambda: below(me), limit_s=30.0).run()
         sweep.run()
     if removed():
         return

@@ -36,6 +36,7 @@ PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 PF_KTHREAD = 0x00200000
 _READ = 65536
+_MOST = 8 << 20  # of a file of /proc: a program cannot be started with more, but can have the kernel show more
 
 
 def _contents(path: str) -> bytes:
@@ -43,7 +44,7 @@ def _contents(path: str) -> bytes:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         text = part = os.read(descriptor, _READ)
-        while len(part) == _READ:  # a shorter part is the last one
+        while len(part) == _READ and len(text) < _MOST:  # a shorter part is the last one
             part = os.read(descriptor, _READ)
             text += part
         return text
