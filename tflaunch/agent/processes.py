@@ -36,7 +36,7 @@ PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 PF_KTHREAD = 0x00200000
 _READ = 65536
-_MOST = 8 << 20  # of a file of /proc: a program cannot be started with more, but can have the kernel show more
+_MOST = 8 << 20  # of a file of /proc: the kernel starts no program with more, but may show more
 
 
 def _contents(path: str) -> bytes:
