@@ -214,7 +214,7 @@ def _message(data: bytes, _: Path) -> object:
 
 
 def _log_lines(data: bytes, _: Path) -> object:
-    from tflaunch.sessions.log_lines import LineAssembler
+    from tflaunch.text.lines import LineAssembler
 
     whole = LineAssembler()
     shown = whole.feed(data) + whole.end()
@@ -317,15 +317,17 @@ def _metric(text: str) -> object:
 
 
 def _size(text: str) -> object:
-    from tflaunch.inputs import sizes
+    from tflaunch.inputs.sizes import size
+    from tflaunch.text.sizes import amount
 
-    return sizes.amount(sizes.size(text))
+    return amount(size(text))
 
 
 def _time(text: str) -> object:
-    from tflaunch.inputs import times
+    from tflaunch.inputs.times import seconds
+    from tflaunch.text.times import written
 
-    return times.written(times.seconds(text))
+    return written(seconds(text))
 
 
 _HOSTFILE = """\

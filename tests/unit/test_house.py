@@ -18,6 +18,7 @@ HOUSE = Path(tflaunch.__file__).parent
 # Each room imports only from floors below its own; rooms on one line are one floor.
 FLOORS = (
     ("gpu_probe",),
+    ("text",),
     ("protocol", "in_task"),
     ("diagnosis",),
     ("lifecycle",),
@@ -34,7 +35,7 @@ FLOORS = (
     ("__main__",),
 )
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
-SHIPPED = {"gpu_probe", "protocol", "in_task", "diagnosis", "lifecycle", "agent"}
+SHIPPED = {"gpu_probe", "text", "protocol", "in_task", "diagnosis", "lifecycle", "agent"}
 LOOSE = {"__init__", "__main__", "hosts", "gpu_probe", "remote"}
 
 FILES = {

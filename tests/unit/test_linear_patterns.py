@@ -22,8 +22,9 @@ import pytest
 from tests.support import ROOT
 from tests.support.steps import Steps, TooMany, parser, sre, steps
 from tflaunch.ends import log_end
-from tflaunch.sessions.log_lines import _ESCAPE, MAX_LINE, LineAssembler, printable
 from tflaunch.ssh import openssh_log
+from tflaunch.text.lines import MAX_LINE, LineAssembler
+from tflaunch.text.safe import _ESCAPE, printable
 
 SHORT, LONG, MOST = 16, 256, 20  # 16 times the text: at most 20 times the work
 ENDLESS = 20_000  # steps for a short text: the work doubles with each character

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from tflaunch.api.connecting import connected
 from tflaunch.api.hosts import Hosts, load_hosts
-from tflaunch.inputs.times import duration
 from tflaunch.protocol.errors import EXIT_UNCLEAN, ConnectErrors, StopError, UsageError
 from tflaunch.sessions.watcher import ProgressWatcher
+from tflaunch.text.times import duration
 
 if TYPE_CHECKING:
     from tflaunch.api.options.groups import SshOptions

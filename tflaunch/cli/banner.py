@@ -15,7 +15,7 @@ def show_banner(params: Mapping[str, Any]) -> None:
     banner = configuration().get("banner")
     if banner is None or params.get("json") or sys.stderr is None or not sys.stderr.isatty():
         return
-    from tflaunch.sessions.log_lines import one_line
+    from tflaunch.text.safe import one_line
 
     with contextlib.suppress(OSError):
         print("\n".join(map(one_line, str(banner.value).split("\n"))), file=sys.stderr, flush=True)

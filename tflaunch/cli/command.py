@@ -11,7 +11,8 @@ import typer
 import typer.core
 
 from tflaunch.cli import verb_help
-from tflaunch.inputs.times import FOR_EVER, written
+from tflaunch.inputs.times import FOR_EVER
+from tflaunch.text.times import written
 
 if TYPE_CHECKING:
     from tflaunch.api.options.given import Given

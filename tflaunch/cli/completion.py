@@ -40,8 +40,8 @@ def _harmless(found: Iterable[tuple[str, str]]) -> Found:
 
 def runs(ctx: typer.Context, incomplete: str) -> Found:
     """The runs on record here, the newest first; else, where RUN may be left out, the tasks of the newest."""
-    from tflaunch.inputs.times import age
     from tflaunch.runs.record_list import list_runs
+    from tflaunch.text.times import age
 
     found: Found = []
     with contextlib.suppress(TflaunchError, OSError):

@@ -55,6 +55,6 @@ def way_to_ask() -> Callable[[str], str] | None:
 def _ask(prompt: str) -> str:
     import getpass
 
-    from tflaunch.sessions.log_lines import one_line
+    from tflaunch.text.safe import one_line
 
     return getpass.getpass(one_line(prompt), stream=sys.stderr)

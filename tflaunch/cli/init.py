@@ -154,7 +154,7 @@ def _of_ssh_config(ssh_config: Path | None) -> Hostfile:
 def _chosen(ssh_config: Path | None) -> Hostfile:
     """Ask which hosts of ssh_config to take; raises UsageError where there is no terminal to ask on."""
     from tflaunch.hosts import Hostfile, fold, match
-    from tflaunch.sessions.log_lines import one_line
+    from tflaunch.text.safe import one_line
 
     known = _of_ssh_config(ssh_config)
     names = fold(host.name for host in known.hosts)
@@ -246,9 +246,9 @@ def _found(visited: Sequence[HostAnswer], connector: Connector) -> list[HostEntr
 
 def _described(each: HostAnswer) -> HostEntry:
     """Return what the hostfile says of a host that has answered."""
-    from tflaunch.inputs.sizes import amount
     from tflaunch.survey.gpus import short_name
     from tflaunch.survey.hostfile_text import HostEntry
+    from tflaunch.text.sizes import amount
 
     facts = each.facts
     assert facts is not None  # noqa: S101 - the caller has checked

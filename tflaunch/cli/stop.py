@@ -19,8 +19,8 @@ from tflaunch.cli.arguments import LivingRun
 from tflaunch.cli.connecting import visiting
 from tflaunch.cli.options import parser
 from tflaunch.cli.reporting import Show, reporting
-from tflaunch.console.words import counted
 from tflaunch.protocol.errors import ConnectErrors, StopError, UsageError
+from tflaunch.text.numbers import counted
 
 if TYPE_CHECKING:
     from tflaunch.console.reporter import Reporter

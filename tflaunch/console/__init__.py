@@ -37,5 +37,4 @@ What pages are made with
     table.py           draws all tables
     pen.py             signs and colours; renders lines as text for one stream
     screen.py          stdout, for a result that is shown at once
-    words.py           numbers with their nouns
 """

@@ -14,15 +14,15 @@ from typing import Any
 from tflaunch.console.pen import BAD, BUSY, GOOD, WARN, Marks, Sheet
 from tflaunch.console.safe_text import Text
 from tflaunch.console.table import Column, Table, cut, table
-from tflaunch.console.words import counted
 from tflaunch.hosts import fold
-from tflaunch.inputs.sizes import amount
 from tflaunch.planning.networks import speed
-from tflaunch.sessions.log_lines import printable
 from tflaunch.ssh.refused_keys import some_lines
 from tflaunch.survey.check_answers import CheckAnswers, HostAnswer, Row, is_open
 from tflaunch.survey.check_bandwidth import Throughput, slow
 from tflaunch.survey.check_findings import LEVELS, Finding, Findings, Level
+from tflaunch.text.numbers import counted
+from tflaunch.text.safe import printable
+from tflaunch.text.sizes import amount
 
 PIPE_COLUMNS = 100
 MOST_COLUMNS = 16  # with more hosts, the matrix of connections between hosts is not shown

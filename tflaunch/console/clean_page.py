@@ -8,10 +8,10 @@ from typing import Any
 from tflaunch.console.pen import BAD, GOOD, WARN, Marks, Sheet
 from tflaunch.console.safe_text import Text, paragraph
 from tflaunch.console.table import Column, table
-from tflaunch.console.words import counted
-from tflaunch.inputs.sizes import amount
-from tflaunch.inputs.times import age
 from tflaunch.runs.clean import HERE, Kept, Place, Selection, named, titles
+from tflaunch.text.numbers import counted
+from tflaunch.text.sizes import amount
+from tflaunch.text.times import age
 
 ROWS = 30  # of the list of runs to remove; --json has all
 

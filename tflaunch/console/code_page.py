@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 from tflaunch.code.bundle import Bundle
 from tflaunch.code.program import Program
 from tflaunch.console.safe_text import Text
-from tflaunch.console.words import counted
 from tflaunch.hosts import fold
-from tflaunch.inputs.sizes import amount
+from tflaunch.text.numbers import counted
+from tflaunch.text.sizes import amount
 
 if TYPE_CHECKING:
     from tflaunch.code.shipping import Shipped

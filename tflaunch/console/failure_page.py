@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from tflaunch.console.pen import Marks, Sheet, hint, whole
 from tflaunch.console.safe_text import Text, paragraph, stacked, wrapped_words
 from tflaunch.console.table import Column, Table
-from tflaunch.console.words import counted
 from tflaunch.hosts import fold
 from tflaunch.protocol.errors import (
     ConfigError,
@@ -21,6 +20,7 @@ from tflaunch.protocol.errors import (
     TflaunchError,
 )
 from tflaunch.ssh.refused_keys import Together, some_lines, together
+from tflaunch.text.numbers import counted
 
 PROBLEMS_SHOWN = 20  # of a hostfile; a file that is no hostfile has a problem in every line
 _HOSTS_COLUMNS, _LEAST_COLUMNS = 28, 8

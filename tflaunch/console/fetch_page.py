@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from tflaunch.console.pen import Marks
 from tflaunch.console.safe_text import Text
-from tflaunch.console.words import counted
-from tflaunch.inputs.sizes import amount
-from tflaunch.sessions.log_lines import one_line
+from tflaunch.text.numbers import counted
+from tflaunch.text.safe import one_line
+from tflaunch.text.sizes import amount
 
 if TYPE_CHECKING:
     from tflaunch.runs.fetch_result import Fetched

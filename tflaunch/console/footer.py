@@ -12,10 +12,10 @@ from rich.spinner import Spinner
 from tflaunch.console.pen import Pen
 from tflaunch.console.safe_text import Text
 from tflaunch.console.table import cut
-from tflaunch.console.words import counted
-from tflaunch.inputs.times import duration
 from tflaunch.protocol.job import TaskId
 from tflaunch.sessions.printed_numbers import number_of
+from tflaunch.text.numbers import counted
+from tflaunch.text.times import duration
 
 _SEARCHED = 500  # characters of a line
 # As programs print them: `step 402`, `Step: 402`, `global_step=402`; `Epoch 3/10`.

@@ -9,9 +9,9 @@ from tflaunch.console.gpus_states import summary_lines
 from tflaunch.console.safe_text import Text, hung, paragraph
 from tflaunch.console.screen import Screen, reader_may_leave
 from tflaunch.console.table import Column, table
-from tflaunch.console.words import counted
-from tflaunch.inputs.times import age
 from tflaunch.survey.gpu_users import Hold, data, unseen, users
+from tflaunch.text.numbers import counted
+from tflaunch.text.times import age
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

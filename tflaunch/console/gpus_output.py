@@ -18,7 +18,7 @@ from tflaunch.console.safe_text import Console, Text
 from tflaunch.console.writer import Stream, to_json, unscreened, write_result
 from tflaunch.protocol.errors import ConnectError
 from tflaunch.sessions.group import Stopped
-from tflaunch.survey.gpus import Answer, Sort, Wanted, document, look, one_line, table
+from tflaunch.survey.gpus import Answer, Sort, Wanted, document, in_one_line, look, table
 from tflaunch.survey.survey import Survey
 
 PIPE_COLUMNS = 160  # for a file or a pipe, which take lines of any length
@@ -109,7 +109,7 @@ class GpusOutput:
             case "csv":
                 text = table(overview)
             case "oneline":
-                text = one_line(overview)
+                text = in_one_line(overview)
                 text += "\n" if text else ""
             case form:
                 view = self._view()

@@ -11,11 +11,11 @@ from tflaunch.console.gpus_states import NARROW, STYLES, WIDE, WIDER, WIDEST, WO
 from tflaunch.console.pen import Marks
 from tflaunch.console.safe_text import Text, stacked
 from tflaunch.console.table import Column, Table, fitted
-from tflaunch.console.words import counted
-from tflaunch.inputs.times import age
 from tflaunch.planning.inventory import NO_INSTANCE, PROHIBITED, Gpu, GpuOrInstance, GpuProcess
-from tflaunch.sessions.log_lines import one_line
 from tflaunch.survey.gpus import Machine, Overview, brief_name, short_command, short_name, state
+from tflaunch.text.numbers import counted
+from tflaunch.text.safe import one_line
+from tflaunch.text.times import age
 
 _ALARMING = ("hw_slowdown", "sw_thermal", "hw_thermal", "power_brake")  # power_cap is normal for a busy GPU
 _REASONS = {PROHIBITED: ("PROHIBITED mode", "prohibited"), NO_INSTANCE: ("no MIG instance", "no part")}

@@ -33,8 +33,8 @@ from tflaunch.protocol.outcome import (
     exit_data,
     outcome_data,
 )
-from tflaunch.sessions.log_lines import LineAssembler
 from tflaunch.ssh.refused_keys import together
+from tflaunch.text.lines import LineAssembler
 
 if TYPE_CHECKING:
     from tflaunch.code.bundle import Bundle

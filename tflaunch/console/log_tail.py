@@ -14,7 +14,8 @@ from tflaunch.ends.facts import Ending
 from tflaunch.ends.interpret import NOWHERE, Here, Meaning, meaning
 from tflaunch.protocol.job import log_name
 from tflaunch.protocol.outcome import TaskExit, signal_name
-from tflaunch.sessions.log_lines import LineAssembler, one_line
+from tflaunch.text.lines import LineAssembler
+from tflaunch.text.safe import one_line
 
 if TYPE_CHECKING:
     from tflaunch.planning.cluster_plan import TaskPlan

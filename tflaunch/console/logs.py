@@ -21,7 +21,7 @@ from tflaunch.console.writer import Stream, Writer
 from tflaunch.ends.interpret import NOWHERE, Here
 from tflaunch.protocol.job import TaskId
 from tflaunch.protocol.outcome import Outcome, TaskExit, how
-from tflaunch.sessions.log_lines import LineAssembler
+from tflaunch.text.lines import LineAssembler
 
 if TYPE_CHECKING:
     from tflaunch.planning.cluster_plan import ClusterPlan, TaskPlan

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tflaunch.console.words import counted
+from tflaunch.text.numbers import counted
 
 # name -> while it goes on; once it is over, with what stands for {}, of which `total` counts how many there are
 _WORDS = {

@@ -13,9 +13,9 @@ from tflaunch.console.pen import Pen
 from tflaunch.console.phase_words import going_on, over
 from tflaunch.console.safe_text import Text
 from tflaunch.console.table import cut
-from tflaunch.console.words import counted
-from tflaunch.inputs.sizes import amount
-from tflaunch.inputs.times import duration
+from tflaunch.text.numbers import counted
+from tflaunch.text.sizes import amount
+from tflaunch.text.times import duration
 
 _ROOMY_COLUMNS = 60  # room for a bar of full length
 _BAR_COLUMNS = (24, 4)  # where there is room, and where not

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from tflaunch.console.pen import PIPE_COLUMNS, Marks, Sheet, task_colour, whole
 from tflaunch.console.safe_text import Text, paragraph
 from tflaunch.console.table import Column, Table
-from tflaunch.console.words import plural
 from tflaunch.hosts import fold
 from tflaunch.protocol.job import EVALUATOR, WORKER, TaskId
+from tflaunch.text.numbers import plural
 
 if TYPE_CHECKING:
     from tflaunch.planning.cluster_plan import ClusterPlan, TaskPlan

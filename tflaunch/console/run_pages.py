@@ -14,9 +14,7 @@ from tflaunch.console.log_tail import error_of, is_last, stuck_lines, tail_lines
 from tflaunch.console.pen import Marks, hint, task_colour, whole
 from tflaunch.console.safe_text import Text, paragraph
 from tflaunch.console.table import Column, Table
-from tflaunch.console.words import counted
 from tflaunch.hosts import fold
-from tflaunch.inputs.times import duration
 from tflaunch.protocol.job import log_name
 from tflaunch.protocol.outcome import (
     EndedByRule,
@@ -28,6 +26,8 @@ from tflaunch.protocol.outcome import (
     exit_code_of,
     how,
 )
+from tflaunch.text.numbers import counted
+from tflaunch.text.times import duration
 
 if TYPE_CHECKING:
     from tflaunch.planning.cluster_plan import ClusterPlan

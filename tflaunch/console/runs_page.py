@@ -13,17 +13,17 @@ from tflaunch.console.pen import BAD, BUSY, GOOD, WARN, Marks, Sheet
 from tflaunch.console.plan_page import without
 from tflaunch.console.safe_text import Text, hung, paragraph, unstacked
 from tflaunch.console.table import Column, table
-from tflaunch.console.words import counted
 from tflaunch.diagnosis.last_error import last_error
 from tflaunch.ends.facts import Ending
 from tflaunch.ends.interpret import meaning
 from tflaunch.hosts import fold
-from tflaunch.inputs.sizes import amount
-from tflaunch.inputs.times import age, duration
 from tflaunch.protocol.job import TaskId, log_name
 from tflaunch.runs.listing import Listing
 from tflaunch.runs.states import RunState, Share, TaskState
-from tflaunch.sessions.log_lines import one_line
+from tflaunch.text.numbers import counted
+from tflaunch.text.safe import one_line
+from tflaunch.text.sizes import amount
+from tflaunch.text.times import age, duration
 
 TAIL_LINES = 10
 _LEAST_RUN, _LEAST_COMMAND = 16, 20  # columns of a terminal

@@ -1,7 +1,7 @@
 """Lines for rich to draw, in which no character acts on the terminal or fakes another line.
 
 Everything that is drawn is a `Text` of this module, or a string that its `Console` draws: both pass through
-tflaunch.sessions.log_lines.one_line.  Only `paragraph` and `stacked` make texts of several lines.
+tflaunch.text.safe.one_line.  Only `paragraph` and `stacked` make texts of several lines.
 Widths are in columns of the terminal: a wide character takes two.
 """
 
@@ -17,7 +17,7 @@ import rich.console
 import rich.text
 from rich.cells import cell_len
 
-from tflaunch.sessions.log_lines import one_line
+from tflaunch.text.safe import one_line
 
 INDENT = "    "
 _LEAD = re.compile(r" *(?:[^\w\s]{1,2} )?")  # the indent of a line, and the mark at its start

@@ -8,8 +8,8 @@ from typing import Any
 from tflaunch.console.pen import BAD, Marks, Sheet
 from tflaunch.console.safe_text import Text, hung, unstacked
 from tflaunch.diagnosis.frames import own_frame, place
-from tflaunch.inputs.times import age
 from tflaunch.runs.stacks import TaskStacks
+from tflaunch.text.times import age
 
 NAMES_SHOWN = 8
 _STATES = {

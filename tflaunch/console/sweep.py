@@ -28,8 +28,6 @@ from tflaunch.console.sweep_page import (
     value_text,
 )
 from tflaunch.console.terminal import TextReporter
-from tflaunch.console.words import counted
-from tflaunch.inputs.times import duration
 from tflaunch.protocol.events import TaskStarted
 from tflaunch.protocol.job import TRIAL
 from tflaunch.protocol.outcome import TaskExit
@@ -37,6 +35,8 @@ from tflaunch.sweeps.controller import Planned, Progress, Reporter, Summary
 from tflaunch.sweeps.lifecycle import Seat
 from tflaunch.sweeps.results import Metric, Result
 from tflaunch.sweeps.trials import Trial, arguments
+from tflaunch.text.numbers import counted
+from tflaunch.text.times import duration
 
 _TICK_S = 0.25
 _LINES_LEFT = 4  # rows of the screen that live lines leave free

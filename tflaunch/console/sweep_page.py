@@ -11,12 +11,12 @@ from tflaunch.console.pen import Marks, Sheet, whole
 from tflaunch.console.safe_text import Text
 from tflaunch.console.sparkline import sparkline
 from tflaunch.console.table import Column, cut, table
-from tflaunch.console.words import counted, plural
 from tflaunch.hosts import fold
-from tflaunch.inputs.times import duration
 from tflaunch.protocol.job import TRIAL
 from tflaunch.sweeps.controller import Planned, Progress, Row, Summary
 from tflaunch.sweeps.results import Metric, Result
+from tflaunch.text.numbers import counted, plural
+from tflaunch.text.times import duration
 
 BEST_SHOWN = 10
 FAILED_SHOWN = 3  # at least, whatever the terminal's height

@@ -11,7 +11,7 @@ from tflaunch.console.pen import PIPE_COLUMNS, Pen, task_colour
 from tflaunch.console.safe_text import Text
 from tflaunch.protocol.job import TaskId
 from tflaunch.protocol.outcome import TaskExit
-from tflaunch.sessions.log_lines import printable
+from tflaunch.text.safe import printable
 
 _RECENT = 128  # lines of the screen that are remembered: more than `shows` ever needs
 

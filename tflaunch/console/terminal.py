@@ -22,14 +22,15 @@ from tflaunch.console.run_pages import detached_lines, report_lines, servers_lin
 from tflaunch.console.safe_text import Text, paragraph
 from tflaunch.console.startup_lines import Folded
 from tflaunch.console.task_lines import Prefixes, Recent
-from tflaunch.console.words import counted
 from tflaunch.console.writer import Stream
-from tflaunch.inputs.times import duration
 from tflaunch.protocol.errors import ConnectErrors, LaunchError, TflaunchError
 from tflaunch.protocol.events import TaskStarted
 from tflaunch.protocol.job import TaskId
 from tflaunch.protocol.outcome import HostLost, Outcome, TaskExit, how
-from tflaunch.sessions.log_lines import LineAssembler, one_line
+from tflaunch.text.lines import LineAssembler
+from tflaunch.text.numbers import counted
+from tflaunch.text.safe import one_line
+from tflaunch.text.times import duration
 
 if TYPE_CHECKING:
     from tflaunch.code.bundle import Bundle

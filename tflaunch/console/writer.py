@@ -24,7 +24,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, Literal, TextIO
 
 from tflaunch.protocol.errors import TflaunchError
-from tflaunch.sessions.log_lines import screened
+from tflaunch.text.safe import screened
 
 Job = Callable[[], None]
 Kind = Literal["notice", "message", "log"]

@@ -31,9 +31,9 @@ from typing import Any
 
 from tflaunch.diagnosis.rule import names_of
 from tflaunch.hosts import fold
-from tflaunch.inputs.sizes import amount
 from tflaunch.protocol.job import TRIAL
-from tflaunch.sessions.log_lines import one_line
+from tflaunch.text.safe import one_line
+from tflaunch.text.sizes import amount
 
 _FULL_BYTES = 1 << 20  # a disk with less is full
 _SHM_LEFT = 0.02

@@ -2,7 +2,7 @@
 
 variables       what may stand in a task's environment
 placeholders    `{index}` in arguments and variables of tasks
-times, sizes    `90s`, `2h`, `40GiB`
+times, sizes    `90s`, `2h`, `40GiB`, as they are written
 documents       text files that users write; words that know their line and column
 hostnames       ranges of names: `gpu[01-16]`, expanded and folded
 patterns        which paths `--fetch` takes

@@ -1,4 +1,4 @@
-"""Numbers of bytes, as people read and write them."""
+"""Numbers of bytes as people write them."""
 
 from __future__ import annotations
 
@@ -7,15 +7,6 @@ import re
 from tflaunch.protocol.errors import UsageError
 
 _UNITS = {unit: 1 << 10 * power for power, unit in enumerate("KMGT", 1)}
-
-
-def amount(size: float) -> str:
-    """`12.1 GiB`."""
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB", "PiB"):
-        if size < 1000:
-            return f"{size:.0f} {unit}" if size >= 10 or unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:,.1f} EiB"
 
 
 def size(text: str, what: str = "an amount of memory") -> int:

@@ -18,7 +18,6 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from tflaunch.hosts import Host, Hostfile
-from tflaunch.inputs.times import clock_time, duration
 from tflaunch.launch.cluster import Cluster
 from tflaunch.launch.consent import Consent
 from tflaunch.launch.watcher import RunWatcher, Turn
@@ -31,6 +30,7 @@ from tflaunch.planning.taking import Share
 from tflaunch.protocol.errors import Breach, ConnectErrors, PlanError
 from tflaunch.protocol.job import WORKER, JobSpec
 from tflaunch.sessions.group import RETRY_S
+from tflaunch.text.times import clock_time, duration
 
 RACE_S = 30.0  # how long a run without --wait lets other runs plan first
 # Between two looks: the first pause, the longest while other runs plan, the longest with --wait.

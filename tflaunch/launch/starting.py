@@ -22,8 +22,8 @@ from tflaunch.protocol.errors import Breach, ConnectError, DialError
 from tflaunch.protocol.job import JobSpec, TaskId, deciding
 from tflaunch.protocol.wire import Message
 from tflaunch.sessions.log_feed import Copies, LogFeed, Record
-from tflaunch.sessions.log_lines import printable
 from tflaunch.sessions.session import Damaged
+from tflaunch.text.safe import printable
 
 if TYPE_CHECKING:
     from tflaunch.code.bundle import Bundle

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tflaunch.gpu_probe import BUSY_MEMORY_BYTES, BUSY_MIG_MEMORY_BYTES
-from tflaunch.inputs.times import clock_time
+from tflaunch.text.times import clock_time
 
 BUSY_PERCENT = 25  # of the time; less may be a desktop
 # No program computes with less memory; a GPU whose driver has just initialised it shows 100 % for a moment, with none.

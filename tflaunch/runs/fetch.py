@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tflaunch.inputs.patterns import Wish
-from tflaunch.inputs.sizes import amount
 from tflaunch.protocol.errors import FetchError
 from tflaunch.runs.fetch_destination import Destination, Room, cannot_write
 from tflaunch.runs.fetch_pipeline import AHEAD, Pipeline
@@ -19,6 +18,7 @@ from tflaunch.runs.fetch_search import Search
 from tflaunch.runs.fetch_transfer import Transfer, part_of
 from tflaunch.sessions.group import Sessions
 from tflaunch.sessions.watcher import Watcher
+from tflaunch.text.sizes import amount
 
 TOGETHER = 64  # files under way at a time, from all hosts together: each needs an open descriptor
 

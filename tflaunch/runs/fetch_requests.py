@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from tflaunch.inputs.patterns import Wanted, Wish
-from tflaunch.inputs.sizes import amount
 from tflaunch.protocol.wire import Message
 from tflaunch.runs.fetch_destination import leads_elsewhere
 from tflaunch.runs.fetch_pipeline import Dishonest, Request
+from tflaunch.text.sizes import amount
 
 # The most files that one host may name: an agent sends no more.
 MOST_NAMES, MOST_NAME_BYTES = 200_000, 32 * 2**20

@@ -11,7 +11,6 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from tflaunch.inputs.patterns import Wanted, Wish
-from tflaunch.inputs.sizes import amount
 from tflaunch.protocol.wire import Message
 from tflaunch.runs.fetch_destination import why_not
 from tflaunch.runs.fetch_pipeline import Steps
@@ -24,6 +23,7 @@ from tflaunch.runs.fetch_requests import (
     read_request,
 )
 from tflaunch.runs.fetch_result import Fetched
+from tflaunch.text.sizes import amount
 
 BLOCK_BYTES = 4 * 1024 * 1024  # that one digest covers
 _THERE = 12  # names that are shown where no file matches

@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterator, Mapping
 
 from tflaunch.inputs.patterns import Wish
-from tflaunch.inputs.sizes import amount
 from tflaunch.protocol.wire import Message
 from tflaunch.runs import fetch_pipeline
 from tflaunch.runs.fetch_destination import FATAL, Destination, cannot_write
@@ -18,6 +17,7 @@ from tflaunch.runs.fetch_requests import FoundFile, read_request
 from tflaunch.runs.fetch_result import Fetched
 from tflaunch.runs.fetch_search import BLOCK_BYTES
 from tflaunch.sessions.watcher import Watcher
+from tflaunch.text.sizes import amount
 
 PIECE_BYTES = 256 * 1024
 TRIES = 3  # for a file that changes while it is read

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tflaunch.hosts import Host, Hostfile
-from tflaunch.inputs.times import duration
 from tflaunch.lifecycle.driver import understand
 from tflaunch.lifecycle.links import Links
 from tflaunch.protocol.errors import Breach, ConnectError
@@ -28,6 +27,7 @@ from tflaunch.sessions.linked import Linked
 from tflaunch.sessions.log_feed import STALL_S, LogFeed
 from tflaunch.sessions.session import Silent
 from tflaunch.sessions.watcher import Watcher
+from tflaunch.text.times import duration
 
 ANSWER_S = 30.0  # for the first agent to accept the follower ...
 MORE_S = (

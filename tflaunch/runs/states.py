@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tflaunch.inputs.times import clock_time
 from tflaunch.protocol.errors import ConnectError, UsageError
 from tflaunch.runs.run_ids import name_of
+from tflaunch.text.times import clock_time
 
 ALIVE = ("starting", "running")
 

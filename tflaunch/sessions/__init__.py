@@ -8,7 +8,6 @@ absent_hosts  which of the hosts that are dialled accept no TCP connection
 probe       a host that lacks the probe's module gets it
 linked      the loop of a command that stays with its hosts and dials lost ones again
 log_feed    the logs of the tasks on their way to the launcher
-log_lines   what may be shown of a log, or of any text from elsewhere
 printed_numbers  what programs print with a name: the loss, the step
 asking      a question to the user while connections and leases live on
 keys        single keys that the user types while a command watches

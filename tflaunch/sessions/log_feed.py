@@ -10,11 +10,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-from tflaunch.inputs.times import clock_time
 from tflaunch.protocol import wire
 from tflaunch.protocol.job import TaskId, log_name
 from tflaunch.sessions.group import ASLEEP_S, Sessions, Written
 from tflaunch.sessions.watcher import Watcher
+from tflaunch.text.times import clock_time
 
 WINDOW_BYTES = 32 * 1024 * 1024  # log bytes under way from all hosts together ...
 WINDOW_RANGE = (64 * 1024, 2 * 1024 * 1024)  # ... and from one host: the least, the most

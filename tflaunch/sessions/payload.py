@@ -22,6 +22,7 @@ _ROOT = Path(tflaunch.__file__).parent
 _AGENT_PARTS = (
     "__init__.py",
     "gpu_probe.py",
+    "text",
     "protocol",
     "in_task/__init__.py",
     "in_task/stacks_site.py",

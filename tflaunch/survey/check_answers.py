@@ -15,8 +15,8 @@ from tflaunch.in_task import check_task
 from tflaunch.planning.inventory import GpuOrInstance, HostFacts
 from tflaunch.planning.ways import Odd
 from tflaunch.protocol.errors import ConnectError, TflaunchError
-from tflaunch.sessions.log_lines import printable
 from tflaunch.survey.check_bandwidth import Throughput
+from tflaunch.text.safe import printable
 
 LINES = 6  # of what a task has printed
 

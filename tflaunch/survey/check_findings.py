@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from tflaunch.hosts import fold
-from tflaunch.inputs.times import duration
 from tflaunch.planning import dial_check, networks
 from tflaunch.planning.addresses import is_loopback, who_has_them
 from tflaunch.planning.command import endpoint, interpreter
@@ -27,6 +26,7 @@ from tflaunch.protocol.job import JobSpec
 from tflaunch.ssh.refused_keys import together
 from tflaunch.survey import check_bandwidth
 from tflaunch.survey.check_answers import CheckAnswers, HostAnswer, Row, TaskAnswer, is_open
+from tflaunch.text.times import duration
 
 GIB = 2**30
 # Less than these is a finding; less than LEAST_DISK_BYTES is an error.

@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from tflaunch.planning.inventory import Gpu, GpuOrInstance, HostFacts, Ticket, in_use
 from tflaunch.protocol.errors import ConnectError
-from tflaunch.sessions import log_lines
+from tflaunch.text.safe import one_line
 
 State = Literal["free", "busy", "leased", "promised", "broken", "mig"]
 STATES: tuple[State, ...] = ("free", "busy", "leased", "promised", "broken")  # of devices
@@ -284,7 +284,7 @@ def table(overview: Overview) -> str:
     page = io.StringIO()
 
     def field(value: Any) -> Any:
-        return log_lines.one_line(value) if isinstance(value, str) else value
+        return one_line(value) if isinstance(value, str) else value
 
     writer = csv.DictWriter(page, CSV_COLUMNS, lineterminator="\n")
     writer.writeheader()
@@ -310,11 +310,11 @@ def table(overview: Overview) -> str:
     return page.getvalue()
 
 
-def one_line(overview: Overview) -> str:
+def in_one_line(overview: Overview) -> str:
     """The devices of `overview` in a form that a script can split: `gpu01:0,2 gpu02:1`; "" when there is none."""
     found = (
         (machine.names[0], ",".join(device.label for device in machine.gpus_or_instances))
         for machine in overview.machines
         if not machine.error
     )
-    return " ".join(log_lines.one_line(f"{name}:{labels}") for name, labels in found if labels)
+    return " ".join(one_line(f"{name}:{labels}") for name, labels in found if labels)

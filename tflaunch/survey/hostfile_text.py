@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from tflaunch.hosts import Host
-from tflaunch.sessions.log_lines import one_line
+from tflaunch.text.safe import one_line
 
 LONGEST_COMMENT = 160  # characters; some of its text comes from the hosts
 

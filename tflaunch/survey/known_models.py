@@ -13,7 +13,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from tflaunch.sessions.log_lines import one_line
+from tflaunch.text.safe import one_line
 
 _MOST, _LONGEST = 64, 100  # models; characters of one
 _MOST_BYTES = 65_536

@@ -31,10 +31,10 @@ from tflaunch.protocol.errors import RecordError, UsageError
 from tflaunch.protocol.job import TRIAL
 from tflaunch.protocol.outcome import TaskExit, how, signal_name
 from tflaunch.runs.record import Record
-from tflaunch.sessions.log_lines import LineAssembler
 from tflaunch.sessions.printed_numbers import finite, names_in, number_of
 from tflaunch.sweeps.curves import Curve
 from tflaunch.sweeps.trials import Params, Trial, plain
+from tflaunch.text.lines import LineAssembler
 
 RESULTS, TABLE, TRIALS = "results.jsonl", "results.csv", "sweep.json"
 _FORMAT = 1

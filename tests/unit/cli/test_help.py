@@ -196,8 +196,9 @@ def test_the_help_loads_little_more_than_typer() -> None:
         "tflaunch.inputs.times",
         "tflaunch.protocol",
         "tflaunch.protocol.errors",
-        "tflaunch.sessions",
-        "tflaunch.sessions.log_lines",
+        "tflaunch.text",
+        "tflaunch.text.safe",
+        "tflaunch.text.times",
     }
     others = {name for name in found if name.partition(".")[0] not in ("tflaunch", "typer", "click")}
     assert others <= LIGHT, "each module costs every --help its time"

@@ -65,7 +65,6 @@ from tflaunch.runs.listing import Listing, listing
 from tflaunch.runs.states import run_data
 from tflaunch.runs.tensorboard import TensorBoard
 from tflaunch.runs.visits import Finished
-from tflaunch.sessions.log_lines import one_line, printable, screened
 from tflaunch.survey import gpus
 from tflaunch.survey.check_answers import CheckAnswers, HostAnswer, TaskAnswer
 from tflaunch.survey.check_findings import Findings
@@ -73,6 +72,7 @@ from tflaunch.sweeps.controller import Planned, Progress, Row, Summary
 from tflaunch.sweeps.lifecycle import Seat
 from tflaunch.sweeps.results import Metric, Result
 from tflaunch.sweeps.trials import Trial
+from tflaunch.text.safe import one_line, printable, screened
 
 W0, W1 = TaskId("worker", 0), TaskId("worker", 1)
 CONSOLE = Console(file=io.StringIO())
@@ -409,8 +409,8 @@ def test_a_field_of_a_table_stays_in_its_field() -> None:
     rows = list(csv.DictReader(io.StringIO(table)))
     assert len(rows) == devices
     assert len(table.splitlines()) == devices + 1
-    assert len(gpus.one_line(overview).splitlines()) == 1
-    harmless(gpus.one_line(overview))
+    assert len(gpus.in_one_line(overview).splitlines()) == 1
+    harmless(gpus.in_one_line(overview))
     assert_json(to_json(gpus.document(overview, answers, 0.0)))
 
 

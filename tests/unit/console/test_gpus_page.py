@@ -9,7 +9,6 @@ import pytest
 from tests.support.gpus import FLEET, answer, gpu, page, process
 from tflaunch.console.gpus_page import GpusView
 from tflaunch.console.pen import ASCII
-from tflaunch.inputs.times import age
 from tflaunch.planning.gpu_words import advice
 from tflaunch.planning.inventory import GpuProcess
 from tflaunch.survey.gpus import (
@@ -18,6 +17,7 @@ from tflaunch.survey.gpus import (
     short_command,
     short_name,
 )
+from tflaunch.text.times import age
 
 
 def test_what_a_page_tells() -> None:

@@ -1,13 +1,11 @@
-"""Times as people write and read them."""
+"""Times as people write them."""
 
 from __future__ import annotations
 
-import math
-import time
-
 import pytest
 
-from tflaunch.inputs.times import clock_time, duration, seconds, written
+from tflaunch.inputs.times import seconds
+from tflaunch.text.times import written
 
 
 @pytest.mark.parametrize(
@@ -47,16 +45,3 @@ def test_no_system_waits_for_so_long() -> None:
 @pytest.mark.parametrize("text", ["0s", "0.5s", "10s", "90s", "5m", "36h", "1d", "2w"])
 def test_it_is_written_as_it_is_read(text: str) -> None:
     assert written(seconds(text)) == text
-
-
-def test_how_long() -> None:
-    told = [duration(each) for each in (-1, 4.2, 9.96, 12.4, 59.7, 125, 12000)]
-    assert told == ["0.0 s", "4.2 s", "10.0 s", "12 s", "1 min 0 s", "2 min 5 s", "3 h 20 min"]
-
-
-def test_when() -> None:
-    now = time.localtime()
-    noon = time.mktime((*now[:3], 12, 5, 0, 0, 0, -1))
-    assert clock_time(noon) == "12:05"
-    assert clock_time(time.mktime((2020, 3, 4, 5, 6, 0, 0, 0, -1))) == "Mar 04 05:06"
-    assert [clock_time(each) for each in (math.nan, math.inf, 1e300, -1e300)] == ["?"] * 4

@@ -16,8 +16,8 @@ from tflaunch.survey.gpus import (
     Answer,
     Wanted,
     document,
+    in_one_line,
     look,
-    one_line,
     table,
 )
 
@@ -41,7 +41,7 @@ def test_a_host_that_was_lost_says_so_in_its_place() -> None:
     shown = page(overview).splitlines()
     assert shown[1:3] == ["gpu01", "  ✗ the connection broke  (its GPUs were seen 3m ago)"]
     assert list(overview.unreachable) == ["gpu01"]
-    assert one_line(overview) == "gpu02:0,1,2.0,2.1"
+    assert in_one_line(overview) == "gpu02:0,1,2.0,2.1"
     late = page(look([dataclasses.replace(FLEET[0], age_s=42.0)]))
     assert "! 42s old: the host answers slowly" in late
 
@@ -61,7 +61,7 @@ def test_a_host_that_was_lost_says_so_in_its_place() -> None:
 )
 def test_filters(wanted: Wanted, expected: str) -> None:
     overview = look(FLEET, wanted)
-    assert one_line(overview) == expected
+    assert in_one_line(overview) == expected
     shown = sum(len(machine.gpus_or_instances) for machine in overview.machines)
     assert overview.hidden == 8 - shown
     if wanted != Wanted():
@@ -92,7 +92,7 @@ def test_sorting(sort: Any, expected: str) -> None:
         gpu(0, used=4, utilization_percent=3, temperature_c=30),
         gpu(1, used=0, utilization_percent=4, temperature_c=90),
     )
-    assert one_line(look([a, b], sort=sort)) == expected
+    assert in_one_line(look([a, b], sort=sort)) == expected
 
 
 def test_as_data() -> None:

@@ -7,7 +7,8 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from tflaunch.inputs.times import FOR_EVER, seconds, written
+from tflaunch.inputs.times import FOR_EVER, seconds
+from tflaunch.text.times import written
 
 if TYPE_CHECKING:
     from tflaunch.protocol.job import GpuCount

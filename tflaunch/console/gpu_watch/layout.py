@@ -13,10 +13,10 @@ from tflaunch.console.gpus_table import complaints
 from tflaunch.console.pen import BUSY, WARN, Marks
 from tflaunch.console.safe_text import Text
 from tflaunch.console.table import cut, fitted
-from tflaunch.console.words import counted
-from tflaunch.inputs.times import age
 from tflaunch.planning.inventory import Gpu, GpuOrInstance
 from tflaunch.survey.gpus import brief_name, short_command, short_name, state
+from tflaunch.text.numbers import counted
+from tflaunch.text.times import age
 
 STALE_S = 10.0  # older facts are marked as old
 ROOMY, WIDE = 80, 110  # columns

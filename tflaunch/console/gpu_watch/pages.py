@@ -15,9 +15,9 @@ from tflaunch.console.gpus_states import STYLES, summary_lines
 from tflaunch.console.pen import Marks
 from tflaunch.console.safe_text import Text, wrapped_words
 from tflaunch.console.table import Column, cut, table
-from tflaunch.inputs.times import age, written
 from tflaunch.planning.inventory import Gpu, GpuOrInstance
 from tflaunch.survey.gpus import Machine, state
+from tflaunch.text.times import age, written
 
 _MOST_HEIGHT = 4  # of a graph on a host's page
 _KEYS = {

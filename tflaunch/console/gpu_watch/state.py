@@ -8,8 +8,8 @@ from typing import Literal
 
 from tflaunch.console.gpu_watch.history import History
 from tflaunch.console.gpu_watch.hosts import ORDERS, HostRow, Order, Rows, rows
-from tflaunch.sessions.log_lines import one_line
 from tflaunch.survey.gpus import Answer, Wanted
+from tflaunch.text.safe import one_line
 
 Page = Literal["hosts", "host", "help"]
 _MOST_FILTER = 200  # characters
