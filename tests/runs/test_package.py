@@ -5,6 +5,7 @@ from __future__ import annotations
 import email
 import email.message
 import importlib.util
+import os
 import re
 import subprocess
 import sys
@@ -18,9 +19,13 @@ import pytest
 
 import tflaunch
 from tests.support import ROOT
+from tests.support.agent_over_pipes import interpreters
 from tests.support.launcher import Launcher
 
 NAME = f"tflaunch-{tflaunch.__version__}"
+VERSIONS = re.findall(r'"Programming Language :: Python :: (3\.\d+)"', (ROOT / "pyproject.toml").read_text())
+PYTHONS = interpreters()  # a test has another HOME, where none would be found
+CACHE = Path.home() / ".cache" / "uv"
 # What is in the repository and not for those who build or read tflaunch.
 NOT_SHIPPED = (".ci/",)
 
@@ -181,6 +186,37 @@ def test_the_wheel_installs_and_runs_a_cluster(installed: Path, launcher: Launch
     for task in ("worker/0", "worker/1"):
         assert f"it is {task}" in done.stdout
     assert run(command, "logs", "wheel", "worker/1").stdout == "it is worker/1\n"
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_each_python_that_the_metadata_name_installs_and_runs_it(
+    version: str, built: Path, launcher: Launcher, tmp_path: Path
+) -> None:
+    uv = pytest.importorskip("uv", reason="pip install -e '.[test]'").find_uv_bin()
+    place = tmp_path / "venv"
+    python = place / "bin" / "python"
+    found = [each for each in PYTHONS if f"python{version}" in os.path.realpath(each)]
+    if not found:
+        pytest.skip(f"no Python {version} here")
+    env = {**launcher.env(), "UV_CACHE_DIR": str(CACHE)}
+    env.pop("PYTHONPATH", None)
+
+    def did(*words: str | Path) -> str:
+        done = subprocess.run(
+            words, cwd=launcher.code, env=env, capture_output=True, text=True, check=False, timeout=300
+        )
+        if words[0] == uv and "error sending request" in done.stderr:
+            pytest.skip("no package index can be reached")
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    did(uv, "venv", "--quiet", "--python", found[-1], place)
+    words = ("install", "--quiet", "--constraint", ROOT / "constraints.txt", "--python", python)
+    did(uv, "pip", *words, built / f"{NAME}-py3-none-any.whl")
+    script = launcher.script("print('it runs')\n")
+    command = place / "bin" / "tflaunch"
+    assert f"Python {version}." in did(command, "--version")
+    assert "it runs" in did(command, "run", launcher.local(1), script, "--ps=0", "--workers=1")
 
 
 def test_what_is_installed_needs_no_compiler_and_no_root(built: Path) -> None:
