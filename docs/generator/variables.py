@@ -7,7 +7,7 @@ must have its sentence here, and every sentence its variable.
 from __future__ import annotations
 
 from generator.markdown import table
-from tflaunch.agent import processes
+from tflaunch.agent.host import processes
 from tflaunch.hosts import Host
 from tflaunch.inputs.variables import DECIDED
 from tflaunch.planning.command import Command

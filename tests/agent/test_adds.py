@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.agent_over_pipes import Host, marked, shell, staged
-from tflaunch.agent.files.journal import Journal
-from tflaunch.agent.files.rundir import RunDirectory
+from tflaunch.agent.host.journal import Journal
+from tflaunch.agent.host.rundir import RunDirectory
 from tflaunch.agent.tasks.team import Team
 from tflaunch.protocol.selector import Selector
 

@@ -27,8 +27,8 @@ from tests.support.agent_over_pipes import (
     task,
 )
 from tests.support.patience import until
-from tflaunch.agent import processes
-from tflaunch.agent.files.rundir import RunDirectory
+from tflaunch.agent.host import processes
+from tflaunch.agent.host.rundir import RunDirectory
 from tflaunch.protocol import wire
 
 WINDOW = 256 * 1024

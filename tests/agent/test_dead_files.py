@@ -14,7 +14,7 @@ from tests.support.agent_over_pipes import Channel, Host, environment, failure, 
 from tests.support.dead_files import dead_files, missing
 from tests.support.hanging_names import hanging_names
 from tests.support.patience import until
-from tflaunch.agent import foreign, processes
+from tflaunch.agent.host import foreign, processes
 
 
 @pytest.mark.parametrize("verb", ["start", "visit"])
@@ -81,7 +81,7 @@ def test_what_waits_for_ever_is_left_and_ends_with_its_wait(tmp_path: Path) -> N
 
 NAMES = """\
 import os, sys
-from tflaunch.agent.foreign import user_name
+from tflaunch.agent.host.foreign import user_name
 from tflaunch.agent.gpus import lease_files
 print(user_name(0), user_name(%d), lease_files.owner(os.stat(sys.argv[1])))
 """

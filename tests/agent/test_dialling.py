@@ -25,7 +25,7 @@ from tests.support import ROOT
 from tests.support.agent_over_pipes import Host, descriptors, shell, task
 from tests.support.dialling import KEY, Loop
 from tests.support.patience import until
-from tflaunch.agent import processes
+from tflaunch.agent.host import processes
 from tflaunch.agent.net import ports
 from tflaunch.agent.net.dial_answering import Answering
 from tflaunch.agent.net.name_lookup import NameLookup

@@ -19,7 +19,7 @@ from tests.support.agent_over_pipes import Channel, Host, descriptors, staged, t
 from tests.support.launcher import alive
 from tests.support.patience import until
 from tests.support.wheels import made
-from tflaunch.agent import processes
+from tflaunch.agent.host import processes
 from tflaunch.hosts import Host as Entry
 from tflaunch.planning.environments import read, to_prepare
 from tflaunch.protocol import wire

@@ -8,8 +8,8 @@ import pytest
 
 from tests.support.agent_over_pipes import Host, failure
 from tests.support.leases import another, look
-from tflaunch.agent.files.rundir import HostError
 from tflaunch.agent.gpus import limit
+from tflaunch.agent.host.rundir import HostError
 
 
 def test_a_run_keeps_no_more_than_the_limit_beside_the_users_other_runs(gpus: Host, tmp_path: Path) -> None:

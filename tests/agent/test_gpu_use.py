@@ -13,9 +13,9 @@ from tests.support.driver import ask
 from tests.support.lab import PATH
 from tests.support.nvml import Fleet
 from tests.support.patience import until
-from tflaunch.agent import processes
-from tflaunch.agent.foreign import ASKS_NVML
 from tflaunch.agent.gpus.use import fabric_bytes
+from tflaunch.agent.host import processes
+from tflaunch.agent.host.foreign import ASKS_NVML
 from tflaunch.protocol import messages
 
 SPINS = "gpu uuid=GPU-a mem=81920 used=60000 util=100 power=93000 limit=700000"

@@ -16,8 +16,8 @@ import pytest
 
 from tests.support.agent_over_pipes import Channel, Host, descriptors, marked, running, task
 from tests.support.patience import until
-from tflaunch.agent import processes
-from tflaunch.agent.files.rundir import RunDirectory
+from tflaunch.agent.host import processes
+from tflaunch.agent.host.rundir import RunDirectory
 
 
 def agents(host: Host) -> dict[str, Any]:

@@ -26,8 +26,8 @@ from tests.support.agent_over_pipes import (
     task,
 )
 from tests.support.patience import PATIENCE_S, until
-from tflaunch.agent import processes
-from tflaunch.agent.files.rundir import RunDirectory
+from tflaunch.agent.host import processes
+from tflaunch.agent.host.rundir import RunDirectory
 from tflaunch.code import bundle as sources
 from tflaunch.code import shipping
 

@@ -12,8 +12,8 @@ import pytest
 from tests.support.agent_over_pipes import Host
 from tests.support.leases import busy, look
 from tests.support.other_users import BECOME, WAIT, nobody
-from tflaunch.agent import processes
-from tflaunch.agent.foreign import OTHERS_BYTES
+from tflaunch.agent.host import processes
+from tflaunch.agent.host.foreign import OTHERS_BYTES
 
 pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="only root can be somebody else")
 REGION = 1 << 30

@@ -9,7 +9,7 @@ from typing import Any
 
 from tests.support.agent_over_pipes import Channel, Host, descriptors, marked, running, shell, staged
 from tests.support.patience import until
-from tflaunch.agent import processes
+from tflaunch.agent.host import processes
 from tflaunch.protocol import wire
 
 # Says its number; the first attempt ends with 3, later ones stay.

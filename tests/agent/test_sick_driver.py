@@ -12,7 +12,7 @@ from tests.support.driver import PROBE, ask
 from tests.support.hanging_names import hanging_names
 from tests.support.nvml import Fleet
 from tests.support.patience import until
-from tflaunch.agent import processes
+from tflaunch.agent.host import processes
 
 GPUS = tuple(f'gpu uuid=GPU-{index} name="NVIDIA H100" mem=81559' for index in range(4))
 ALL = [("GPU-0", "0"), ("GPU-1", "1"), ("GPU-2", "2"), ("GPU-3", "3")]

@@ -16,7 +16,7 @@ from tests.support.agent_over_pipes import interpreters
 from tests.support.looked_at import PROGRAMS, LookedAt, has_headers, look_at, play
 from tests.support.other_users import BECOME
 from tests.support.patience import until
-from tflaunch.agent import processes
+from tflaunch.agent.host import processes
 
 Begin = Callable[..., LookedAt]
 every_python = pytest.mark.parametrize("python", interpreters())

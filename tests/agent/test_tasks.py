@@ -26,7 +26,7 @@ from tests.support.agent_over_pipes import (
     task,
 )
 from tests.support.patience import until
-from tflaunch.agent import processes
+from tflaunch.agent.host import processes
 from tflaunch.planning.inventory import HostFacts
 
 

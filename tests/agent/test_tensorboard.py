@@ -12,7 +12,7 @@ import pytest
 from tests.support.agent_over_pipes import Host, running, shell
 from tests.support.launcher import alive
 from tests.support.patience import until
-from tflaunch.agent import processes
+from tflaunch.agent.host import processes
 
 
 def tensorboards() -> list[int]:

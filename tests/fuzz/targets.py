@@ -129,8 +129,8 @@ def _config(path: Path) -> object:
 
 def _gpu_limit(text: str) -> object:
     """An agent never overlooks a limit that the launcher reads in the same file."""
-    from tflaunch.agent.files.rundir import HostError
     from tflaunch.agent.gpus import limit
+    from tflaunch.agent.host.rundir import HostError
     from tflaunch.inputs import toml_document
     from tflaunch.inputs.yaml_document import Tree
 

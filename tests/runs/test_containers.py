@@ -20,7 +20,7 @@ import pytest
 
 from tests.support.launcher import Launcher
 from tests.support.patience import until
-from tflaunch.agent.tasks import container
+from tflaunch.agent.host import container
 
 IMAGE = "localhost/tflaunch-test:1"
 # Where root lacks CAP_SYS_RESOURCE the default limits cannot be set, and crun wants cgroups of one version.

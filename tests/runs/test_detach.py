@@ -17,7 +17,7 @@ from tests.support.detached import COUNT, detached, end
 from tests.support.launcher import Launcher
 from tests.support.patience import until
 from tests.support.sshd import SshNetwork
-from tflaunch.agent import processes
+from tflaunch.agent.host import processes
 
 
 def events(launcher: Launcher, host: str) -> list[dict[str, object]]:

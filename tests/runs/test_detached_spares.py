@@ -13,7 +13,7 @@ from tests.runs.test_detach import coordinator, events, host_of
 from tests.support.detached import COUNT, end
 from tests.support.launcher import Launcher
 from tests.support.patience import until
-from tflaunch.agent import processes
+from tflaunch.agent.host import processes
 
 # As COUNT; and writes TF_CONFIG and its arguments where the test finds them.
 TELLS = (

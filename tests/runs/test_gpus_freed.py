@@ -17,7 +17,7 @@ from tests.support.agent_over_pipes import descriptors
 from tests.support.lab import Gpus, uuid
 from tests.support.launcher import Running
 from tests.support.patience import until
-from tflaunch.agent import processes
+from tflaunch.agent.host import processes
 
 # A parent waits for its vfork child in the kernel: state D, as a process has that a driver holds.
 STUCK = "#include <unistd.h>\nint main(void) { if (vfork() == 0) { sleep(600); _exit(0); } return 0; }\n"

@@ -18,7 +18,7 @@ from tests.support.detached import COUNT, end
 from tests.support.launcher import Launcher, Running
 from tests.support.patience import until
 from tests.support.terminal import CTRL_C, CTRL_Z, Terminal
-from tflaunch.agent import processes
+from tflaunch.agent.host import processes
 
 HANDED = "has handed it over"
 

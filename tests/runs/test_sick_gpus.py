@@ -15,7 +15,7 @@ from tests.support.nvml import Fleet
 from tests.support.patience import until
 from tests.support.sshd import Sshd, SshNetwork
 from tests.support.terminal import CTRL_C, Terminal
-from tflaunch.agent import processes
+from tflaunch.agent.host import processes
 
 HANGS = "did not return within 2 s"
 OPENED = "nvmlInit"

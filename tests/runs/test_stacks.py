@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tests.support.launcher import Launcher
 from tests.support.patience import until
-from tflaunch.agent import processes as agent_processes
+from tflaunch.agent.host import processes as agent_processes
 from tflaunch.agent.tasks.live_stacks import Dumps
 
 # worker/1 stands in batches(), the others wait for it.

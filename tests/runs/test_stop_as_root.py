@@ -16,7 +16,7 @@ from tests.support.launcher import Launcher
 from tests.support.other_users import NOBODY
 from tests.support.patience import until
 from tests.support.sshd import Sshd, SshNetwork
-from tflaunch.agent import processes
+from tflaunch.agent.host import processes
 
 pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="only root can act for another user")
 

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from tests.support.patience import PATIENCE_S, until
-from tflaunch.agent import processes
+from tflaunch.agent.host import processes
 from tflaunch.protocol import wire
 from tflaunch.sessions import payload
 

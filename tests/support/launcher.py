@@ -31,7 +31,7 @@ from typing import Any, Protocol
 import yaml
 
 from tests.support.patience import PATIENCE_S, until
-from tflaunch.agent import foreign
+from tflaunch.agent.host import foreign
 from tflaunch.console.json_documents import DOCUMENTS
 from tflaunch.console.json_documents import disagreement as of_document
 from tflaunch.console.json_events import disagreement

@@ -17,8 +17,7 @@ import time
 from pathlib import Path
 
 from tests.support.agent_over_pipes import interpreters
-from tflaunch.agent import processes
-from tflaunch.agent.tasks import python_site
+from tflaunch.agent.host import processes, python_site
 from tflaunch.agent.tasks.asked import Answer, Asked
 
 LOOKS = 20_000

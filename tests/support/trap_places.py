@@ -16,10 +16,11 @@ from pathlib import Path
 
 from tests.support.other_users import BECOME
 from tests.support.traps import FOR_DIRECTORIES, FOR_FILES, NOBODY, Trap, World, between_calls
-from tflaunch.agent import processes, visit
+from tflaunch.agent import visit
 from tflaunch.agent.files import code_store, garbage, journal  # noqa: F401 - loaded before anything is hooked
-from tflaunch.agent.files.rundir import HostError, RunDirectory, parent_directory
 from tflaunch.agent.gpus import leases, tickets
+from tflaunch.agent.host import processes
+from tflaunch.agent.host.rundir import HostError, RunDirectory, parent_directory
 from tflaunch.cli import up
 from tflaunch.protocol import wire
 from tflaunch.protocol.errors import FetchError, RecordError

@@ -34,6 +34,8 @@ FLOORS = (
     ("cli",),
     ("__main__",),
 )
+# Those of agent/, its highest, with the other files of the folder, left out.
+LAYERS = (("host",), ("files",), ("net",), ("gpus",), ("tasks",), ("facts", "viewer", "ledger"))
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 SHIPPED = {"gpu_probe", "text", "protocol", "in_task", "diagnosis", "lifecycle", "agent"}
 LOOSE = {"__init__", "__main__", "hosts", "gpu_probe", "remote"}
@@ -90,6 +92,22 @@ def test_a_room_imports_only_from_the_floors_below(room: str) -> None:
         if room_of(name) == room
         for other in others
         if room_of(other) != room and FLOOR[room_of(other)] >= FLOOR[room]
+    ]
+    assert not upwards
+
+
+def layer(module: str) -> int:
+    inside = (module.split(".") + ["__init__"])[2]
+    return next((at for at, names in enumerate(LAYERS) if inside in names), len(LAYERS))
+
+
+def test_a_layer_of_the_agent_imports_only_from_those_below() -> None:
+    upwards = [
+        f"{name} imports {other}"
+        for name, others in IMPORTS.items()
+        if room_of(name) == "agent"
+        for other in others
+        if room_of(other) == "agent" and layer(other) > layer(name)
     ]
     assert not upwards
 

@@ -5,9 +5,9 @@ import select
 import time
 
 from tflaunch.agent import facts
-from tflaunch.agent.files import journal
 from tflaunch.agent.files.outputs import Outputs
-from tflaunch.agent.guard import GUARD
+from tflaunch.agent.host import journal
+from tflaunch.agent.host.guard import GUARD
 from tflaunch.agent.net.channel import SILENCE_S, write_all
 from tflaunch.agent.tasks.logs import TaskLogs
 from tflaunch.agent.viewer import Viewer
@@ -18,7 +18,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import List
 
-    from tflaunch.agent.files.rundir import RunDirectory
+    from tflaunch.agent.host.rundir import RunDirectory
 
 BEAT_S = 2.5
 KILLED = "its agent is gone: it was killed"

@@ -2,16 +2,16 @@
 
 import os
 
-from tflaunch.agent import processes
-from tflaunch.agent.files.rundir import HostError, explain
-from tflaunch.agent.foreign import close_all_but
+from tflaunch.agent.host import processes
+from tflaunch.agent.host.foreign import close_all_but
+from tflaunch.agent.host.rundir import HostError, explain
 from tflaunch.protocol.light_stdlib import signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable, Dict
 
-    from tflaunch.agent.files.rundir import RunDirectory
+    from tflaunch.agent.host.rundir import RunDirectory
 
 
 class Aside:

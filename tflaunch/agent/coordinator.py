@@ -12,8 +12,8 @@ import selectors
 import socket
 import time
 
-from tflaunch.agent.files.journal import note
-from tflaunch.agent.files.rundir import RunDirectory
+from tflaunch.agent.host.journal import note
+from tflaunch.agent.host.rundir import RunDirectory
 from tflaunch.agent.net.peers import Handshake, PeerError, SealedStream
 from tflaunch.agent.viewer import COORDINATOR
 from tflaunch.lifecycle.driver import Driver

@@ -7,10 +7,10 @@ lease, the agent ends the run on this host.
 import os
 import time
 
-from tflaunch.agent import processes
-from tflaunch.agent.files.journal import NAME, Journal, note
-from tflaunch.agent.files.rundir import RunDirectory
-from tflaunch.agent.guard import FIRST_LEASE_S, leftovers, removed
+from tflaunch.agent.host import processes
+from tflaunch.agent.host.guard import FIRST_LEASE_S, leftovers, removed
+from tflaunch.agent.host.journal import NAME, Journal, note
+from tflaunch.agent.host.rundir import RunDirectory
 from tflaunch.agent.requests import Requests
 from tflaunch.agent.tasks.log_notice import Notice
 from tflaunch.agent.tasks.task import DUMP_S
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from typing import Optional
 
     from tflaunch.agent.aside import Aside
-    from tflaunch.agent.guard import Beats
+    from tflaunch.agent.host.guard import Beats
     from tflaunch.agent.net.channel import Channel
 
 LOG_POLL_S = 0.05  # how often to look at the logs where inotify does not work
@@ -205,7 +205,7 @@ class Daemon:
     def _end_further(self, now: float) -> None:
         if now < self._end_by and (self._team.may_end(now) or self._requests.alive):
             return
-        from tflaunch.agent.tasks import container
+        from tflaunch.agent.host import container
 
         if self._removal is None and self._team.contained:
             from tflaunch.agent.aside import Aside

@@ -2,8 +2,8 @@
 
 import time
 
-from tflaunch.agent.files.journal import note
-from tflaunch.agent.files.rundir import HOLDS, HostError
+from tflaunch.agent.host.journal import note
+from tflaunch.agent.host.rundir import HOLDS, HostError
 from tflaunch.agent.viewer import COORDINATOR
 
 TYPE_CHECKING = False
@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     from typing import List, Optional
 
     from tflaunch.agent.entrusted import Entrusted
-    from tflaunch.agent.files.journal import Journal
-    from tflaunch.agent.files.rundir import RunDirectory
     from tflaunch.agent.holdings import Holdings
+    from tflaunch.agent.host.journal import Journal
+    from tflaunch.agent.host.rundir import RunDirectory
     from tflaunch.agent.net.peers import SealedStream
     from tflaunch.agent.tasks.team import Team
     from tflaunch.agent.viewer import Viewer, Viewers

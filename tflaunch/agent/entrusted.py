@@ -4,10 +4,10 @@ import os
 import signal
 import time
 
-from tflaunch.agent import processes
-from tflaunch.agent.files.journal import note
-from tflaunch.agent.files.rundir import HostError, RunDirectory
-from tflaunch.agent.foreign import close_all_but
+from tflaunch.agent.host import processes
+from tflaunch.agent.host.foreign import close_all_but
+from tflaunch.agent.host.journal import note
+from tflaunch.agent.host.rundir import HostError, RunDirectory
 from tflaunch.agent.net.peers import Door, PeerError
 from tflaunch.protocol.selector import EVENT_READ
 

@@ -6,9 +6,9 @@ import sys
 import time
 
 from tflaunch import gpu_probe
-from tflaunch.agent.files.rundir import HostError
 from tflaunch.agent.gpus import leases, limit, tickets
 from tflaunch.agent.gpus.tickets import Place
+from tflaunch.agent.host.rundir import HostError
 from tflaunch.protocol import wire
 from tflaunch.protocol.light_stdlib import socket
 from tflaunch.protocol.machine import first_line
@@ -44,7 +44,7 @@ def collect(
     `ports` are the ports that the agent holds; `directory` is on the disk that holds the runs; `asked` is what NVML has
     just said (gpu_probe.assembled), None where it was not asked; `place` is the run's place in the queue.
     `lease(uuid, file)`, with the kernel's file for a device, says who holds it; `Leases.take` also takes the device if
-    it is free.  `strays` says which devices dead runs still use (tflaunch.agent.strays).  `run` is the run that asks.
+    it is free.  `strays` says which devices dead runs still use (agent.host.strays).  `run` is the run that asks.
     A device that is promised to a run further ahead in the queue is only looked at, never taken.
     """
     probed = gpu_probe.assembled({}, {}, {}) if asked is None else asked

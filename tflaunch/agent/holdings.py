@@ -4,24 +4,25 @@ import os
 import time
 import zlib
 
-from tflaunch.agent import facts, strays
-from tflaunch.agent.files.journal import note
-from tflaunch.agent.files.rundir import CODE
+from tflaunch.agent import facts
 from tflaunch.agent.files.unaged import Unaged
 from tflaunch.agent.gpus import leases, limit
 from tflaunch.agent.gpus.driver import LOOK_S, Driver
 from tflaunch.agent.gpus.freed import RunGpus
 from tflaunch.agent.gpus.leases import Leases
 from tflaunch.agent.gpus.tickets import Place
+from tflaunch.agent.host import strays
+from tflaunch.agent.host.journal import note
+from tflaunch.agent.host.rundir import CODE
 from tflaunch.agent.net.ports import HeldPorts
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, List, Optional, Tuple, Union
 
-    from tflaunch.agent.files.journal import Journal
-    from tflaunch.agent.files.rundir import RunDirectory
     from tflaunch.agent.gpus.driver import Answer
+    from tflaunch.agent.host.journal import Journal
+    from tflaunch.agent.host.rundir import RunDirectory
     from tflaunch.agent.viewer import Viewer
     from tflaunch.protocol.selector import Selector
     from tflaunch.protocol.wire import Message

@@ -8,7 +8,8 @@ import os
 import re
 import sys
 
-from tflaunch.agent import facts, foreign
+from tflaunch.agent import facts
+from tflaunch.agent.host import foreign
 from tflaunch.protocol.light_stdlib import socket
 
 TYPE_CHECKING = False

@@ -8,11 +8,12 @@ import os
 import re
 import time
 
-from tflaunch.agent import facts, processes
-from tflaunch.agent.files.journal import NAME as EVENTS
-from tflaunch.agent.files.journal import read as read_journal
-from tflaunch.agent.files.rundir import HOLDS, RunDirectory, all_runs
-from tflaunch.agent.guard import FIRST_LEASE_S, GUARD
+from tflaunch.agent import facts
+from tflaunch.agent.host import processes
+from tflaunch.agent.host.guard import FIRST_LEASE_S, GUARD
+from tflaunch.agent.host.journal import NAME as EVENTS
+from tflaunch.agent.host.journal import read as read_journal
+from tflaunch.agent.host.rundir import HOLDS, RunDirectory, all_runs
 from tflaunch.protocol import messages, wire
 from tflaunch.protocol.fields import a_number, a_text, misfit
 from tflaunch.protocol.machine import this_machine

@@ -66,7 +66,7 @@ class Modules:
             try:
                 os.closerange(0, 64)
                 with open("/proc/self/comm", "w") as name:
-                    name.write("tflaunch-asks")  # agent/foreign.py
+                    name.write("tflaunch-asks")  # agent/host/foreign.py
                 known = {}  # type: Dict[str, Any]
                 exec(ancestry, known)  # noqa: S102 - as in `find`
                 known["weak_place"](os.path.expanduser(configured))

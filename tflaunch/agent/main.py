@@ -5,7 +5,7 @@ import os
 import sys
 import time
 
-from tflaunch.agent.files.rundir import (
+from tflaunch.agent.host.rundir import (
     HostError,
     RunDirectory,
     explain,
@@ -20,7 +20,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import List
 
-    from tflaunch.agent.guard import Beats
+    from tflaunch.agent.host.guard import Beats
 
 LEAVING_S = 3.0  # how long to wait until an earlier agent of the same run, now planned again, has left
 
@@ -66,7 +66,7 @@ def main(arguments: "List[str]", early: bytes = b"") -> None:
 
 
 def _start(directory: RunDirectory, channel_in: int, channel_out: int, early: bytes) -> socket.socket:
-    from tflaunch.agent.guard import under_guard
+    from tflaunch.agent.host.guard import under_guard
 
     directory.create()
     ours, theirs = socket.socketpair()

@@ -13,10 +13,10 @@ import time
 
 from tflaunch.agent.detached import Detached
 from tflaunch.agent.files.code_upload import CodeUpload
-from tflaunch.agent.files.journal import note
 from tflaunch.agent.holdings import Holdings
+from tflaunch.agent.host.journal import note
 from tflaunch.agent.net.dial_check import DialCheck
-from tflaunch.agent.tasks.staging import Staging
+from tflaunch.agent.staging import Staging
 from tflaunch.agent.viewer import COORDINATOR
 from tflaunch.agent.watching import Tunnel, Watching
 from tflaunch.protocol import messages, wire
@@ -25,8 +25,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Dict, Mapping
 
-    from tflaunch.agent.files.journal import Journal
-    from tflaunch.agent.files.rundir import RunDirectory
+    from tflaunch.agent.host.journal import Journal
+    from tflaunch.agent.host.rundir import RunDirectory
     from tflaunch.agent.tasks.team import Team
     from tflaunch.agent.viewer import Handler, Viewer, Viewers
     from tflaunch.protocol.selector import Selector
@@ -49,7 +49,7 @@ class Requests:
         self._directory = directory
         self.holdings = Holdings(directory, journal, selector)
         self._code = CodeUpload(directory)
-        self._dial_check = DialCheck(selector, directory.host, viewers)
+        self._dial_check = DialCheck(selector, directory.host, viewers.all)
         self.staging = Staging(directory, team, self.holdings, self._code, self._dial_check)
         self._watching = Watching(directory, viewers)
         self._tunnel = Tunnel(directory, selector, team)

@@ -3,8 +3,8 @@
 import os
 import time
 
-from tflaunch.agent.files.journal import note
-from tflaunch.agent.files.rundir import HostError, explain
+from tflaunch.agent.host.journal import note
+from tflaunch.agent.host.rundir import HostError, explain
 from tflaunch.agent.net.channel import PASSED, SILENCE_S, Caller, Channel
 from tflaunch.agent.tasks import logs
 from tflaunch.protocol import wire
@@ -14,9 +14,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Union
 
-    from tflaunch.agent.files.journal import Journal
     from tflaunch.agent.files.outputs import Outputs
-    from tflaunch.agent.files.rundir import RunDirectory
+    from tflaunch.agent.host.journal import Journal
+    from tflaunch.agent.host.rundir import RunDirectory
     from tflaunch.agent.net.peers import SealedStream
     from tflaunch.agent.tasks.logs import TaskLogs
     from tflaunch.protocol.selector import Selector

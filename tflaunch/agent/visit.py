@@ -9,13 +9,13 @@ import os
 import select
 import time
 
-from tflaunch.agent import facts, ledger, processes, strays
-from tflaunch.agent.files.rundir import NOWHERE, HostError, RunDirectory, all_runs, is_there
+from tflaunch.agent import facts, ledger
 from tflaunch.agent.gpus.driver import LOOK_S, Driver
 from tflaunch.agent.gpus.tickets import Place
-from tflaunch.agent.guard import GUARD
+from tflaunch.agent.host import container, processes, strays
+from tflaunch.agent.host.guard import GUARD
+from tflaunch.agent.host.rundir import NOWHERE, HostError, RunDirectory, all_runs, is_there
 from tflaunch.agent.net.channel import SILENCE_S, pass_on, write_all
-from tflaunch.agent.tasks import container
 from tflaunch.protocol import messages, wire
 from tflaunch.protocol.light_stdlib import socket
 
@@ -67,12 +67,12 @@ class Visit:
                             **self._finish(message["run"], message["grace_s"], message.fields.get("by", "")),
                         )
                     elif message.type == "measure":
-                        from tflaunch.agent.files import garbage
+                        from tflaunch.agent import garbage
 
                         self._tidy(message)
                         self._send("usage", **dict(garbage.usage(self._parent), directory=self._named))
                     elif message.type == "clean":
-                        from tflaunch.agent.files import garbage
+                        from tflaunch.agent import garbage
 
                         wanted = message["runs"], message["code_older_s"], message["dry_run"]
                         self._send("cleaned", **garbage.clean(self._parent, *wanted))
@@ -86,7 +86,7 @@ class Visit:
                         self._attach(message, decoder, came[number:])
                         return
                     elif message.type == "tensorboard":
-                        from tflaunch.agent.net import tensorboard
+                        from tflaunch.agent import tensorboard
 
                         place = self._place(message["run"], message["host"])
                         tensorboard.serve(place, self._in, self._out, decoder, message["logdir"])

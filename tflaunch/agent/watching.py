@@ -5,9 +5,9 @@ if TYPE_CHECKING:
     from typing import Any, Dict, Iterator, List, Optional, Tuple
 
     from tflaunch.agent.files.outputs import Outputs
-    from tflaunch.agent.files.rundir import RunDirectory
-    from tflaunch.agent.net.tensorboard import TensorBoard
+    from tflaunch.agent.host.rundir import RunDirectory
     from tflaunch.agent.tasks.team import Team
+    from tflaunch.agent.tensorboard import TensorBoard
     from tflaunch.agent.viewer import Viewer, Viewers
     from tflaunch.protocol.selector import Selector
     from tflaunch.protocol.wire import Message
@@ -69,7 +69,7 @@ class Tunnel:
         self._tensorboard = None  # type: Optional[TensorBoard]
 
     def tensorboard(self, viewer: "Viewer", message: "Message") -> None:
-        from tflaunch.agent.net.tensorboard import TensorBoard
+        from tflaunch.agent.tensorboard import TensorBoard
 
         if self._tensorboard is None and viewer.private and not self._team.ending:
             self._tensorboard = TensorBoard(self._directory, self._selector)

@@ -36,7 +36,7 @@ WORDS = {"succeeded": "succeeded", "stopped": "interrupted", "failed": "failed"}
 UNCHECKED = "could not check that nothing is left"
 NO_RECORD = "no record says how this run ended"
 SAID = r"^\W*{run} (succeeded|stopped|failed)\b"
-# What the documents name: docs/outputs.md, the head of agent/files/rundir.py.
+# What the documents name: docs/outputs.md, the head of agent/host/rundir.py.
 TOP = re.compile(r"tflaunch-0|tflaunch-leases|lost\+found|filler\d|last|\.probe")
 IN_PARENT = re.compile(r"code|\.environments|[a-z][\w-]*-\w{6}")
 IN_RUN = {

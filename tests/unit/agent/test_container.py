@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tflaunch.agent.files.rundir import RunDirectory
-from tflaunch.agent.tasks import container
+from tflaunch.agent.host import container
+from tflaunch.agent.host.rundir import RunDirectory
 
 
 @pytest.mark.parametrize("kind", ["podman", "docker"])

@@ -19,7 +19,7 @@ import pytest
 from tflaunch.agent import coordinator
 from tflaunch.agent.coordinator import Coordinator
 from tflaunch.agent.entrusted import MEMORY_LIMIT, Entrusted
-from tflaunch.agent.files.rundir import RunDirectory
+from tflaunch.agent.host.rundir import RunDirectory
 from tflaunch.agent.net.peers import Door, Handshake, PeerError, SealedStream
 from tflaunch.lifecycle.states import State, state_data, state_from
 from tflaunch.lifecycle.watchdog import Watchdog

@@ -9,7 +9,7 @@ from typing import Any
 
 from tests.support.patience import until
 from tflaunch.agent.entrusted import Entrusted
-from tflaunch.agent.files.rundir import RunDirectory
+from tflaunch.agent.host.rundir import RunDirectory
 from tflaunch.agent.net import peers
 from tflaunch.protocol import wire
 from tflaunch.protocol.selector import Selector

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tflaunch.agent.files import journal
-from tflaunch.agent.files.rundir import RunDirectory
+from tflaunch.agent.host import journal
+from tflaunch.agent.host.rundir import RunDirectory
 
 
 @pytest.mark.parametrize("last_plan", [False, True])

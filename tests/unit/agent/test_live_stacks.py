@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.patience import until
-from tflaunch.agent import processes
-from tflaunch.agent.tasks import asked, inspection, python_site, threads
+from tflaunch.agent.host import processes, python_site
+from tflaunch.agent.tasks import asked, inspection, threads
 from tflaunch.agent.tasks.live_stacks import AGAIN_S, ON_DEMAND_S, Dumps
 from tflaunch.agent.tasks.stack_text import one_stack, parsed
 from tflaunch.in_task.stacks_site import SITE

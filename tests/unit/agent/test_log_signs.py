@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tflaunch.agent.files.rundir import RunDirectory
+from tflaunch.agent.host.rundir import RunDirectory
 from tflaunch.agent.tasks.log_signs import LINE_CHARACTERS, LINES_CHARACTERS, READ_BYTES, LogSigns, shorten
 from tflaunch.agent.tasks.logs import TaskLogs
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tflaunch.agent.files.rundir import RunDirectory
+from tflaunch.agent.host.rundir import RunDirectory
 from tflaunch.agent.tasks import logs
 from tflaunch.agent.tasks.logs import TAIL_BYTES, TaskLogs, start
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from tflaunch.agent import processes
+from tflaunch.agent.host import processes
 
 
 def test_threads_of_the_kernel_are_no_processes() -> None:

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from tflaunch.agent import ledger, processes
-from tflaunch.agent.files.rundir import RunDirectory
+from tflaunch.agent import ledger
+from tflaunch.agent.host import processes
+from tflaunch.agent.host.rundir import RunDirectory
 
 
 @pytest.fixture

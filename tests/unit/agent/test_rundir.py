@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from tflaunch.agent.files import reserve as kept
-from tflaunch.agent.files import rundir
-from tflaunch.agent.files.rundir import RunDirectory
+from tflaunch.agent.host import reserve as kept
+from tflaunch.agent.host import rundir
+from tflaunch.agent.host.rundir import RunDirectory
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tflaunch.agent.files.rundir import RunDirectory
+from tflaunch.agent.host.rundir import RunDirectory
 from tflaunch.agent.tasks.logs import MARK_BYTES, TaskLogs, start
 
 

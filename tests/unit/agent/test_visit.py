@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tflaunch.agent import archive, visit
-from tflaunch.agent.files.rundir import RunDirectory
+from tflaunch.agent.host.rundir import RunDirectory
 from tflaunch.agent.visit import Visit
 from tflaunch.protocol import wire
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.support.pipes import EXIT
-from tflaunch.agent.files.rundir import RunDirectory
+from tflaunch.agent.host.rundir import RunDirectory
 from tflaunch.agent.requests import Requests
 from tflaunch.protocol import messages, wire
 from tflaunch.protocol.messages import FROM_AGENT, FROM_PEER, TO_AGENT, TO_VISIT

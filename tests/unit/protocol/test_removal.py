@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.ages import DAY_S
-from tflaunch.agent.files import garbage
+from tflaunch.agent import garbage
 from tflaunch.protocol import removal
 
 IS_ROOT = os.geteuid() == 0

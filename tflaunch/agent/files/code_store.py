@@ -15,7 +15,7 @@ import errno
 import os
 import zlib
 
-from tflaunch.agent.files.rundir import CODE, HostError, explain, inner
+from tflaunch.agent.host.rundir import CODE, HostError, explain, inner
 from tflaunch.protocol import wire
 from tflaunch.protocol.code_manifest import PIECE_BYTES, SMALL_BYTES, digest_of, hasher, named
 

@@ -1,14 +1,14 @@
 """Shipped code on its way from the launcher into this host's store: what the store lacks is sent, piece by piece."""
 
-from tflaunch.agent.files.rundir import HostError
+from tflaunch.agent.host.rundir import HostError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Dict, Optional, Set
 
     from tflaunch.agent.files.code_store import CodeStore
-    from tflaunch.agent.files.rundir import RunDirectory
-    from tflaunch.agent.viewer import Viewer
+    from tflaunch.agent.host.recipient import Recipient
+    from tflaunch.agent.host.rundir import RunDirectory
     from tflaunch.protocol.wire import Message
 
 
@@ -20,7 +20,7 @@ class CodeUpload:
         self._store = None  # type: Optional[CodeStore]
         self._damaged = set()  # type: Set[str]  # digests damaged in the store, which the launcher sends again
 
-    def code(self, viewer: "Viewer", message: "Message") -> None:
+    def code(self, viewer: "Recipient", message: "Message") -> None:
         from tflaunch.agent.files.code_store import CodeStore
 
         self.close()
@@ -32,15 +32,15 @@ class CodeUpload:
         else:
             viewer.send("code", have=False, lacks=None)
 
-    def manifest(self, viewer: "Viewer", message: "Message") -> None:
+    def manifest(self, viewer: "Recipient", message: "Message") -> None:
         self._compare(viewer, message.body, message["last"])
 
-    def blob(self, viewer: "Viewer", message: "Message") -> None:
+    def blob(self, viewer: "Recipient", message: "Message") -> None:
         self._opened().add(message.body, message["packed"], message["last"])
         if message["last"]:
             viewer.send("code", have=True, lacks=[])
 
-    def _compare(self, viewer: "Viewer", manifest: bytes, last: bool) -> None:
+    def _compare(self, viewer: "Recipient", manifest: bytes, last: bool) -> None:
         lacks = self._opened().lacks(manifest, last)
         if lacks is not None:
             viewer.send("code", have=not lacks, lacks=lacks)
@@ -50,7 +50,7 @@ class CodeUpload:
             raise HostError("the launcher sent code without its digest")
         return self._store
 
-    def report_damage(self, viewer: "Viewer", damaged: "Dict[str, str]") -> None:
+    def report_damage(self, viewer: "Recipient", damaged: "Dict[str, str]") -> None:
         """Report `damaged` (digest -> reason) in the store's copy to the launcher, which sends it again, once."""
         again = self._damaged.isdisjoint(
             damaged

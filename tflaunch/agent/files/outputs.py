@@ -6,13 +6,13 @@ Nothing leads out of the tasks' working directory: a link, a pipe or a socket is
 import os
 import stat
 
-from tflaunch.agent.files.rundir import HostError, explain
+from tflaunch.agent.host.rundir import HostError, explain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, Iterator, List, Optional, Pattern, Set, Tuple, Union
 
-    from tflaunch.agent.files.rundir import RunDirectory
+    from tflaunch.agent.host.rundir import RunDirectory
 
 FILES = 100000  # of one host; more belong into an archive
 ENTRIES = 256  # looked at between two turns of the agent's loop

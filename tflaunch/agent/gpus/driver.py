@@ -10,8 +10,8 @@ import struct
 import time
 
 from tflaunch import gpu_probe
-from tflaunch.agent import foreign, processes
-from tflaunch.agent.files.journal import note
+from tflaunch.agent.host import foreign, processes
+from tflaunch.agent.host.journal import note
 from tflaunch.agent.net.channel import write_all
 from tflaunch.gpu_probe import CRASHED, HANGS, MODULE, NOT_ASKED, SLOW
 from tflaunch.protocol import wire

@@ -6,7 +6,7 @@ can end it.  A child process asks NVML (agent/gpus/driver.py): a call into a sic
 
 import time
 
-from tflaunch.agent import processes
+from tflaunch.agent.host import processes
 from tflaunch.gpu_probe import BUSY_MEMORY_BYTES, BUSY_MIG_MEMORY_BYTES
 
 TYPE_CHECKING = False

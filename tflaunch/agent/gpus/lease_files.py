@@ -12,9 +12,9 @@ import errno
 import os
 import stat
 
-from tflaunch.agent.files.rundir import HostError
-from tflaunch.agent.foreign import user_name
 from tflaunch.agent.gpus.locks import TRIES, Busy, lock_alone, lockers, look_at
+from tflaunch.agent.host.foreign import user_name
+from tflaunch.agent.host.rundir import HostError
 from tflaunch.protocol import directories
 from tflaunch.protocol.directories import FILE
 

@@ -15,13 +15,13 @@ import os
 import stat
 import time
 
-from tflaunch.agent import processes
-from tflaunch.agent.files.rundir import HostError
 from tflaunch.agent.files.unaged import Unaged
-from tflaunch.agent.foreign import user_name
 from tflaunch.agent.gpus import lease_files
 from tflaunch.agent.gpus.lease_files import DIRECTORY, OWN, Taken
 from tflaunch.agent.gpus.locks import Busy, lock_alone, lockers, look_at
+from tflaunch.agent.host import processes
+from tflaunch.agent.host.foreign import user_name
+from tflaunch.agent.host.rundir import HostError
 from tflaunch.protocol import wire
 from tflaunch.protocol.directories import FILE
 

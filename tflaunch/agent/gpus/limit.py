@@ -6,8 +6,8 @@ Leases are cooperative, and so is this: it keeps an honest user's runs within th
 import os
 import stat
 
-from tflaunch.agent.files.rundir import HostError
-from tflaunch.agent.foreign import user_name
+from tflaunch.agent.host.foreign import user_name
+from tflaunch.agent.host.rundir import HostError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

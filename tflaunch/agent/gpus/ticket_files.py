@@ -11,11 +11,11 @@ import os
 import stat
 import time
 
-from tflaunch.agent.files.rundir import HostError
-from tflaunch.agent.foreign import user_name
 from tflaunch.agent.gpus import lease_files
 from tflaunch.agent.gpus.leases import fit, is_time
 from tflaunch.agent.gpus.locks import PAUSE_S, lock, lockers, table
+from tflaunch.agent.host.foreign import user_name
+from tflaunch.agent.host.rundir import HostError
 from tflaunch.protocol import directories, wire
 from tflaunch.protocol.directories import FILE
 

@@ -14,9 +14,9 @@ back, so no run waits for more others because of it.
 import os
 import time
 
-from tflaunch.agent.files.rundir import HostError
 from tflaunch.agent.gpus import ticket_files
 from tflaunch.agent.gpus.ticket_files import QUEUE, UNTIL, Ticket
+from tflaunch.agent.host.rundir import HostError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -9,5 +9,4 @@ dial_check      both ends of the dial check: which hosts reach each other?
 dial_answering  the end that listens
 throughput      how much this host can send to another
 name_lookup     names of hosts, looked up in a child process
-tensorboard     TensorBoard beside the tasks, reached by the wire
 """

@@ -5,11 +5,11 @@ See tflaunch.protocol.dialling; what it needs is imported only when a launcher a
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import List, Optional, Tuple
+    from typing import Collection, List, Optional, Tuple
 
+    from tflaunch.agent.host.recipient import Recipient
     from tflaunch.agent.net.dial_answering import Answering
     from tflaunch.agent.net.throughput import Push
-    from tflaunch.agent.viewer import Viewer, Viewers
     from tflaunch.protocol.dialling import Dialling
     from tflaunch.protocol.selector import Selector
     from tflaunch.protocol.wire import Message
@@ -20,13 +20,13 @@ DIALS = 8  # of a coordinator on another host; each rule has one under way
 class DialCheck:
     """Both ends of the check on this host, until the tasks are released."""
 
-    def __init__(self, selector: "Selector", host: str, viewers: "Viewers") -> None:
+    def __init__(self, selector: "Selector", host: str, viewers: "Collection[Recipient]") -> None:
         self._selector = selector
         self._host = host
         self._viewers = viewers
         self._answering = None  # type: Optional[Answering]
-        self._dialling = []  # type: List[Tuple[Viewer, Dialling, str]]
-        self._pushing = []  # type: List[Tuple[Viewer, Push]]
+        self._dialling = []  # type: List[Tuple[Recipient, Dialling, str]]
+        self._pushing = []  # type: List[Tuple[Recipient, Push]]
 
     def answer(self, key: str, ports: "List[int]") -> None:
         """Answer every caller on these ports; raises OSError."""
@@ -36,7 +36,7 @@ class DialCheck:
             self._answering = Answering(self._selector, key, self._host)
             self._answering.listen(ports)
 
-    def dial(self, viewer: "Viewer", message: "Message") -> None:
+    def dial(self, viewer: "Recipient", message: "Message") -> None:
         """Begin the calls that a message `dial` asks for; `dialled` answers it later."""
         from tflaunch.agent.net.name_lookup import NameLookup
         from tflaunch.protocol.dialling import Dialling
@@ -51,11 +51,11 @@ class DialCheck:
         )
         self._dialling.append((viewer, dialling, message.fields.get("asker", "")))
 
-    def busy(self, viewer: "Viewer") -> bool:
+    def busy(self, viewer: "Recipient") -> bool:
         """Whether as many of its dials are under way as anyone may need at once."""
         return sum(each is viewer for each, _, _ in self._dialling) >= DIALS
 
-    def push(self, viewer: "Viewer", message: "Message") -> None:
+    def push(self, viewer: "Recipient", message: "Message") -> None:
         """Begin to send as a message `push` asks for; `pushed` answers it later."""
         from tflaunch.agent.net.throughput import Push
 
@@ -68,7 +68,7 @@ class DialCheck:
         for viewer, dialling, asker in list(self._dialling):
             if dialling.step(now):
                 self._dialling.remove((viewer, dialling, asker))
-                if viewer in self._viewers.all:
+                if viewer in self._viewers:
                     viewer.send(
                         "dialled",
                         results=dialling.results,
@@ -80,7 +80,7 @@ class DialCheck:
         for viewer, push in list(self._pushing):
             if push.step(now):
                 self._pushing.remove((viewer, push))
-                if viewer in self._viewers.all:
+                if viewer in self._viewers:
                     viewer.send("pushed", **push.result)
 
     def stop(self) -> None:

@@ -3,7 +3,7 @@
 import os
 import time
 
-from tflaunch.agent import foreign, processes
+from tflaunch.agent.host import foreign, processes
 from tflaunch.protocol import wire
 from tflaunch.protocol.dialling import addresses_of
 from tflaunch.protocol.light_stdlib import signal

@@ -2,7 +2,7 @@
 
 import os
 
-from tflaunch.agent import foreign, processes
+from tflaunch.agent.host import foreign, processes
 from tflaunch.agent.net.connections import inodes_of, sockets
 
 TYPE_CHECKING = False

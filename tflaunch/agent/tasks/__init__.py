@@ -1,6 +1,5 @@
 """The tasks of a run on this host: how each is started, watched, looked at and ended.
 
-staging      the launcher's messages about tasks: prepare, stage, release, add, restart, stop, look
 team         all tasks of the run; each exit goes to the journal
 task         one task: a shell that waits at a gate, then the program
 shell        the file of shell in front of a program: its variables and its setup
@@ -8,7 +7,6 @@ keras        whether the program of the tasks gets Keras 3
 syntax       whether the Python of the tasks can parse their program
 prepare      a virtual environment or an image, before the tasks can be staged
 environment  virtual environments, made once for each requirements file and Python
-container    tasks in containers of podman or docker
 logs         the log of each attempt, read by offset
 log_notice   wakes the agent when a log grows
 look         what each task is doing now, from /proc, netlink and its log
@@ -17,7 +15,6 @@ oom_kills    how often the kernel has killed processes for want of memory
 masks        which of its processes see other GPUs than it was given
 log_signs    counts the lines of a log that say something of their own
 inspection   what every thread of a task waits in
-python_site  the directory by which a task's Python prepares itself to tell its stacks
 live_stacks  the stacks of programs that go on
 asked        one program that is asked for them: by its thread, else by signals to what sleeps
 threads      which threads of a process sleep, which compute; a signal to one

@@ -13,7 +13,7 @@ program that is no Python, or to one that has taken the place of a Python.
 import os
 import stat
 
-from tflaunch.agent import processes
+from tflaunch.agent.host import processes
 from tflaunch.agent.tasks import threads
 from tflaunch.agent.tasks.stack_text import grouped, one_stack, parsed
 from tflaunch.agent.tasks.stacks import catches

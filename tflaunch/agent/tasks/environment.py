@@ -18,7 +18,7 @@ import signal
 import subprocess
 import time
 
-from tflaunch.agent.files.rundir import ENVIRONMENTS, HostError, explain, inner
+from tflaunch.agent.host.rundir import ENVIRONMENTS, HostError, explain, inner
 from tflaunch.agent.tasks import shell
 
 TYPE_CHECKING = False

@@ -17,7 +17,7 @@ packages                      versions of the packages that its Python has, of t
 import errno
 import os
 
-from tflaunch.agent import foreign
+from tflaunch.agent.host import foreign
 from tflaunch.agent.tasks import oom_kills
 
 TYPE_CHECKING = False

@@ -14,7 +14,7 @@ age_s        how old the stacks are: a task is not asked again and again
 
 import os
 
-from tflaunch.agent import processes
+from tflaunch.agent.host import processes
 from tflaunch.agent.tasks.asked import Answer
 from tflaunch.agent.tasks.threads import waits_in
 from tflaunch.in_task.stacks_site import NAME

@@ -6,7 +6,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Callable, Dict, List, Tuple
 
-    from tflaunch.agent import processes
+    from tflaunch.agent.host import processes
 
     Key = Tuple[int, int]  # pid, start time
 

@@ -7,7 +7,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Dict, List, Optional, Tuple
 
-    from tflaunch.agent.files.rundir import RunDirectory
+    from tflaunch.agent.host.rundir import RunDirectory
 
 TAIL_BYTES = 64 * 1024
 CLOCK_S = 5.0  # how precisely the agent knows when a byte was written

@@ -27,7 +27,7 @@ A refused connect leaves no trace in /proc: a task that repeats such connects sh
 import os
 import time
 
-from tflaunch.agent import processes
+from tflaunch.agent.host import processes
 from tflaunch.agent.net.connections import dns_calls, inodes_of, sockets
 from tflaunch.agent.tasks.log_signs import LogSigns, shorten
 

@@ -1,6 +1,6 @@
 """Which processes of a task may see other GPUs than the task was given: `masks` of a look."""
 
-from tflaunch.agent import processes
+from tflaunch.agent.host import processes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -2,15 +2,15 @@
 
 import os
 
-from tflaunch.agent.files.rundir import HostError, inner
-from tflaunch.agent.tasks import container
+from tflaunch.agent.host import container
+from tflaunch.agent.host.rundir import HostError, inner
 from tflaunch.agent.tasks.environment import Maker, activation, hold
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, List, Optional
 
-    from tflaunch.agent.files.rundir import RunDirectory
+    from tflaunch.agent.host.rundir import RunDirectory
 
 PREPARED = "prepared.json"
 LOOK_S = 0.5  # how often to look for a new line of the installer

@@ -6,7 +6,7 @@ memory.  It sends SIGABRT only to a process that catches it, since any other wou
 that catches SIGTERM (to write a last checkpoint, say) first gets SIGTERM and its grace.
 """
 
-from tflaunch.agent import processes
+from tflaunch.agent.host import processes
 from tflaunch.protocol.light_stdlib import signal
 
 TYPE_CHECKING = False

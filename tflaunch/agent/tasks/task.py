@@ -4,8 +4,8 @@ import errno
 import os
 import time
 
-from tflaunch.agent import processes
-from tflaunch.agent.files.rundir import HostError, RunDirectory, explain, must_answer
+from tflaunch.agent.host import processes
+from tflaunch.agent.host.rundir import HostError, RunDirectory, explain, must_answer
 from tflaunch.agent.tasks.logs import TaskLogs
 from tflaunch.protocol.light_stdlib import signal
 
@@ -138,7 +138,7 @@ class Task:
         """
         gate = GATE
         if self.request.get("stacks", True):
-            from tflaunch.agent.tasks import python_site
+            from tflaunch.agent.host import python_site
 
             gate = gate.replace('exec "$@"', python_site.prefix(self._directory.path) + 'exec "$@"')
         if self.reads:
@@ -158,7 +158,7 @@ class Task:
         gate = gate.replace("on this host", "in this image") if self._contained else gate
         shell.write(path, variables, self.request["setup"], decided, gate)
         if self._contained:
-            from tflaunch.agent.tasks import container
+            from tflaunch.agent.host import container
 
             return container.command(self._directory, self.request, self.logs.attempt, cwd, path)
         return shell.login(path)
@@ -188,7 +188,7 @@ class Task:
     def _inside(self) -> "List[processes.Process]":
         if not self._contained:
             return []
-        from tflaunch.agent.tasks import container
+        from tflaunch.agent.host import container
 
         return container.inside(self._directory.run, self._directory.host, self.id)
 

@@ -3,10 +3,10 @@
 import os
 import time
 
-from tflaunch.agent import facts, processes
-from tflaunch.agent.files.journal import note
-from tflaunch.agent.files.rundir import HostError, must_answer
-from tflaunch.agent.guard import FIRST_LEASE_S
+from tflaunch.agent.host import processes
+from tflaunch.agent.host.guard import FIRST_LEASE_S
+from tflaunch.agent.host.journal import note
+from tflaunch.agent.host.rundir import HostError, must_answer
 from tflaunch.agent.tasks.task import Task
 from tflaunch.protocol import wire
 from tflaunch.protocol.machine import pid_namespace, this_machine
@@ -16,8 +16,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable, Dict, List, Mapping, Optional
 
-    from tflaunch.agent.files.journal import Journal
-    from tflaunch.agent.files.rundir import RunDirectory
+    from tflaunch.agent.host.journal import Journal
+    from tflaunch.agent.host.rundir import RunDirectory
     from tflaunch.agent.tasks.logs import TaskLogs
     from tflaunch.protocol.selector import Selector
 

@@ -3,8 +3,8 @@
 import os
 import time
 
-from tflaunch.agent.files.journal import note
-from tflaunch.agent.files.rundir import HostError
+from tflaunch.agent.host.journal import note
+from tflaunch.agent.host.rundir import HostError
 from tflaunch.protocol import wire
 
 TYPE_CHECKING = False
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
     from tflaunch.agent.aside import Errand
     from tflaunch.agent.files.code_upload import CodeUpload
-    from tflaunch.agent.files.rundir import RunDirectory
     from tflaunch.agent.gpus.use import GpuUse
     from tflaunch.agent.holdings import Holdings
+    from tflaunch.agent.host.rundir import RunDirectory
     from tflaunch.agent.net.dial_check import DialCheck
     from tflaunch.agent.tasks.live_stacks import Dumps
     from tflaunch.agent.tasks.prepare import Preparing

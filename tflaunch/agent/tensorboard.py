@@ -9,8 +9,8 @@ import re
 import select
 import time
 
-from tflaunch.agent import processes
-from tflaunch.agent.files.rundir import HostError
+from tflaunch.agent.host import processes
+from tflaunch.agent.host.rundir import HostError
 from tflaunch.agent.tasks.logs import TAIL_BYTES
 from tflaunch.agent.tasks.task import Task
 from tflaunch.agent.viewer import Viewer
@@ -22,7 +22,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, List
 
-    from tflaunch.agent.files.rundir import RunDirectory
+    from tflaunch.agent.host.rundir import RunDirectory
 
 NAME = "tensorboard/0"
 LINES = 12  # of its log that the user sees when it fails

@@ -10,16 +10,16 @@ namespace, and a directory that a new agent of the run has taken over is left al
 import os
 import time
 
-from tflaunch.agent import processes
-from tflaunch.agent.files.rundir import RunDirectory, all_runs
-from tflaunch.agent.guard import GUARD
+from tflaunch.agent.host import processes
+from tflaunch.agent.host.guard import GUARD
+from tflaunch.agent.host.rundir import RunDirectory, all_runs
 from tflaunch.protocol.machine import pid_namespace, this_machine
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, List, Optional, Tuple
 
-CONTAINERS = "container.json"  # of a run whose tasks are in containers, see tflaunch.agent.tasks.container
+CONTAINERS = "container.json"  # of a run whose tasks are in containers, see tflaunch.agent.host.container
 LIMIT_S = 3.0  # how long one who has come for something else takes to end them
 
 
@@ -63,7 +63,7 @@ def end_all(parent: str, but: str = "", engines: bool = True) -> "List[Dict[str,
                 directory.write(GUARD, {"swept": False, "why": why})
             left_over = bool(sweep.survivors)
             if os.path.exists(os.path.join(directory.path, CONTAINERS)):
-                from tflaunch.agent.tasks import container
+                from tflaunch.agent.host import container
 
                 left_over |= not engines or bool(container.remove(directory))
             if not left_over:

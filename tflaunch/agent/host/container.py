@@ -7,14 +7,14 @@ agent finds and kills the task like any other process of the run.
 
 import os
 
-from tflaunch.agent import processes
-from tflaunch.agent.files.rundir import HostError
+from tflaunch.agent.host import processes
+from tflaunch.agent.host.rundir import HostError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, List
 
-    from tflaunch.agent.files.rundir import RunDirectory
+    from tflaunch.agent.host.rundir import RunDirectory
 
 RECORD = "container.json"  # names the engine, for a guard or visit that removes containers which are left
 ENGINES = ("podman", "docker")
@@ -115,7 +115,7 @@ def command(
 
     The script sets the task's variables; the command does not contain them.  Raises HostError.
     """
-    from tflaunch.agent.tasks import python_site
+    from tflaunch.agent.host import python_site
 
     engine = directory.read(RECORD)
     wanted = request["container"]

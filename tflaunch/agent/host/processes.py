@@ -3,7 +3,7 @@
 import os
 import time
 
-from tflaunch.agent import foreign
+from tflaunch.agent.host import foreign
 from tflaunch.protocol.light_stdlib import signal
 from tflaunch.protocol.machine import libc
 

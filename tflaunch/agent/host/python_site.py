@@ -2,7 +2,7 @@
 
 import os
 
-from tflaunch.agent.files.journal import note
+from tflaunch.agent.host.journal import note
 
 
 def site(path: str) -> str:

@@ -9,10 +9,10 @@ import select
 import struct
 import time
 
-from tflaunch.agent import processes
-from tflaunch.agent.files.journal import note
-from tflaunch.agent.files.rundir import RunDirectory
-from tflaunch.agent.foreign import close_all_but
+from tflaunch.agent.host import processes
+from tflaunch.agent.host.foreign import close_all_but
+from tflaunch.agent.host.journal import note
+from tflaunch.agent.host.rundir import RunDirectory
 from tflaunch.protocol.light_stdlib import signal
 
 TYPE_CHECKING = False
@@ -139,7 +139,7 @@ def _sweep_behind(agent_pid: int, heard: int, directory: RunDirectory) -> None:
         sweep.run()
     if removed():
         return
-    from tflaunch.agent.tasks import container
+    from tflaunch.agent.host import container
 
     left = container.remove(directory)
     why = "its agent gave no sign of life for %.0f s: its guard ended it and its tasks" % silent_s

@@ -13,8 +13,8 @@ import time
 
 from tflaunch.agent import ledger
 from tflaunch.agent.files.code_store import FILES, TREE, contents_of
-from tflaunch.agent.files.journal import read as read_journal
-from tflaunch.agent.files.rundir import CODE, ENVIRONMENTS, HostError, RunDirectory, hosts_of
+from tflaunch.agent.host.journal import read as read_journal
+from tflaunch.agent.host.rundir import CODE, ENVIRONMENTS, HostError, RunDirectory, hosts_of
 from tflaunch.agent.tasks import environment
 from tflaunch.protocol import directories, wire
 from tflaunch.protocol.machine import this_machine

@@ -21,8 +21,8 @@ import errno
 import os
 import stat
 
-from tflaunch.agent import foreign
-from tflaunch.agent.files.reserve import Reserve
+from tflaunch.agent.host import foreign
+from tflaunch.agent.host.reserve import Reserve
 from tflaunch.protocol import directories, wire
 from tflaunch.protocol.light_stdlib import socket
 
