@@ -97,7 +97,7 @@ def test_a_room_imports_only_from_the_floors_below(room: str) -> None:
 
 
 def layer(module: str) -> int:
-    inside = (module.split(".") + ["__init__"])[2]
+    inside = [*module.split("."), "__init__"][2]
     return next((at for at, names in enumerate(LAYERS) if inside in names), len(LAYERS))
 
 
