@@ -21,7 +21,7 @@ FLOORS = (
     ("text",),
     ("protocol", "in_task"),
     ("diagnosis",),
-    ("lifecycle",),
+    ("lifecycle", "frameworks"),
     ("inputs", "agent"),
     ("hosts",),
     ("planning", "sessions"),
@@ -37,7 +37,7 @@ FLOORS = (
 # Those of agent/, its highest, with the other files of the folder, left out.
 LAYERS = (("host",), ("files",), ("net",), ("gpus",), ("tasks",), ("facts", "viewer", "ledger"))
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
-SHIPPED = {"gpu_probe", "text", "protocol", "in_task", "diagnosis", "lifecycle", "agent"}
+SHIPPED = {"gpu_probe", "text", "protocol", "in_task", "diagnosis", "lifecycle", "frameworks", "agent"}
 LOOSE = {"__init__", "__main__", "hosts", "gpu_probe", "remote"}
 
 FILES = {

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from tflaunch.frameworks.table import ALL
+
 MIRRORED = {"MultiWorkerMirroredStrategy", "CollectiveAllReduceStrategy"}  # over several machines, without ps
 BY_TF_CONFIG = {
     *MIRRORED, "ParameterServerStrategy", "ParameterServerStrategyV1", "ParameterServerStrategyV2",
@@ -20,16 +22,10 @@ OTHER_CLUSTERS = {
     "KubernetesClusterResolver", "GCEClusterResolver", "TPUClusterResolver", "TPUStrategy", "DispatchServer",
     "experimental_connect_to_cluster", "experimental_connect_to_host", "dtensor",
 }  # fmt: skip
-# PyTorch's and JAX's launchers set variables: names that read these, the variables, and packages that read them.
-FRAMEWORK_NAMES = {
-    "init_process_group", "torch.distributed", "DistributedDataParallel", "FullyShardedDataParallel",
-    "TrainingArguments", "jax.distributed", "multihost_utils", "keras.distribution",
-}  # fmt: skip
-FRAMEWORK_VARIABLES = {
-    "MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE",
-    "JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID",
-}  # fmt: skip
-FRAMEWORK_PACKAGES = {"lightning", "pytorch_lightning", "accelerate", "deepspeed"}
+# What the programs of frameworks with launchers of their own read: names, variables, and packages that read them.
+FRAMEWORK_NAMES = {"keras.distribution"}.union(*(each.names for each in ALL))  # Keras's means none alone
+FRAMEWORK_VARIABLES = set[str]().union(*(each.variables for each in ALL))
+FRAMEWORK_PACKAGES = set[str]().union(*(each.launching for each in ALL))
 # Packages whose own launchers tell each task where the others are, in ways that tflaunch does not offer.
 TOLD_OTHERWISE = {"horovod", "mpi4py", "ray", "dask", "byteps", "colossalai", "kungfu"}
 VARIABLE_OF_OTHERS = re.compile(

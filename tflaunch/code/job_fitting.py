@@ -12,8 +12,8 @@ from dataclasses import replace
 from tflaunch.code.cluster_words import ALSO_CALLED, FRAMEWORK_VARIABLES
 from tflaunch.code.program import Program
 from tflaunch.code.program_reading import Reading, read
+from tflaunch.frameworks.table import AUTO, named, started_by
 from tflaunch.inputs.placeholders import names_in
-from tflaunch.planning.frameworks import OF_THEIR_OWN, started_by
 from tflaunch.protocol.job import CHIEF, EVALUATOR, FLAGS, MASTER, PS, TASK_FLAG, WORKER, JobSpec, Role
 
 
@@ -26,7 +26,7 @@ def fitted(
     user said whose success ends the run.  `counted`: hosts have slots, so that the number of tasks is known.
     """
     found = read(program, job)
-    if job.framework == "auto" and not (found.tf_config or found.flags or found.otherwise):
+    if job.framework == AUTO and not (found.tf_config or found.flags or found.otherwise):
         # If not all of the program could be read, a name such as RANK alone may mean anything.
         starts = found.starts - FRAMEWORK_VARIABLES if found.doubt else found.starts
         job = replace(job, framework=started_by(starts))
@@ -47,7 +47,7 @@ def fitted(
     if found.learns and not (knows or found.doubt):
         local = f", and {found.local}, for the GPUs of one machine" if found.local else ""
         job = replace(job, alone=f"{found.name} reads neither the cluster flags nor TF_CONFIG{local}")
-        if not (local or anyway or counted) and job.framework == "auto" and _asks_for_no_tasks(job):
+        if not (local or anyway or counted) and job.framework == AUTO and _asks_for_no_tasks(job):
             job = _as_one_task(job, found)
     return job
 
@@ -94,7 +94,7 @@ def _with_flags(job: JobSpec, found: Reading) -> JobSpec:
     if reads is None or found.flags:
         return job
     # Programs of frameworks with their own launchers take no flags, also where their text cannot be read here.
-    if found.doubt and job.framework not in OF_THEIR_OWN:
+    if found.doubt and not named(job.framework).by_rank:
         return _chosen(
             job,
             f"the program gets the cluster flags and TF_CONFIG: {reads}, but {found.doubt}; if it takes no flags, "
@@ -111,7 +111,7 @@ def _with_ps(job: JobSpec, found: Reading) -> JobSpec:
     without = found.mirrored or found.framework
     if without is None:
         return job
-    if why := found.ps or (found.hidden if job.framework not in OF_THEIR_OWN else None):
+    if why := found.ps or (found.hidden if not named(job.framework).by_rank else None):
         return _chosen(job, f"ps are started: {why}, though {without}; if it needs none, add --ps 0")
     job = replace(job, roles={**job.roles, PS: Role(0)})
     return _chosen(job, f"no ps is started: {without}, which needs none; to start one, add --ps 1")

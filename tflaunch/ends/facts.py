@@ -30,6 +30,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tflaunch.diagnosis.rule import names_of
+from tflaunch.frameworks.table import PACKAGES
 from tflaunch.hosts import fold
 from tflaunch.protocol.job import TRIAL
 from tflaunch.text.safe import one_line
@@ -40,7 +41,6 @@ _SHM_LEFT = 0.02
 _NEAR = 0.7  # of the memory that there is
 _FAR = 0.25  # the same, of a task whose want of memory has another reason
 _SOON_S = 60.0
-_COMPARED = ("tensorflow", "keras", "tf_keras", "torch", "jax", "jaxlib", "numpy", "protobuf")
 _AT = "after --"
 _AT_SWEEP = "in --grid, --random or --trials-file, or after --"
 _CLUSTER = ("--ps_hosts", "--worker_hosts", "--job_name", "--task_index")
@@ -89,7 +89,7 @@ def facts_of(end: Ending) -> dict[str, str]:
     if told.get("python"):
         found["python_version"] = one_line(str(told["python"])[:20])
     versions = told.get("packages", {})
-    found.update({name: one_line(versions[name][:20]) for name in _COMPARED if name in versions})
+    found.update({name: one_line(versions[name][:20]) for name in PACKAGES if name in versions})
     if text := _differing({end.host: told, **end.others}):
         found["differ"] = text
     if told.get("read_only"):
@@ -156,7 +156,7 @@ def _disks(disks: Iterable[Mapping[str, Any]], found: dict[str, str]) -> None:
 def _differing(ends: Mapping[str, Mapping[str, Any]]) -> str:
     """`tensorflow is 2.15.1 on gpu01, 2.21.0 on gpu[02-03]`; "" where all are the same."""
     texts = []
-    for name in ("python", *_COMPARED):
+    for name in ("python", *PACKAGES):
         hosts: dict[str, list[str]] = {}
         for host, told in ends.items():
             version = told.get("python") if name == "python" else told.get("packages", {}).get(name)

@@ -13,6 +13,7 @@ from typing import Annotated, Any, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, WithJsonSchema
 
+from tflaunch.frameworks.table import CHOICES as FRAMEWORKS
 from tflaunch.inputs.patterns import Pattern
 from tflaunch.inputs.sizes import size
 from tflaunch.inputs.times import TIME, seconds
@@ -34,7 +35,6 @@ from tflaunch.protocol.job import (
     TASK_FLAG,
     Done,
     FlagStyle,
-    Framework,
     GpuCount,
     Place,
     RestartOn,
@@ -112,8 +112,13 @@ def _module(value: object) -> str:
     return text
 
 
+def names_in(choices: Any) -> tuple[str, ...]:
+    """The names of a Literal, or of a tuple of names."""
+    return choices if isinstance(choices, tuple) else get_args(choices)
+
+
 def _choice(choices: Any) -> Callable[[object], str]:
-    names = get_args(choices)
+    names = names_in(choices)
 
     def choose(value: object) -> str:
         if value not in names:
@@ -236,7 +241,7 @@ def time(description: str) -> WithJsonSchema:
 
 
 def one_of(choices: Any, description: str) -> WithJsonSchema:
-    return WithJsonSchema({"enum": list(get_args(choices)), "description": description})
+    return WithJsonSchema({"enum": list(names_in(choices)), "description": description})
 
 
 def _list(description: str, *examples: object) -> WithJsonSchema:
@@ -376,10 +381,10 @@ class JobDocument(BaseModel):
     ] = UNSAID
     empty_flags: Annotated[bool, Truth, flag("false: no --ps_hosts= where the cluster has no ps.")] = UNSAID
     framework: Annotated[
-        Framework,
-        PlainValidator(_choice(Framework)),
+        str,
+        PlainValidator(_choice(FRAMEWORKS)),
         one_of(
-            Framework,
+            FRAMEWORKS,
             "By whose words it starts. torch, jax: no ps and no cluster flags unless asked for; auto: TensorFlow's, "
             "and the variables of both besides.",
         ),

@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from tflaunch.frameworks.table import BY_NAME
+
 _ACTIVE = {"VIRTUAL_ENV": "the active environment", "CONDA_PREFIX": "the active conda environment"}
-_FRAMEWORKS = ("tensorflow", "torch", "jax")
 
 
 class LocalPython(NamedTuple):
@@ -27,7 +28,7 @@ def local_python(environ: Mapping[str, str] = os.environ) -> LocalPython:
     A tflaunch that pipx or uv has installed has an environment to itself.  If a framework is installed beside it, that
     environment is for training, and comes before PATH, and before conda's base, which is active in every shell.
     """
-    own_trains = any(importlib.util.find_spec(name) for name in _FRAMEWORKS)
+    own_trains = any(importlib.util.find_spec(name) for name in BY_NAME)
     for variable, source in _ACTIVE.items():
         if variable == "CONDA_PREFIX" and own_trains and environ.get("CONDA_DEFAULT_ENV") == "base":
             continue

@@ -11,7 +11,8 @@ plan            where every task runs: `plan_cluster`
 moves           where the tasks of a detached run may move when a host is lost, with the requests for that
 cluster_plan    the plan as data: TaskPlan, ClusterPlan
 addresses       what tasks dial each other by: addresses, ports, network interfaces
-command         argv and environment of a task; `frameworks`: those of TensorFlow, PyTorch and JAX
+command         argv and environment of a task
+ranks           which tasks have ranks
 filling         what placeholders such as `{index}` stand for
 environments    virtual environments, conda and `setup:`, as shell text for a task
 required_gpus   `--require-gpu`: whether the plan gives GPUs at all

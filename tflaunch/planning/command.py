@@ -7,12 +7,13 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 
+from tflaunch.frameworks.table import environment
 from tflaunch.hosts import Host, Hostfile, fold
 from tflaunch.inputs.local_python import local_python
 from tflaunch.inputs.placeholders import names_in
 from tflaunch.inputs.variables import ARGUMENT_LIMIT_BYTES, DECIDED
-from tflaunch.planning import frameworks
 from tflaunch.planning.filling import Filling
+from tflaunch.planning.ranks import rank_of, ranks
 from tflaunch.protocol.errors import PlanError, UsageError
 from tflaunch.protocol.job import (
     CHIEF,
@@ -87,7 +88,7 @@ class Command:
         self._names = flag_names(job)
         self._hosts_flags = self._spell_hosts_flags(cluster)
         self._cluster = cluster
-        self._ranks = {task: rank for rank, task in enumerate(frameworks.ranks(job, cluster))}
+        self._ranks = {task: rank for rank, task in enumerate(ranks(job, cluster))}
         self._cluster_json = json.dumps(cluster, separators=(",", ":"))
         dialled = [task.rpartition(":")[0].strip("[]") for tasks in cluster.values() for task in tasks]
         self._no_proxy = ",".join(dict.fromkeys([*dialled, "localhost", "127.0.0.1"]))
@@ -157,6 +158,7 @@ class Command:
                 own[name] = (
                     text if name in literal else self._filling.text(text, task, host, f"{where}{joint}{name}")
                 )
+        rank = rank_of(task, self._ranks, self._cluster, self._interfaces.get(host.name, ""))
         me = f'{{"type":"{task.job}","index":{task.index}}}'
         return {
             "TF_CONFIG": f'{{"cluster":{self._cluster_json},"task":{me}}}',
@@ -169,9 +171,7 @@ class Command:
             "no_grpc_proxy": self._no_proxy,
             "TFLAUNCH_RUN": self._run_id,
             "TFLAUNCH_TASK": str(task),
-            **frameworks.variables(
-                self._job, self._cluster, self._ranks, task, self._interfaces.get(host.name, "")
-            ),
+            **(environment(self._job.framework, rank) if rank else {}),
             **own,
         }
 

@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from tflaunch.frameworks.table import named
 from tflaunch.hosts import Host, Hostfile, fold, match
 from tflaunch.lifecycle.states import decisive
 from tflaunch.planning.addresses import interfaces, peer_addresses, take_ports
@@ -14,7 +15,6 @@ from tflaunch.planning.cluster_plan import ClusterPlan, Standing, TaskPlan
 from tflaunch.planning.command import Command, endpoint, flag_names, image
 from tflaunch.planning.environments import setup
 from tflaunch.planning.filling import check as check_placeholders
-from tflaunch.planning.frameworks import OF_THEIR_OWN
 from tflaunch.planning.gpu_choice import take_nearest
 from tflaunch.planning.gpu_supply import (
     HostCapacity,
@@ -129,6 +129,7 @@ def _task_plans(
     for task in members:
         cluster.setdefault(task.id.job, []).append(endpoint(dialled[task.host], ports[task.id]))
     command = Command(job, cluster, run_id, interfaces(dialled, inventory), dialled)
+    framework = named(job.framework)
     tasks = []
     for task in placed:
         host = hosts[task.host]
@@ -149,9 +150,9 @@ def _task_plans(
                 mounts=(*host.mounts, *job.mounts),
                 filled=command.filled(task.id, host),
                 masked=tuple(sorted(job.masked)),
-                listens=(job.framework not in OF_THEIR_OWN or task.id == command.first)
+                listens=(not framework.by_rank or task.id == command.first)
                 and (job.role(task.id.job).opens_port or command.learns_its_port(task.id, host)),
-                shares_port=(job.framework == "torch" and task.id == command.first)
+                shares_port=(framework.shares_port and task.id == command.first)
                 or command.is_given_its_port(task.id, host),
             )
         )

@@ -19,8 +19,6 @@ RestartOn = Literal["any", "retryable"]  # which failures lead to a restart; ret
 RoleEnd = Literal["decides", "stopped", "sidecar"]
 # How a cluster flag and its value are written: `--task_index=0`, or as two words, `--task_index 0`.
 FlagStyle = Literal["equals", "words"]
-# Whose environment variables describe the cluster to a task; auto: TensorFlow's, and the others' besides.
-Framework = Literal["auto", "tensorflow", "jax", "torch"]
 
 PS, WORKER, CHIEF, MASTER, EVALUATOR = "ps", "worker", "chief", "master", "evaluator"
 ROLES = (PS, WORKER, CHIEF, MASTER, EVALUATOR)  # TensorFlow's own job names; any other is the user's
@@ -165,7 +163,9 @@ class JobSpec:
     file_args: tuple[str, ...] = ()  # of the job file, before `args`
     roles: Mapping[str, Role] = field(default_factory=dict)
     place: Place = "spread"
-    framework: Framework = "auto"
+    framework: str = (
+        "auto"  # whose words describe the cluster to a task: one of tflaunch.frameworks, or of all
+    )
     flags: Mapping[str, str] | None = field(default_factory=lambda: dict(FLAGS))  # None: no flags at all
     flag_style: FlagStyle = "equals"
     empty_flags: bool = True  # pass `--ps_hosts=` to a cluster that has no ps

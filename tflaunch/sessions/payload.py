@@ -28,6 +28,7 @@ _AGENT_PARTS = (
     "in_task/stacks_site.py",
     "diagnosis",
     "lifecycle",
+    "frameworks",
     "agent",
 )
 

@@ -23,7 +23,7 @@ def python_in(directory: Path, name: str) -> str:
 def test_the_active_environment_then_path_then_tflaunchs_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_FRAMEWORKS", ())
+    monkeypatch.setattr(module, "BY_NAME", ())
     venv, conda = python_in(tmp_path / "venv", "python3"), python_in(tmp_path / "conda", "python")
     on_path = python_in(tmp_path / "usr", "python3")
     environ = {
@@ -44,7 +44,7 @@ def test_the_active_environment_then_path_then_tflaunchs_own(
 def test_an_environment_with_a_framework_beside_tflaunch_is_for_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_FRAMEWORKS", ("no_such_framework", "typer"))
+    monkeypatch.setattr(module, "BY_NAME", ("no_such_framework", "typer"))
     assert importlib.util.find_spec("typer")
     environ = {"PATH": str(Path(python_in(tmp_path / "usr", "python3")).parent)}
     assert local_python(environ).path == sys.executable

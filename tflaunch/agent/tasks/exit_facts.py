@@ -19,6 +19,7 @@ import os
 
 from tflaunch.agent.host import foreign
 from tflaunch.agent.tasks import oom_kills
+from tflaunch.frameworks.table import OTHER_NAMES, PACKAGES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,21 +30,6 @@ if TYPE_CHECKING:
 SIGILL = 4
 FILES_S = 2.0  # how long a look at files may take: a file server that is away holds its caller for ever
 VECTORS = ("sse4_1", "sse4_2", "avx", "avx2", "fma", "avx512f", "asimd", "sve")
-PACKAGES = [
-    "tensorflow",
-    "tensorflow_cpu",
-    "tensorflow_intel",
-    "tf_nightly",
-    "keras",
-    "tf_keras",
-    "numpy",
-    "protobuf",
-    "grpcio",
-    "torch",
-    "jax",
-    "jaxlib",
-]
-_OTHER_NAMES = {"tensorflow_cpu": "tensorflow", "tensorflow_intel": "tensorflow"}
 
 
 def open_files(pid: int) -> int:
@@ -221,5 +207,6 @@ def _read_packages(library: str, packages: "Dict[str, str]") -> None:
         if name.endswith(".dist-info"):
             package, _, version = name[: -len(".dist-info")].rpartition("-")
             package = package.lower()
-            if package in PACKAGES:
-                packages.setdefault(_OTHER_NAMES.get(package, package), version[:40])
+            package = OTHER_NAMES.get(package, package)
+            if package in PACKAGES or package == "grpcio":
+                packages.setdefault(package, version[:40])

@@ -20,7 +20,8 @@ from tflaunch.api.requests.job_parts import (
 from tflaunch.api.requests.outputs import wish_at_end
 from tflaunch.api.requests.roles import roles_of
 from tflaunch.api.requests.which_hosts import load_hosts
-from tflaunch.planning.frameworks import OF_THEIR_OWN, roles_for
+from tflaunch.frameworks.table import named
+from tflaunch.planning.ranks import roles_for
 from tflaunch.protocol.errors import UsageError
 from tflaunch.protocol.job import CHIEF, EVALUATOR, FLAGS, PS, TASK_FLAG, WORKER, JobSpec, Role
 
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from tflaunch.inputs.job_file import JobFile
     from tflaunch.launch.request import Request
     from tflaunch.lifecycle.states import Restarts
-    from tflaunch.protocol.job import Done, Framework, RestartPolicy
+    from tflaunch.protocol.job import Done, RestartPolicy
 
 
 JOBS = (PS, WORKER, CHIEF)
@@ -63,7 +64,7 @@ def request_of(
     check_wait(options.gpus.wait, start.dry_run)
     _check_combination(options)
     roles = roles_for(
-        options.program.framework.value,
+        named(options.program.framework.value),
         roles_of(file.roles, options.cluster, options.roles, options.gpus.gpus_per_worker),
     )
     wish = wish_at_end(options.results, options.results.fetch)
@@ -135,9 +136,9 @@ def _check_combination(options: RunOptions) -> None:
 
 def _job(options: RunOptions, roles: Mapping[str, Role], file: JobFile) -> JobSpec:
     """Return the job without its program."""
-    framework: Framework = options.program.framework.value
+    framework = options.program.framework.value
     flags = options.program.flags
-    if framework in OF_THEIR_OWN and not options.program.flag and flags is None:
+    if named(framework).by_rank and not options.program.flag and flags is None:
         flags = False
     done = cast("Done", options.end.done.value.replace("auto", "workers"))
     return JobSpec(

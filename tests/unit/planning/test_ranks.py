@@ -9,11 +9,12 @@ import pytest
 
 from tests.support.frameworks import JAX, TORCH, given
 from tests.support.planned import asked, facts, plan
+from tflaunch.frameworks.table import named, started_by
 from tflaunch.hosts import Host
 from tflaunch.planning.addresses import interfaces
 from tflaunch.planning.command import Command
-from tflaunch.planning.frameworks import ranks, roles_for, started_by
-from tflaunch.protocol.job import Framework, JobSpec, Role, TaskId
+from tflaunch.planning.ranks import ranks, roles_for
+from tflaunch.protocol.job import JobSpec, Role, TaskId
 
 HOST = Host(name="gpu01")
 CLUSTER = {
@@ -71,7 +72,7 @@ def test_jax_is_told_its_coordinator_and_its_process() -> None:
 @pytest.mark.parametrize(
     ("framework", "names"), [("auto", TORCH | JAX), ("tensorflow", set()), ("torch", TORCH), ("jax", JAX)]
 )
-def test_what_each_framework_is_told(framework: Framework, names: set[str]) -> None:
+def test_what_each_framework_is_told(framework: str, names: set[str]) -> None:
     job = JobSpec(("t.py",), framework=framework)
     assert set(given(env_of(job, TaskId("worker", 0)))) == names
     for task in (TaskId("ps", 0), TaskId("data", 0), TaskId("evaluator", 0)):
@@ -102,10 +103,10 @@ def test_what_the_user_sets_wins() -> None:
 
 
 def test_there_is_no_ps_unless_somebody_asks_for_one() -> None:
-    assert roles_for("torch", {"worker": Role(2)})["ps"].count == 0
-    assert roles_for("jax", {"ps": Role(hosts="a")})["ps"] == Role(0, hosts="a")
-    assert roles_for("torch", {"ps": Role(2)})["ps"].count == 2
-    assert "ps" not in roles_for("auto", {"worker": Role(2)})
+    assert roles_for(named("torch"), {"worker": Role(2)})["ps"].count == 0
+    assert roles_for(named("jax"), {"ps": Role(hosts="a")})["ps"] == Role(0, hosts="a")
+    assert roles_for(named("torch"), {"ps": Role(2)})["ps"].count == 2
+    assert "ps" not in roles_for(named("auto"), {"worker": Role(2)})
 
 
 @pytest.mark.parametrize(
@@ -149,7 +150,7 @@ def test_the_interface_that_gloo_listens_on(
 
 @pytest.mark.parametrize("framework", ["auto", "tensorflow", "jax", "torch"])
 def test_only_rank_0_of_pytorch_and_jax_listens_and_only_pytorch_shares_its_port(
-    framework: Framework,
+    framework: str,
 ) -> None:
     job = asked(ps=1, workers=2, chief=True, framework=framework)
     wire = {str(task.id): task.to_wire() for task in plan(job, facts("a"), facts("b")).tasks}
