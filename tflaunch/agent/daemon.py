@@ -45,6 +45,7 @@ class Daemon:
         self._journal = Journal(directory)
         self._selector = Selector()
         self._lease_end = time.monotonic() + FIRST_LEASE_S
+        self._listened_at = 0.0  # whatever had come by then has been read
         self._end_by = 0.0
         self._sweep = None  # type: Optional[processes.Sweep]
         self._swept = False
@@ -94,6 +95,7 @@ class Daemon:
         """Serve the run; returns once it has ended on this host and the last messages are sent."""
         self._viewers.pump(self._journal, {})  # the launcher gets `hello` at once
         while True:
+            self._listened_at = time.monotonic()
             for key, _ in self._selector.select(self._timeout()):
                 key.data()
             self._reap()
@@ -129,7 +131,8 @@ class Daemon:
     def _tick(self, now: float) -> None:
         if self._term and not self._team.ending:
             self._expire("the agent was told to end (SIGTERM)")
-        if now >= self._lease_end and not self._team.ending:
+        # A process that was stopped may have a renewal to read.
+        if self._listened_at >= self._lease_end and not self._team.ending:
             who = "coordinator" if self._requests.detached.begun else "launcher"
             self._expire(
                 "no %s has renewed the lease for %g s: its agent ended the tasks" % (who, self._team.lease_s)

@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from tflaunch.hosts import Host, fold
 from tflaunch.protocol import machine, wire
@@ -22,6 +22,8 @@ from tflaunch.sessions.interrupts import interrupts
 from tflaunch.sessions.probe import probed
 from tflaunch.sessions.session import Damaged, Ended, Said, Session, unexpected
 from tflaunch.sessions.wires import Opener, Wire
+
+_T = TypeVar("_T")
 
 CONNECT_THREADS = 64
 # Python's switch interval: each thread that waits for the interpreter wakes once in this time to ask for it.  With
@@ -258,7 +260,8 @@ class Sessions:
                     failures[name] = error
         if phase:
             self._phase(phase, len(replies), len(hosts), fold(failures) if failures else "")
-        return replies, {name: failures[name] for name in (*hosts, *also) if name in failures}
+        # In the order of the hosts, not in that of their answers: what is told of several names them alike each time.
+        return _ordered(replies, hosts), _ordered(failures, (*hosts, *also))
 
     def _give_up_hung(self, names: Collection[str], begun: float) -> dict[str, ConnectError]:
         """Give up those of these hosts whose agents hang; they are waited for since `begun` (of `awake_s`)."""
@@ -410,6 +413,10 @@ class Sessions:
         deadline = time.monotonic() + FAREWELL_S
         for session in sessions:
             session.close_by(deadline)
+
+
+def _ordered(found: Mapping[str, _T], names: Iterable[str]) -> dict[str, _T]:
+    return {name: found[name] for name in names if name in found}
 
 
 def _named(hosts: Collection[str]) -> str:

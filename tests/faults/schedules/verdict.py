@@ -12,6 +12,7 @@ from tests.faults import SHOWN, count
 from tests.faults.schedules.play import KILLED, LEASE_S, LINES, Play
 from tests.support.bed import BedHost
 from tests.support.launcher import Done, Running
+from tflaunch.agent.guard import FIRST_LEASE_S
 from tflaunch.cli.exit_codes import FAILED, OF_VERB, SIGNALLED
 
 OVER_S = LEASE_S + 15.0  # from the last fault, and what made it good, to the end of all
@@ -83,6 +84,8 @@ class Verdict:
     def wait_for_the_end(self) -> None:
         """Of all commands, processes and leases; of the sockets that somebody could remove, too."""
         over_s = OVER_S + self.play.again_s
+        if any(each.phase == "start" and each.name == "agent-hung" for each in self.lasting):
+            over_s += FIRST_LEASE_S - LEASE_S  # perhaps nobody had told its guard yet how long the lease is
         deadline = time.monotonic() + over_s
         while left := self.left():
             self.play.watch()
