@@ -12,7 +12,7 @@ from tests.faults import SHOWN, count
 from tests.faults.schedules.play import KILLED, LEASE_S, LINES, Play
 from tests.support.bed import BedHost
 from tests.support.launcher import Done, Running
-from tflaunch.agent.guard import FIRST_LEASE_S
+from tflaunch.agent.host.guard import FIRST_LEASE_S
 from tflaunch.cli.exit_codes import FAILED, OF_VERB, SIGNALLED
 
 OVER_S = LEASE_S + 15.0  # from the last fault, and what made it good, to the end of all
