@@ -10,7 +10,17 @@ from pathlib import Path
 import pytest
 
 from tests.support import ROOT
-from tests.support.agent_over_pipes import Channel, Host, environment, failure, marked, shell, swept, task
+from tests.support.agent_over_pipes import (
+    Channel,
+    Host,
+    environment,
+    failure,
+    marked,
+    running,
+    shell,
+    swept,
+    task,
+)
 from tests.support.dead_files import dead_files, missing
 from tests.support.hanging_names import hanging_names
 from tests.support.patience import until
@@ -47,6 +57,44 @@ def test_what_a_task_needs_does_not_answer(host: Host, dead: Path, what: str) ->
     until(lambda: not marked(host.run), "the run's end")
 
 
+def test_an_agent_waits_no_longer_than_its_lease_allows(host: Host, dead: Path) -> None:
+    channel = host.start()
+    channel.send("renew", lease_s=2.0)
+    channel.send(
+        "stage", tasks=[shell("exit 0", cwd=str(dead))], code=None, ports=[], gpus=[], door=False, attempt=0
+    )
+    reason, _ = failure(channel)
+    assert reason == f"{dead} does not answer: nothing came for 0.5 s"
+    assert channel.ask("clock", sent=1.0, answer="clock")["sent"] == 1.0
+
+
+def test_a_working_directory_that_stops_to_answer_during_the_run(host: Host, tmp_path: Path) -> None:
+    if why := missing():
+        pytest.skip(why)
+    place = tmp_path / "work"
+    place.mkdir()
+    host.env["TFLAUNCH_FOREIGN_S"] = "1"
+    channel = host.start()
+    running(
+        channel,
+        shell("touch made; sleep 600", cwd=str(place)),
+        shell("sleep 600", "worker/1", cwd=str(place)),
+    )
+    until((place / "made").exists, "its file")
+    assert channel.ask("find", patterns=[["^", True]], roots=[""], answer="found")["files"][0][0] == "made"
+    with dead_files(place):
+        away = f"{place} does not answer: nothing came for 1 s"
+        assert _read(channel) == away
+        channel.send("find", patterns=[["^", True]], roots=[""])
+        assert failure(channel)[0] == away
+        assert channel.ask("clock", sent=1.0, answer="clock")["sent"] == 1.0
+        assert swept(channel)["survivors"] == []
+
+
+def _read(channel: Channel) -> str:
+    return str(channel.ask("read", path="made", offset=0, size=9, digest=False, answer="piece")["why"])
+
+
 def test_a_check_of_disks_that_do_not_answer(host: Host, dead: Path, tmp_path: Path) -> None:
     host.env["TFLAUNCH_FOREIGN_S"] = "1"
     channel = host.start()
@@ -77,6 +125,36 @@ def test_what_waits_for_ever_is_left_and_ends_with_its_wait(tmp_path: Path) -> N
         (left,) = until(asking, "the process that asks")
         until(lambda: (now := processes.read(left.pid)) is not None and processes.left_behind(now), "state D")
     until(lambda: not asking(), "its end")
+
+
+def test_a_process_that_keeps_its_reader_waiting_does_not_keep_the_others(
+    dead: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread of it waits for a file server and holds the lock of its memory, whatever its first thread does."""
+    contents = processes._contents
+    asked = dead.parent / "asked"
+
+    def shut(path: str) -> bytes:
+        if path == f"/proc/{first.pid}/environ":
+            with asked.open("a") as file:
+                file.write("x")
+            os.statvfs(dead)
+        return contents(path)
+
+    monkeypatch.setattr(processes, "_contents", shut)
+    monkeypatch.setattr(foreign, "LIMIT_S", 0.5)
+    argv = [sys.executable, "-c", "import time; time.sleep(600)"]
+    env = {**os.environ, processes.RUN_MARK: "run-abcdef"}
+    with subprocess.Popen(argv, env=env) as first, subprocess.Popen(argv, env=env) as second:
+        try:
+            until(lambda: processes.environment(second.pid) != [], "its environment")
+            for _ in range(2):
+                there = [each for pid in (first.pid, second.pid) if (each := processes.read(pid)) is not None]
+                assert [each.pid for each in processes.marked(there, "run-abcdef")] == [second.pid]
+            assert asked.read_text() == "x"
+        finally:
+            first.kill()
+            second.kill()
 
 
 NAMES = """\

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from tflaunch.agent.net.channel import Channel
 
 LOG_POLL_S = 0.05  # how often to look at the logs where inotify does not work
+FULL_S = 10.0  # how long the disk may be full: what fills it may make room, as a program that removes old checkpoints
 FAREWELL_S = 5.0  # how long the last messages may take to be sent
 
 
@@ -45,8 +46,8 @@ class Daemon:
         self._journal = Journal(directory)
         self._selector = Selector()
         self._lease_end = time.monotonic() + FIRST_LEASE_S
-        self._listened_at = 0.0  # whatever had come by then has been read
         self._end_by = 0.0
+        self._full_at = None  # type: Optional[float]  # since when the disk is full
         self._sweep = None  # type: Optional[processes.Sweep]
         self._swept = False
         self._over = False
@@ -95,9 +96,9 @@ class Daemon:
         """Serve the run; returns once it has ended on this host and the last messages are sent."""
         self._viewers.pump(self._journal, {})  # the launcher gets `hello` at once
         while True:
-            self._listened_at = time.monotonic()
-            for key, _ in self._selector.select(self._timeout()):
-                key.data()
+            self._serve(self._timeout())
+            if time.monotonic() >= self._lease_end:
+                self._serve(0.0)  # something has taken long, and the lease may have been renewed meanwhile
             self._reap()
             self._beats.beat(time.monotonic(), self._team.lease_s)
             self._tick(time.monotonic())
@@ -109,6 +110,10 @@ class Daemon:
         self._requests.close()
         if not removed():
             self._directory.close()
+
+    def _serve(self, timeout_s: float) -> None:
+        for key, _ in self._selector.select(timeout_s):
+            key.data()
 
     def _timeout(self) -> float:
         hungry = self._viewers.hungry
@@ -131,14 +136,18 @@ class Daemon:
     def _tick(self, now: float) -> None:
         if self._term and not self._team.ending:
             self._expire("the agent was told to end (SIGTERM)")
-        # A process that was stopped may have a renewal to read.
-        if self._listened_at >= self._lease_end and not self._team.ending:
+        if now >= self._lease_end and not self._team.ending:
             who = "coordinator" if self._requests.detached.begun else "launcher"
             self._expire(
                 "no %s has renewed the lease for %g s: its agent ended the tasks" % (who, self._team.lease_s)
             )
         trouble = self._directory.trouble
-        if trouble is not None and self._journal.has("started") and not self._team.ending:
+        if (
+            self._journal.has("started")
+            and not self._team.ending
+            and self._is_full(now)
+            and trouble is not None
+        ):
             self._expire("%s; its agent ended the tasks: %s" % (trouble.reason, trouble.hint))
         self._team.tick(now)
         if self._team.ending and not self._over:
@@ -163,6 +172,15 @@ class Daemon:
             # No task was started, or only tasks that must not outlive their launcher.
             self._journal.add("expired", reason="its launcher left before the start", asked=True)
             self._begin_end(0.0)
+
+    def _is_full(self, now: float) -> bool:
+        """Whether the disk takes nothing more, for good or for FULL_S."""
+        if self._directory.trouble is None:
+            self._full_at = None
+            return False
+        if self._full_at is None:
+            self._full_at = now
+        return self._directory.lasting or (now - self._full_at >= FULL_S and not self._directory.has_room())
 
     def _renew(self, viewer: Viewer, message: wire.Message) -> None:
         viewer.drives = True

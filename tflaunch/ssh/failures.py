@@ -8,7 +8,7 @@ import socket
 from collections.abc import Sequence
 
 from tflaunch.protocol.errors import ConnectError, NoThreads
-from tflaunch.ssh.deadline import Deadline, NameTimeout
+from tflaunch.ssh.deadline import BindError, Deadline, NameTimeout
 from tflaunch.ssh.refused_keys import RefusedKey
 from tflaunch.ssh.target import Target
 
@@ -20,10 +20,11 @@ _ABSENT = (errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.EHOSTDOWN, errno.ENETUN
 
 
 def text(error: Exception) -> str:
-    """The error in words, whatever library raised it."""
+    """The error in words, whatever library raised it; 300 characters at most, for it may quote the server."""
     if isinstance(error, EOFError):
         return "the other side hung up"
-    return (error.strerror if isinstance(error, OSError) else "") or str(error) or type(error).__name__
+    words = (error.strerror if isinstance(error, OSError) else "") or str(error) or type(error).__name__
+    return words[:300]
 
 
 def last_words(ended: str, stderr: bytes) -> str:
@@ -51,6 +52,11 @@ def unreached(error: Exception, target: Target, deadline: Deadline) -> ConnectEr
     if isinstance(error, NameTimeout):
         return ConnectError(
             f"the name look-up took longer than {deadline}", "is the name server up?", absent=True
+        )
+    if isinstance(error, BindError):
+        return ConnectError(
+            f"this machine cannot dial from {target.bind_address}, which BindAddress names",
+            "correct it in ssh_config: `ip address` lists what this machine has",
         )
     if isinstance(error, socket.gaierror | UnicodeError):
         return ConnectError(

@@ -13,7 +13,7 @@ from tflaunch.protocol.machine import libc
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Dict, Optional
+    from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Tuple
 
 # By these names /proc shows processes that may wait for ever for something that is not tflaunch's.  The kernel takes 15
 # bytes.
@@ -21,7 +21,10 @@ ASKS_NVML, ASKS_OTHERS = NAMES = ("tflaunch-nvml", "tflaunch-asks")
 PR_SET_PDEATHSIG = 1
 LIMIT_S = float(os.environ.get("TFLAUNCH_FOREIGN_S") or 5.0)
 NAME_S = 2.0  # how long the name of a user may take
+HANG_S = 0.5  # what waits in the kernel for so long hangs
+HANGS = 6  # so many of them at most are waited for, one after the other
 OTHERS_BYTES = 65536  # of what another user's process shows of itself
+AWAY_S = 15.0  # a file server that has not answered is left alone for so long by who comes often
 _names = {}  # type: Dict[int, str]
 
 
@@ -34,6 +37,73 @@ def in_time(work: "Callable[[], Any]", limit_s: float = LIMIT_S) -> "Any":
 
     None where the work itself fails.
     """
+    answer = bytes_in_time(lambda: wire.dumps(work()).encode("ascii"), limit_s)
+    try:
+        return wire.loads(answer.decode("ascii"))
+    except ValueError:
+        return None
+
+
+def bytes_in_time(work: "Callable[[], bytes]", limit_s: float) -> bytes:
+    """The same for bytes; b"" where the work fails."""
+    pid, reading = _child(lambda pipe: _write(pipe, work()))
+    try:
+        answer = _read_until(reading, time.monotonic() + limit_s)
+    finally:
+        os.close(reading)
+    if answer is None:
+        os.kill(pid, signal.SIGKILL)  # nobody has waited for it yet: the pid is its own
+    _wait_for(pid)
+    if answer is None:
+        raise Late
+    return answer
+
+
+def told_in_time(work: "Callable[[], Iterator[Any]]", limit_s: float) -> "Iterator[Any]":
+    """What the iterator of `work` yields, as JSON has it; raises Late once nothing comes for so long."""
+    pid, reading = _child(lambda pipe: _write_each(pipe, work()))
+    poll, data, ended = select.poll(), b"", False
+    poll.register(reading, select.POLLIN)
+    try:
+        while not ended:
+            if not poll.poll(limit_s * 1000):
+                raise Late
+            piece = os.read(reading, 65536)
+            ended = not piece
+            *whole, data = (data + piece).split(b"\n")
+            for line in whole:
+                yield wire.loads(line.decode("ascii"))
+    finally:
+        os.close(reading)
+        if not ended:
+            os.kill(pid, signal.SIGKILL)  # it has not ended: the pid is its own
+        _wait_for(pid)
+
+
+def each_in_time(things: "List[Any]", work: "Callable[[Any], Any]") -> "List[Any]":
+    """What `work` returns for each of them, as JSON has it; None where it hangs in the kernel, or ends its process.
+
+    A child process does the work, and the next one goes on behind what it hangs at, at most HANGS times: then nothing
+    is said of those that are left.  Raises OSError where there can be no child.
+    """
+    answers = []  # type: List[Any]
+    for _ in range(HANGS):
+        left = things[len(answers) :]
+        pid, reading = _child(lambda pipe, left=left: _write_each(pipe, map(work, left)))  # type: ignore[misc]
+        try:
+            answers += _lines(reading, pid)
+        finally:
+            os.close(reading)
+        os.kill(pid, signal.SIGKILL)  # nobody has waited for it yet: the pid is its own
+        _wait_for(pid)
+        if len(answers) == len(things):
+            break
+        answers.append(None)
+    return answers
+
+
+def _child(work: "Callable[[int], None]") -> "Tuple[int, int]":
+    """Start a process that does `work` with the writing end of a pipe; returns its pid and the reading end."""
     reading, writing = os.pipe()
     try:
         pid = os.fork()
@@ -44,25 +114,46 @@ def in_time(work: "Callable[[], Any]", limit_s: float = LIMIT_S) -> "Any":
     if pid == 0:
         try:
             alone(ASKS_OTHERS, writing)
-            data = wire.dumps(work()).encode("ascii")
-            while data:
-                data = data[os.write(writing, data) :]
+            work(writing)
         finally:
             os._exit(0)
     os.close(writing)
+    return pid, reading
+
+
+def _write(pipe: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(pipe, data) :]
+
+
+def _write_each(pipe: int, things: "Iterable[Any]") -> None:
+    for thing in things:
+        _write(pipe, (wire.dumps(thing) + "\n").encode("ascii"))
+
+
+def _lines(descriptor: int, pid: int) -> "List[Any]":
+    """The JSON in each line that comes from that pipe, until it ends or the process at its other end hangs."""
+    poll, data, found = select.poll(), b"", []  # type: Any, bytes, List[Any]
+    poll.register(descriptor, select.POLLIN)
+    patience_s = LIMIT_S  # for one that is only slow, on a busy host
+    while patience_s > 0:
+        if not poll.poll(HANG_S * 1000):
+            patience_s -= LIMIT_S if _waits_in_the_kernel(pid) else HANG_S
+            continue
+        piece = os.read(descriptor, 65536)
+        if not piece:
+            break
+        patience_s = LIMIT_S
+        *whole, data = (data + piece).split(b"\n")
+        found += [wire.loads(line.decode("ascii")) for line in whole]
+    return found
+
+
+def _waits_in_the_kernel(pid: int) -> bool:
     try:
-        answer = _read_until(reading, time.monotonic() + limit_s)
-    finally:
-        os.close(reading)
-    if answer is None:
-        os.kill(pid, signal.SIGKILL)  # nobody has waited for it yet: the pid is its own
-    _wait_for(pid)
-    if answer is None:
-        raise Late
-    try:
-        return wire.loads(answer.decode("ascii"))
-    except ValueError:
-        return None
+        return beginning(pid, "stat", 4096).rpartition(b")")[2].split()[0] == b"D"
+    except (OSError, IndexError):
+        return True  # it has ended
 
 
 def alone(name: str, kept: int) -> None:
@@ -121,7 +212,7 @@ def _wait_for(pid: int) -> None:
         pass
 
 
-def answers(path: str) -> bool:
+def answers(path: str, limit_s: float = LIMIT_S) -> bool:
     """Whether the file system of that path answers in time, whatever it says."""
 
     def look() -> bool:
@@ -133,7 +224,7 @@ def answers(path: str) -> bool:
         return True
 
     try:
-        in_time(look)
+        in_time(look, limit_s)
     except Late:
         return False
     except OSError:

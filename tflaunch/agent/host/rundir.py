@@ -22,7 +22,7 @@ import os
 import stat
 
 from tflaunch.agent.host import foreign
-from tflaunch.agent.host.reserve import Reserve
+from tflaunch.agent.host.reserve import PIECE, Reserve
 from tflaunch.protocol import directories, wire
 from tflaunch.protocol.light_stdlib import socket
 
@@ -79,14 +79,20 @@ def explain(error: OSError, path: str) -> HostError:
     )
 
 
-def must_answer(path: str, key: str) -> None:
-    """Raise HostError for a directory, named by that key of the hostfile, whose file server does not answer."""
-    if not foreign.answers(path):
-        raise HostError(
-            "%s does not answer: nothing came for %g s" % (path, foreign.LIMIT_S),
-            "is its file server up? `df %s` there hangs, too; or set `%s` in the hostfile to another place"
-            % (path, key),
-        )
+def must_answer(path: str, key: str, limit_s: float) -> None:
+    """Raise HostError for a directory, named by that key of the hostfile, whose file server does not answer in time."""
+    limit_s = min(limit_s, foreign.LIMIT_S)
+    if not foreign.answers(path, limit_s):
+        raise away(path, key, limit_s)
+
+
+def away(path: str, key: str, limit_s: float) -> HostError:
+    """The error for a file server that has not answered for so long."""
+    return HostError(
+        "%s does not answer: nothing came for %g s" % (path, limit_s),
+        "is its file server up? `df %s` there hangs, too; or set `%s` in the hostfile to another place"
+        % (path, key),
+    )
 
 
 def parent_directory(configured: str) -> str:
@@ -206,7 +212,8 @@ def _check(descriptor: int, path: str, closed: int = 0o077) -> None:
         # Others may have put something there; whoever sets the mode has to look.
         raise HostError(
             "%s has the mode %04o: other users may look or write there" % (path, stat.S_IMODE(info.st_mode)),
-            "look whether all in there is yours, then: chmod 700 %s" % path,
+            "look whether all in there is yours, then: chmod 700 %s; where that changes nothing, the file system keeps "
+            "no modes: set `run_dir:` to another" % path,
         )
 
 
@@ -245,7 +252,9 @@ class RunDirectory:
         self.logs = os.path.join(self.path, "logs")
         self.own = os.path.join(self.path, "own")  # with a directory for each trial of a sweep
         self.trouble = None  # type: Optional[HostError]  # why this disk takes nothing more
+        self.lasting = False  # that cannot change by itself, or nothing is left of the reserve
         self.reserve = Reserve(self.path)
+        self._bound = None  # type: Optional[Tuple[int, int]]  # this process's socket there: device and inode
 
     def create(self) -> None:
         """Make the directory and what it always holds; raises HostError."""
@@ -317,7 +326,17 @@ class RunDirectory:
                 if error.errno in NO_MORE and self.trouble is None:
                     self.trouble = explain(error, self.path)
                 if error.errno not in FULL or not self.reserve.free_piece():
+                    self.lasting = self.lasting or error.errno in NO_MORE
                     raise
+
+    def has_room(self) -> bool:
+        """Whether a disk that was full has room again, beyond the reserve, of which all is there again then."""
+        try:
+            self.reserve.fill(PIECE)  # with the reserve alone an agent can go on for long, but not its tasks
+        except OSError:
+            return False
+        self.trouble = None
+        return True
 
     def read(self, name: str) -> "Dict[str, Any]":
         """The JSON object in the file `name`; {} when there is none, or it cannot be read."""
@@ -340,6 +359,7 @@ class RunDirectory:
             except FileNotFoundError:
                 pass
             listener.bind(name)
+            self._bound = _identity("agent.sock", directory)
         finally:
             os.close(directory)
         listener.listen(16)
@@ -374,9 +394,38 @@ class RunDirectory:
             pass
 
     def close(self) -> None:
-        """Remove what only a living agent needs: the socket, and the reserve."""
-        self.reserve.free()
-        _remove(os.path.join(self.path, "agent.sock"))
+        """Remove what only a living agent needs, the socket and the reserve, unless they are another living agent's."""
+        try:
+            directory = os.open(self.path, directories.DIRECTORY)
+        except OSError:
+            return
+        try:
+            seen = _identity("agent.sock", directory)
+            if seen is not None and seen != self._bound and self.is_served():
+                return  # the run has been planned again, and has its next agent already
+            self.reserve.free()
+            if seen is not None and seen == _identity("agent.sock", directory):
+                os.unlink("agent.sock", dir_fd=directory)
+        except OSError:
+            pass
+        finally:
+            os.close(directory)
+
+    def is_served(self) -> bool:
+        """Whether an agent lives here; one that hangs counts, too."""
+        connection = self.connect()
+        if connection is not None:
+            connection.close()
+        return connection is not None
+
+
+def _identity(name: str, directory: int) -> "Optional[Tuple[int, int]]":
+    """Device and inode of what has that name in an open directory; None where nothing has."""
+    try:
+        info = os.stat(name, dir_fd=directory, follow_symlinks=False)
+    except OSError:
+        return None
+    return info.st_dev, info.st_ino
 
 
 def _remove(path: str) -> None:
