@@ -11,6 +11,7 @@ import pytest
 
 from tests.faults import FULL, NOTHING, Trial, over_both_wires
 from tests.support.patience import until
+from tflaunch.agent.files import reserve as reserves
 
 FLOOD_MB = 1000 if FULL else 50
 
@@ -138,6 +139,28 @@ def test_disk_full_before_a_task_prints(trial: Trial) -> None:
     events = (trial.directory(host) / "events.jsonl").read_text().splitlines()
     assert json.loads(events[-1])["type"] in ("swept", "outcome")
     assert "could not check" not in said
+
+
+@pytest.mark.fault(
+    "disk full in the run directory for a moment, of tasks that print little",
+    "nothing: the agent has kept room for its own files, and keeps some again afterwards",
+    NOTHING,
+)
+def test_disk_full_for_a_moment(trial: Trial) -> None:
+    trial.up(2)
+    for host in trial.hosts:
+        host.small_disk("/var/tmp", 1 << 20)
+    trial.start(lines=2, more=["--threshold=stopped_s=1"])
+    host = trial.placement["worker/0"]
+    reserve = trial.directory(host) / reserves.NAME
+    trial.now()
+    host.fill("/var/tmp")
+    trial.task("worker/0").kill(signal.SIGSTOP)
+    until(lambda: reserve.stat().st_size < reserves.BYTES, "the agent to need its reserve")
+    host.do("sh", "-c", "rm /var/tmp/filler1 /var/tmp/filler2")
+    trial.task("worker/0").kill(signal.SIGCONT)
+    until(lambda: reserve.stat().st_size == reserves.BYTES, "all of the reserve again")
+    trial.check(0)
 
 
 @pytest.mark.skipif(not Path("/dev/loop-control").exists(), reason="no loop devices here")

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from tflaunch.agent.net.channel import Channel
 
 LOG_POLL_S = 0.05  # how often to look at the logs where inotify does not work
+FULL_S = 10.0  # how long the disk may be full: what fills it may make room, as a program that removes old checkpoints
 FAREWELL_S = 5.0  # how long the last messages may take to be sent
 
 
@@ -46,6 +47,7 @@ class Daemon:
         self._selector = Selector()
         self._lease_end = time.monotonic() + FIRST_LEASE_S
         self._end_by = 0.0
+        self._full_at = None  # type: Optional[float]  # since when the disk is full
         self._sweep = None  # type: Optional[processes.Sweep]
         self._swept = False
         self._over = False
@@ -135,7 +137,12 @@ class Daemon:
                 "no %s has renewed the lease for %g s: its agent ended the tasks" % (who, self._team.lease_s)
             )
         trouble = self._directory.trouble
-        if trouble is not None and self._journal.has("started") and not self._team.ending:
+        if (
+            self._journal.has("started")
+            and not self._team.ending
+            and self._is_full(now)
+            and trouble is not None
+        ):
             self._expire("%s; its agent ended the tasks: %s" % (trouble.reason, trouble.hint))
         self._team.tick(now)
         if self._team.ending and not self._over:
@@ -160,6 +167,15 @@ class Daemon:
             # No task was started, or only tasks that must not outlive their launcher.
             self._journal.add("expired", reason="its launcher left before the start", asked=True)
             self._begin_end(0.0)
+
+    def _is_full(self, now: float) -> bool:
+        """Whether the disk takes nothing more, for good or for FULL_S."""
+        if self._directory.trouble is None:
+            self._full_at = None
+            return False
+        if self._full_at is None:
+            self._full_at = now
+        return self._directory.lasting or (now - self._full_at >= FULL_S and not self._directory.has_room())
 
     def _renew(self, viewer: Viewer, message: wire.Message) -> None:
         viewer.drives = True

@@ -37,6 +37,15 @@ def refusing(times: int, number: int) -> Callable[..., Any]:
     return refused
 
 
+def in_a_child(work: Callable[[], None]) -> int:
+    """The exit code of a child that does `work`."""
+    pid = os.fork()
+    if pid == 0:
+        work()
+        os._exit(99)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
 def test_a_full_disk_costs_pieces_of_the_reserve_and_is_noted(
     directory: RunDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -49,6 +58,29 @@ def test_a_full_disk_costs_pieces_of_the_reserve_and_is_noted(
     assert directory.trouble is not None
     assert "No space left on device" in directory.trouble.reason
     assert "make room there" in directory.trouble.hint
+    assert not directory.lasting
+    assert directory.has_room()
+    assert directory.trouble is None
+    assert reserve.stat().st_size == kept.BYTES
+
+
+def test_a_disk_with_room_for_the_reserve_alone_is_still_full(
+    directory: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reserve = Path(directory.path, kept.NAME)
+    monkeypatch.setattr(rundir.os, "rename", refusing(1, errno.ENOSPC))
+    directory.write("plan.json", {"a": 1})
+
+    def child() -> None:
+        import resource
+        import signal
+
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (kept.BYTES, kept.BYTES))
+        os._exit(7 if not directory.has_room() and directory.trouble else 0)
+
+    assert in_a_child(child) == 7
+    assert reserve.stat().st_size == kept.BYTES - kept.PIECE
 
 
 def test_when_the_reserve_is_used_up_the_error_is_raised(
@@ -57,6 +89,7 @@ def test_when_the_reserve_is_used_up_the_error_is_raised(
     monkeypatch.setattr(rundir.os, "rename", refusing(99, errno.ENOSPC))
     with pytest.raises(OSError, match="No space left"):
         directory.write("plan.json", {"a": 1})
+    assert directory.lasting
     assert not Path(directory.path, kept.NAME).exists()
     assert not list(Path(directory.path).glob("plan.json*"))
 
@@ -69,6 +102,7 @@ def test_a_read_only_disk_is_noted_and_costs_no_reserve(
         directory.write("plan.json", {"a": 1})
     assert Path(directory.path, kept.NAME).stat().st_size == kept.BYTES
     assert directory.trouble is not None
+    assert directory.lasting
 
 
 def test_when_no_agent_is_left_there_is_no_socket_and_no_reserve(directory: RunDirectory) -> None:
@@ -97,9 +131,6 @@ def test_what_is_appended_on_a_full_disk_leaves_no_half_of_a_line(tmp_path: Path
             os._exit(7)
         os._exit(0)
 
-    pid = os.fork()
-    if pid == 0:
-        child()
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+    assert in_a_child(child) == 7
     lines = Path(directory.path, "events.jsonl").read_text().splitlines()
     assert list(map(json.loads, lines)) == [{"n": 1}]

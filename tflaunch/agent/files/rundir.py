@@ -22,7 +22,7 @@ import os
 import stat
 
 from tflaunch.agent import foreign
-from tflaunch.agent.files.reserve import Reserve
+from tflaunch.agent.files.reserve import PIECE, Reserve
 from tflaunch.protocol import directories, wire
 from tflaunch.protocol.light_stdlib import socket
 
@@ -206,7 +206,8 @@ def _check(descriptor: int, path: str, closed: int = 0o077) -> None:
         # Others may have put something there; whoever sets the mode has to look.
         raise HostError(
             "%s has the mode %04o: other users may look or write there" % (path, stat.S_IMODE(info.st_mode)),
-            "look whether all in there is yours, then: chmod 700 %s" % path,
+            "look whether all in there is yours, then: chmod 700 %s; where that changes nothing, the file system keeps "
+            "no modes: set `run_dir:` to another" % path,
         )
 
 
@@ -245,6 +246,7 @@ class RunDirectory:
         self.logs = os.path.join(self.path, "logs")
         self.own = os.path.join(self.path, "own")  # with a directory for each trial of a sweep
         self.trouble = None  # type: Optional[HostError]  # why this disk takes nothing more
+        self.lasting = False  # that cannot change by itself, or nothing is left of the reserve
         self.reserve = Reserve(self.path)
 
     def create(self) -> None:
@@ -317,7 +319,17 @@ class RunDirectory:
                 if error.errno in NO_MORE and self.trouble is None:
                     self.trouble = explain(error, self.path)
                 if error.errno not in FULL or not self.reserve.free_piece():
+                    self.lasting = self.lasting or error.errno in NO_MORE
                     raise
+
+    def has_room(self) -> bool:
+        """Whether a disk that was full has room again, beyond the reserve, of which all is there again then."""
+        try:
+            self.reserve.fill(PIECE)  # with the reserve alone an agent can go on for long, but not its tasks
+        except OSError:
+            return False
+        self.trouble = None
+        return True
 
     def read(self, name: str) -> "Dict[str, Any]":
         """The JSON object in the file `name`; {} when there is none, or it cannot be read."""
