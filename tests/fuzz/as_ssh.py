@@ -316,6 +316,7 @@ def _compared(ours: Target, theirs: dict[str, list[str]]) -> dict[str, tuple[obj
         "hashed": (ours.hash_known_hosts, first("hashknownhosts") == "yes"),
         "only": (ours.identities_only, first("identitiesonly") == "yes"),
         "family": (ours.family, first("addressfamily")),
+        "bind address": (ours.bind_address, first("bindaddress")),
         "timeout": (ours.timeout_s, None if timeout in ("none", "0") else float(timeout)),
         "command": (ours.proxy_command, command),
         "jumps": (bool(ours.jumps), bool(first("proxyjump")) and first("proxyjump") != ours.name),

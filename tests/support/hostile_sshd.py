@@ -1,4 +1,4 @@
-"""Servers that write what `ssh` might take for its own words: a relay before a real sshd, and one of their own.
+"""Servers that say and do what no sshd does: a relay before a real sshd, and servers of their own.
 
 Both listen on 127.0.0.1, each connection in a thread, until `close()`.
 """
@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import paramiko
-from paramiko import Message, ServerInterface, Transport, common
+from paramiko import Channel, Message, ServerInterface, Transport, common
 
 
 class Listener:
@@ -88,6 +88,71 @@ class HostileSshd(Listener):
 
     def _hang_up(self, transport: _Talkative) -> Callable[[], None]:
         return lambda: transport.hang_up(self._disconnect)
+
+
+class Talker(Listener):
+    """A server of one function: whatever it says to its caller, no SSH need be in it."""
+
+    def __init__(self, talk: Callable[[socket.socket], None]) -> None:
+        self._talk = talk
+        super().__init__()
+
+    def serve(self, caller: socket.socket) -> None:
+        with contextlib.suppress(OSError), caller:
+            self._talk(caller)
+
+
+class WelcomingSshd(Listener):
+    """A server that lets everybody in, and then does with the channel of each command what `behave` does."""
+
+    def __init__(
+        self,
+        key: Path,
+        behave: Callable[[Transport, Channel], None],
+        *,
+        before: Callable[[Transport], None] = lambda _: None,
+        opens: int = 0,
+    ) -> None:
+        """`before`: what it does once the caller offers a key; `opens`: why it opens no channel, if not 0."""
+        self._key = paramiko.Ed25519Key.from_private_key_file(str(key))
+        self._behave, self._before, self._opens = behave, before, opens
+        super().__init__()
+
+    def serve(self, caller: socket.socket) -> None:
+        transport = Transport(caller)
+        transport.add_server_key(self._key)
+        with contextlib.suppress(Exception):
+            transport.start_server(server=_Welcoming(transport, self._behave, self._before, self._opens))
+            transport.join()
+
+
+class _Welcoming(ServerInterface):
+    def __init__(
+        self,
+        transport: Transport,
+        behave: Callable[[Transport, Channel], None],
+        before: Callable[[Transport], None],
+        opens: int,
+    ) -> None:
+        self._transport, self._behave, self._before, self._opens = transport, behave, before, opens
+
+    def get_allowed_auths(self, username: str) -> str:  # noqa: ARG002
+        return "publickey"
+
+    def check_auth_publickey(self, username: str, key: paramiko.PKey) -> int:  # noqa: ARG002
+        self._before(self._transport)
+        return paramiko.AUTH_SUCCESSFUL  # type: ignore[attr-defined,no-any-return]
+
+    def check_channel_request(self, kind: str, chanid: int) -> int:  # noqa: ARG002
+        return self._opens
+
+    def check_channel_exec_request(self, channel: Channel, command: bytes) -> bool:  # noqa: ARG002
+        def behave() -> None:
+            with contextlib.suppress(Exception):
+                self._behave(self._transport, channel)
+
+        threading.Thread(target=behave, daemon=True).start()
+        return True
 
 
 class _Talkative(Transport):

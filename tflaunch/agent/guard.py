@@ -137,8 +137,8 @@ def _sweep_behind(agent_pid: int, heard: int, directory: RunDirectory) -> None:
         # First what descends from here: for that no process is looked into, which might keep its reader waiting.
         processes.Sweep(lambda: below(me), limit_s=30.0).run()
         sweep.run()
-    if removed():
-        return
+    if removed() or (status == 0 and directory.is_served()):
+        return  # by the next agent of the same run, which has a guard of its own
     from tflaunch.agent.tasks import container
 
     left = container.remove(directory)

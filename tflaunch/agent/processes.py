@@ -39,6 +39,10 @@ _READ = 65536
 _MOST = 8 << 20  # of a file of /proc: the kernel starts no program with more, but may show more
 
 
+SHUT_S = 10.0  # a process that keeps whoever looks into it waiting is not looked into again for so long
+_shut = {}  # type: Dict[tuple[int, int], float]  # pid and start of such processes, and until when
+
+
 def _contents(path: str) -> bytes:
     """Read a file of /proc; raises OSError.  A file object costs six more system calls; a scan reads thousands."""
     descriptor = os.open(path, os.O_RDONLY)
@@ -174,21 +178,26 @@ def marked(
     """This user's processes that carry the mark of `run` (and of `host` and `task`, if given)."""
     marks = ((RUN_MARK, run), (HOST_MARK, host), (TASK_MARK, task))
     wanted = [os.fsencode("%s=%s" % mark) for mark in marks if mark[1] is not None]
-    found = []
-    for process in processes:
-        if not mine(process.pid):
-            continue
+    now = time.monotonic()
+    own = [each for each in processes if mine(each.pid) and _shut.get((each.pid, each.start), 0.0) <= now]
+
+    def carries(process: Process) -> bool:
         try:
-            if process.state == "D":
-                text = foreign.of_process(process.pid, "environ")
-            else:
-                text = _contents("/proc/%d/environ" % process.pid)
+            text = _contents("/proc/%d/environ" % process.pid)
         except OSError:
-            continue
+            return False
         # This first test rules out most processes.
-        if wanted[0] in text and set(wanted).issubset(text.split(b"\0")):
-            found.append(process)
-    return found
+        return wanted[0] in text and set(wanted).issubset(text.split(b"\0"))
+
+    try:
+        # Any thread of a process may wait for a file server and keep whoever looks into the process waiting, too.
+        carrying = foreign.each_in_time(own, carries)
+    except OSError:  # the run's own tasks have filled the process table
+        carrying = [process.state != "D" and carries(process) for process in own]
+    for process, answer in zip(own, carrying):
+        if answer is None:
+            _shut[process.pid, process.start] = time.monotonic() + SHUT_S
+    return [process for process, answer in zip(own, carrying) if answer]
 
 
 def end_with_parent(parent: int) -> None:

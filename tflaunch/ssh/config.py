@@ -109,6 +109,7 @@ class SshConfig:
             found["proxyjump"] = [jump]
         given = {"-F": self._path, "-l": user, "-p": port, "-i": identity, "-J": jump if not before else None}
         words = [word for key, value in given.items() if value is not None for word in (key, str(value))]
+        _check_user(found)
         hostname = found.first("hostname")
         number = port_number(found.first("port", str(SSH_PORT)))
         alias = found.first("hostkeyalias").lower()
@@ -141,6 +142,7 @@ class SshConfig:
             hash_known_hosts=found.is_on("hashknownhosts"),
             family=_family(found),
             timeout_s=seconds(found.first("connecttimeout", "none")),
+            bind_address=found.first("bindaddress"),
             revoked=self._revoked_keys(found),
             revoked_by=found.first("revokedhostkeys"),
             rsa_bits=max(int(found.first("requiredrsasize", "0")), 0),
@@ -218,6 +220,16 @@ def _checked(spec: str, where: str) -> tuple[str | None, str, int | None]:
                 f"{where}: ProxyJump {shortened(spec)}: {shortened(word)} {error}", CORRECT
             ) from None
     return found
+
+
+def _check_user(found: Answers) -> None:
+    """Raise ConnectError for an account that ssh before 10.0 takes as it is written, and later ones fill in."""
+    user, where = found.first("user"), found.where("user")
+    if where != "hostfile" and ("%" in user or "${" in user):
+        raise ConnectError(
+            f"{where}: User {shortened(user)} is another account to one version of ssh than to another",
+            or_openssh("write the account itself", "reads it as your ssh does"),
+        )
 
 
 def _agent_socket(found: Answers, tokens: Tokens) -> str:

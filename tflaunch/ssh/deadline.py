@@ -38,3 +38,7 @@ class Deadline:
 
 class NameTimeout(TimeoutError):
     """The name look-up took too long."""
+
+
+class BindError(OSError):
+    """This machine has no such address to dial from."""

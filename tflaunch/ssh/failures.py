@@ -8,7 +8,7 @@ import socket
 from collections.abc import Sequence
 
 from tflaunch.protocol.errors import ConnectError, NoThreads
-from tflaunch.ssh.deadline import Deadline, NameTimeout
+from tflaunch.ssh.deadline import BindError, Deadline, NameTimeout
 from tflaunch.ssh.refused_keys import RefusedKey
 from tflaunch.ssh.target import Target
 
@@ -51,6 +51,11 @@ def unreached(error: Exception, target: Target, deadline: Deadline) -> ConnectEr
     if isinstance(error, NameTimeout):
         return ConnectError(
             f"the name look-up took longer than {deadline}", "is the name server up?", absent=True
+        )
+    if isinstance(error, BindError):
+        return ConnectError(
+            f"this machine cannot dial from {target.bind_address}, which BindAddress names",
+            "correct it in ssh_config: `ip address` lists what this machine has",
         )
     if isinstance(error, socket.gaierror | UnicodeError):
         return ConnectError(

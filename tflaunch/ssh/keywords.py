@@ -83,7 +83,7 @@ def _is_number(value: str) -> bool:
 
 _READ: dict[str, Keyword] = {
     **dict.fromkeys(
-        ("user", "hostname", "hostkeyalias", "identityfile", "certificatefile", "revokedhostkeys"),
+        ("user", "bindaddress", "hostname", "hostkeyalias", "identityfile", "certificatefile", "revokedhostkeys"),
         Keyword("word", read=True),
     ),
     **dict.fromkeys(("pkcs11provider", "ignoreunknown", "identityagent"), Keyword("word", read=True)),
@@ -123,7 +123,6 @@ _REFUSED: dict[str, Keyword] = {
     "preferredauthentications": Keyword("word", harmless=()),  # unless publickey is among them
     "knownhostscommand": Keyword("rest", harmless=("none",)),
     "canonicalizepermittedcnames": Keyword("words", harmless=("none",)),
-    "bindaddress": Keyword("word", harmless=()),
     "bindinterface": Keyword("word", harmless=()),
     "refuseconnection": Keyword("rest", harmless=()),
 }

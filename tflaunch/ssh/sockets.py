@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tflaunch.ssh.config_match import FAMILIES
-from tflaunch.ssh.deadline import Deadline, NameTimeout
+from tflaunch.ssh.deadline import BindError, Deadline, NameTimeout
 from tflaunch.ssh.target import Target
 
 KEEPALIVE_S = (2, 1, 3)  # idle seconds, seconds between probes, how many (a count)
@@ -26,7 +26,8 @@ def dial_tcp(target: Target, deadline: Deadline, last_address: Callable[[], None
     """A connection to the first of the target's addresses that answers.
 
     `last_address()` is called when only the last address is left to answer.  Raises OSError, ValueError and
-    OverflowError for what the system refuses, NameTimeout when no name server answers.
+    OverflowError for what the system refuses, NameTimeout when no name server answers,
+    BindError for a BindAddress that this machine does not have.
     """
     addresses = _resolve(target, deadline)
     last: OSError = OSError(errno.EADDRNOTAVAIL, "no address")
@@ -37,12 +38,25 @@ def dial_tcp(target: Target, deadline: Deadline, last_address: Callable[[], None
         try:
             # An address that does not answer leaves time for the next one.
             connecting.settimeout(deadline.left() / (len(addresses) - tried))
+            if target.bind_address:
+                _bind(connecting, target)
             connecting.connect(address)
             return connecting
         except OSError as error:
             connecting.close()
             last = error
     raise last
+
+
+def _bind(connecting: socket.socket, target: Target) -> None:
+    """Have the connection begin at the first address of its family that BindAddress names, as ssh does."""
+    try:
+        [*_, address], *_ = socket.getaddrinfo(
+            target.bind_address, None, connecting.family, socket.SOCK_STREAM
+        )
+        connecting.bind(address)
+    except (OSError, UnicodeError) as error:
+        raise BindError(*error.args) from error
 
 
 def _resolve(target: Target, deadline: Deadline) -> list[Any]:

@@ -37,6 +37,7 @@ class Target:
     hash_known_hosts: bool
     family: Literal["any", "inet", "inet6"]
     timeout_s: float | None  # ConnectTimeout
+    bind_address: str = ""  # the address of this machine to dial from; "" for any
     portless_name: str = ""  # by which known_hosts may name it as well; "" for none
     revoked: frozenset[bytes] = frozenset()  # host keys that RevokedHostKeys names
     revoked_by: str = ""  # the file that does

@@ -17,6 +17,8 @@ from tflaunch.ssh.sockets import has_room, in_thread, tune
 POLL_S = 5.0  # paramiko looks this often whether it was closed; closing wakes it anyway
 AHEAD_BYTES = 4096  # to read at least, if so many are there: most packets are smaller
 AHEAD_IN_FLOOD = 256 * 1024
+PACKET_BYTES = 256 * 1024
+BANNER_BYTES = 64 * 1024  # the banner, with the lines that may come before it
 HEAD = 255  # bytes that are kept: the longest identification string of RFC 4253
 
 
@@ -135,10 +137,28 @@ class Stream:
 
 
 class QuietPacketizer(Packetizer):
-    """paramiko's, without the timer thread of each handshake, which could delay our exit: Deadline replaces it."""
+    """paramiko's, with limits for what a server sends, as OpenSSH has them.
+
+    Without the timer thread of each handshake, which could delay our exit: Deadline replaces it.
+    """
+
+    _before_keys = 0  # bytes up to the end of the server's banner
 
     def start_handshake(self, timeout: float) -> None:
         pass
+
+    def read_all(self, n: int, check_rekey: bool = False) -> bytes:
+        # paramiko would have as much memory set aside as the server says.
+        if n > PACKET_BYTES:
+            raise SSHException(f"the server sends a packet of {n} bytes, and {PACKET_BYTES} are the most")
+        return super().read_all(n, check_rekey)
+
+    def _read_timeout(self, timeout: float) -> bytes:
+        data: bytes = super()._read_timeout(timeout)  # type: ignore[misc]
+        self._before_keys += len(data)
+        if self._before_keys > BANNER_BYTES:
+            raise SSHException(f": it is longer than {BANNER_BYTES} bytes")
+        return data
 
 
 # The key exchange with two names, of which paramiko knows the older; none where OpenSSL has no such curve (FIPS).

@@ -113,6 +113,21 @@ def test_when_no_agent_is_left_there_is_no_socket_and_no_reserve(directory: RunD
     directory.close()  # whoever comes later may do it again
 
 
+def test_the_socket_and_the_reserve_of_the_next_agent_stay(directory: RunDirectory) -> None:
+    def here() -> set[str]:
+        return {path.name for path in Path(directory.path).iterdir()} & {"agent.sock", kept.NAME}
+
+    following = RunDirectory(directory.parent, directory.run, directory.host)
+    listeners = [directory.listen(), following.listen()]
+    directory.close()  # the agent before, which has ended
+    RunDirectory(directory.parent, directory.run, directory.host).close()  # its guard
+    assert here() == {"agent.sock", kept.NAME}
+    following.close()
+    assert here() == set()
+    for each in listeners:
+        each.close()
+
+
 def test_what_is_appended_on_a_full_disk_leaves_no_half_of_a_line(tmp_path: Path) -> None:
     directory = RunDirectory(str(tmp_path), "run-1", "gpu01")
     Path(directory.path).mkdir(parents=True)

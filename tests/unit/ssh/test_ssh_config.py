@@ -31,6 +31,7 @@ CASES = {
     "strict off": "StrictHostKeyChecking no\n",
     "timeout": "ConnectTimeout 1m30s\n",
     "family": "AddressFamily inet6\n",
+    "bind address": "BindAddress 127.0.0.2\n",
     "proxy command": "ProxyCommand nc -x socks:1080 %h %p\nPort 23\nHostName 10.0.0.9\n",
     "proxy command before jump": "ProxyCommand nc %h %p\nProxyJump bastion\n",
     "proxy command none": "Host gpu01\n  ProxyCommand none\nHost *\n  ProxyCommand nc %h %p\n",
@@ -49,7 +50,7 @@ CASES = {
     "brackets are no class": "Host gpu[0]1\n  Port 8\nMatch host gpu[0-9]1\n  Port 7\n",
     "the first proxy command holds": "ProxyCommand nc %h %p\nProxyCommand none\n",
     "proxy command before the name": "ProxyCommand nc %h %% %n\nHostName %h.lab\n",
-    "a value with a token in it": "User %h\nProxyCommand nc %r %h\n",
+    "a value with a token in it": "ProxyCommand nc %h\nHostName a%%nb\n",
     "proxy command in quotes": 'ProxyCommand "nc" %h "%p"\n',
     "match host sees the whole name": "HostName %h.lab\nMatch host *.lab\n  User late\n",
     "a name with a percent sign": "HostName a%%b\nMatch final host a?b\n  User late\n",
@@ -140,6 +141,7 @@ def test_every_value_is_openssh_s(ssh_dir: Path, monkeypatch: pytest.MonkeyPatch
         None if theirs.one("connecttimeout") == "none" else int(theirs.one("connecttimeout"))
     )
     assert ours.family == theirs.one("addressfamily")
+    assert ours.bind_address == theirs.one("bindaddress")
     assert (
         ours.strict
         == {"ask": "check", "accept-new": "accept-new", "false": "off"}[theirs.one("stricthostkeychecking")]
@@ -272,7 +274,9 @@ def test_jump_hosts_in_the_order_of_their_passing(ssh_dir: Path, config: str, ho
         ("User a\nCheckHostIP yes\n", "config:2: ssh_config sets checkhostip, which tflaunch cannot obey"),
         ("KnownHostsCommand /bin/true\n", "config:1: ssh_config sets knownhostscommand"),
         ("PubkeyAuthentication no\n", "config:1: ssh_config sets pubkeyauthentication"),
-        ("BindAddress 127.0.0.1\n", "config:1: ssh_config sets bindaddress"),
+        ("BindInterface lo\n", "config:1: ssh_config sets bindinterface"),
+        ("User ${USER}\n", "config:1: User '${USER}' is another account to one version of ssh than to another"),
+        ("Host other\nHost *\n  User %u\n", "config:3: User '%u' is another account to one version of ssh"),
         (
             "UserKnownHostsFile ${TFLAUNCH_NOT_SET}/kh\n",
             "config:1: '${TFLAUNCH_NOT_SET}/kh' names the variable TFLAUNCH_NO",

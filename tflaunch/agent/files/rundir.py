@@ -248,6 +248,7 @@ class RunDirectory:
         self.trouble = None  # type: Optional[HostError]  # why this disk takes nothing more
         self.lasting = False  # that cannot change by itself, or nothing is left of the reserve
         self.reserve = Reserve(self.path)
+        self._bound = None  # type: Optional[Tuple[int, int]]  # this process's socket there: device and inode
 
     def create(self) -> None:
         """Make the directory and what it always holds; raises HostError."""
@@ -352,6 +353,7 @@ class RunDirectory:
             except FileNotFoundError:
                 pass
             listener.bind(name)
+            self._bound = _identity("agent.sock", directory)
         finally:
             os.close(directory)
         listener.listen(16)
@@ -386,9 +388,38 @@ class RunDirectory:
             pass
 
     def close(self) -> None:
-        """Remove what only a living agent needs: the socket, and the reserve."""
-        self.reserve.free()
-        _remove(os.path.join(self.path, "agent.sock"))
+        """Remove what only a living agent needs, the socket and the reserve, unless they are another living agent's."""
+        try:
+            directory = os.open(self.path, directories.DIRECTORY)
+        except OSError:
+            return
+        try:
+            seen = _identity("agent.sock", directory)
+            if seen is not None and seen != self._bound and self.is_served():
+                return  # the run has been planned again, and has its next agent already
+            self.reserve.free()
+            if seen is not None and seen == _identity("agent.sock", directory):
+                os.unlink("agent.sock", dir_fd=directory)
+        except OSError:
+            pass
+        finally:
+            os.close(directory)
+
+    def is_served(self) -> bool:
+        """Whether an agent lives here; one that hangs counts, too."""
+        connection = self.connect()
+        if connection is not None:
+            connection.close()
+        return connection is not None
+
+
+def _identity(name: str, directory: int) -> "Optional[Tuple[int, int]]":
+    """Device and inode of what has that name in an open directory; None where nothing has."""
+    try:
+        info = os.stat(name, dir_fd=directory, follow_symlinks=False)
+    except OSError:
+        return None
+    return info.st_dev, info.st_ino
 
 
 def _remove(path: str) -> None:
