@@ -79,6 +79,36 @@ def test_what_waits_for_ever_is_left_and_ends_with_its_wait(tmp_path: Path) -> N
     until(lambda: not asking(), "its end")
 
 
+def test_a_process_that_keeps_its_reader_waiting_does_not_keep_the_others(
+    dead: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread of it waits for a file server and holds the lock of its memory, whatever its first thread does."""
+    contents = processes._contents
+    asked = dead.parent / "asked"
+
+    def shut(path: str) -> bytes:
+        if path == f"/proc/{first.pid}/environ":
+            with asked.open("a") as file:
+                file.write("x")
+            os.statvfs(dead)
+        return contents(path)
+
+    monkeypatch.setattr(processes, "_contents", shut)
+    monkeypatch.setattr(foreign, "LIMIT_S", 0.5)
+    argv = [sys.executable, "-c", "import time; time.sleep(600)"]
+    env = {**os.environ, processes.RUN_MARK: "run-abcdef"}
+    with subprocess.Popen(argv, env=env) as first, subprocess.Popen(argv, env=env) as second:
+        try:
+            until(lambda: processes.environment(second.pid) != [], "its environment")
+            for _ in range(2):
+                there = [each for pid in (first.pid, second.pid) if (each := processes.read(pid)) is not None]
+                assert [each.pid for each in processes.marked(there, "run-abcdef")] == [second.pid]
+            assert asked.read_text() == "x"
+        finally:
+            first.kill()
+            second.kill()
+
+
 NAMES = """\
 import os, sys
 from tflaunch.agent.foreign import user_name

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import socket
@@ -10,11 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.agent_over_pipes import Host, swept
-from tests.support.dead_files import dead_files, missing
+from tests.support.agent_over_pipes import Host
 from tests.support.leases import busy, look
 from tests.support.other_users import BECOME, WAIT, nobody
-from tests.support.patience import until
 from tflaunch.agent import processes
 from tflaunch.agent.foreign import OTHERS_BYTES
 
@@ -48,13 +45,6 @@ if len(sys.argv) > 1:
 
 # The same, of a program of one's own: a trainer may be anybody's.
 OWN = ENDLESS.replace(BECOME, BECOME.splitlines()[0] + "\n")
-# It sleeps, and whoever looks into it waits for its memory, which lies on a file server that is away.
-SHUT = (
-    OWN.replace("begin = libc.mmap(None", "file = os.open(sys.argv[1], os.O_RDONLY)\nbegin = libc.mmap(None")
-    .replace("3, 0x4022, -1, 0)", "1, 1, file, 0)")
-    .replace(str(REGION), "65536")
-    .replace("len(sys.argv) > 1", "False")
-)
 
 
 def heap(pid: int) -> int:
@@ -101,20 +91,3 @@ def test_what_a_program_of_ones_own_shows_is_read_as_far_as_a_program_can_be_giv
         pid = visit.wait("hello")["pid"]
         assert not visit.ask("finish", run=gpus.run, grace_s=0.0, answer="finished")["found"]
         assert heap(pid) < HEAP
-
-
-def test_a_process_that_keeps_its_reader_waiting_is_passed_over(gpus: Host, tmp_path: Path) -> None:
-    if why := missing():
-        pytest.skip(why)
-    (tmp_path / "dead").mkdir()
-    with contextlib.ExitStack() as dead:
-        dead.enter_context(dead_files(tmp_path / "dead", opens=True))
-        with nobody(SHUT, tmp_path / "dead/memory") as mine:
-            until(lambda: (now := processes.read(mine.pid)) is not None and now.state == "S", "it to sleep")
-            channel = gpus.start()
-            assert swept(channel)["survivors"] == []
-            until(lambda: not (gpus.directory / "agent.sock").exists(), "the end of the agent")
-            visit = gpus.open("visit", run="", host="")
-            assert visit.ask("list", all=True, answer="runs")["runs"] == []
-            assert visit.ask("measure", answer="usage")["runs"] == []
-            dead.close()  # as long as it is read, it cannot end
