@@ -20,10 +20,11 @@ _ABSENT = (errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.EHOSTDOWN, errno.ENETUN
 
 
 def text(error: Exception) -> str:
-    """The error in words, whatever library raised it."""
+    """The error in words, whatever library raised it; 300 characters at most, for it may quote the server."""
     if isinstance(error, EOFError):
         return "the other side hung up"
-    return (error.strerror if isinstance(error, OSError) else "") or str(error) or type(error).__name__
+    words = (error.strerror if isinstance(error, OSError) else "") or str(error) or type(error).__name__
+    return words[:300]
 
 
 def last_words(ended: str, stderr: bytes) -> str:

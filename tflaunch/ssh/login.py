@@ -168,7 +168,7 @@ def log_in(transport: Transport, target: Target, offers: Offers, deadline: Deadl
             transport.auth_timeout = deadline.left()
             if more := transport.auth_handler.wait_for_response(answered):  # type: ignore[union-attr]
                 raise ConnectError(
-                    f"user {user}: the server wants more than a key ({', '.join(more)})",
+                    f"user {user}: the server wants more than a key ({_names(more)})",
                     or_openssh(
                         "tflaunch asks nothing while connecting: allow the key alone for this account",
                         _MASTER,
@@ -177,7 +177,7 @@ def log_in(transport: Transport, target: Target, offers: Offers, deadline: Deadl
             return
         except BadAuthenticationType as error:
             raise ConnectError(
-                f"user {user}: the server takes no keys, only {', '.join(error.allowed_types)}",
+                f"user {user}: the server takes no keys, only {_names(error.allowed_types)}",
                 or_openssh(
                     "set PubkeyAuthentication yes in its sshd_config",
                     "knows Kerberos (`kinit` before), and " + _MASTER
@@ -260,7 +260,7 @@ def _incompatible(error: IncompatiblePeer, transport: Transport) -> ConnectError
     lacking = transport.lacking() if isinstance(transport, TunedTransport) else None
     if lacking is None:
         return ConnectError(
-            f"the server has no algorithm in common with tflaunch: {error}", "update its sshd"
+            f"the server has no algorithm in common with tflaunch: {text(error)}", "update its sshd"
         )
     keyword, theirs, ours = lacking
     what, wanted = _ALGORITHMS[keyword]
