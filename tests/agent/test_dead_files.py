@@ -10,7 +10,17 @@ from pathlib import Path
 import pytest
 
 from tests.support import ROOT
-from tests.support.agent_over_pipes import Channel, Host, environment, failure, marked, shell, swept, task
+from tests.support.agent_over_pipes import (
+    Channel,
+    Host,
+    environment,
+    failure,
+    marked,
+    running,
+    shell,
+    swept,
+    task,
+)
 from tests.support.dead_files import dead_files, missing
 from tests.support.hanging_names import hanging_names
 from tests.support.patience import until
@@ -45,6 +55,44 @@ def test_what_a_task_needs_does_not_answer(host: Host, dead: Path, what: str) ->
     assert channel.ask("clock", sent=1.0, answer="clock")["sent"] == 1.0
     assert swept(channel)["survivors"] == []
     until(lambda: not marked(host.run), "the run's end")
+
+
+def test_an_agent_waits_no_longer_than_its_lease_allows(host: Host, dead: Path) -> None:
+    channel = host.start()
+    channel.send("renew", lease_s=2.0)
+    channel.send(
+        "stage", tasks=[shell("exit 0", cwd=str(dead))], code=None, ports=[], gpus=[], door=False, attempt=0
+    )
+    reason, _ = failure(channel)
+    assert reason == f"{dead} does not answer: nothing came for 0.5 s"
+    assert channel.ask("clock", sent=1.0, answer="clock")["sent"] == 1.0
+
+
+def test_a_working_directory_that_stops_to_answer_during_the_run(host: Host, tmp_path: Path) -> None:
+    if why := missing():
+        pytest.skip(why)
+    place = tmp_path / "work"
+    place.mkdir()
+    host.env["TFLAUNCH_FOREIGN_S"] = "1"
+    channel = host.start()
+    running(
+        channel,
+        shell("touch made; sleep 600", cwd=str(place)),
+        shell("sleep 600", "worker/1", cwd=str(place)),
+    )
+    until((place / "made").exists, "its file")
+    assert channel.ask("find", patterns=[["^", True]], roots=[""], answer="found")["files"][0][0] == "made"
+    with dead_files(place):
+        away = f"{place} does not answer: nothing came for 1 s"
+        assert _read(channel) == away
+        channel.send("find", patterns=[["^", True]], roots=[""])
+        assert failure(channel)[0] == away
+        assert channel.ask("clock", sent=1.0, answer="clock")["sent"] == 1.0
+        assert swept(channel)["survivors"] == []
+
+
+def _read(channel: Channel) -> str:
+    return str(channel.ask("read", path="made", offset=0, size=9, digest=False, answer="piece")["why"])
 
 
 def test_a_check_of_disks_that_do_not_answer(host: Host, dead: Path, tmp_path: Path) -> None:

@@ -96,8 +96,9 @@ class Daemon:
         """Serve the run; returns once it has ended on this host and the last messages are sent."""
         self._viewers.pump(self._journal, {})  # the launcher gets `hello` at once
         while True:
-            for key, _ in self._selector.select(self._timeout()):
-                key.data()
+            self._serve(self._timeout())
+            if time.monotonic() >= self._lease_end:
+                self._serve(0.0)  # something has taken long, and the lease may have been renewed meanwhile
             self._reap()
             self._beats.beat(time.monotonic(), self._team.lease_s)
             self._tick(time.monotonic())
@@ -109,6 +110,10 @@ class Daemon:
         self._requests.close()
         if not removed():
             self._directory.close()
+
+    def _serve(self, timeout_s: float) -> None:
+        for key, _ in self._selector.select(timeout_s):
+            key.data()
 
     def _timeout(self) -> float:
         hungry = self._viewers.hungry

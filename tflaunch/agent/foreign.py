@@ -13,7 +13,7 @@ from tflaunch.protocol.machine import libc
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Dict, List, Optional
+    from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Tuple
 
 # By these names /proc shows processes that may wait for ever for something that is not tflaunch's.  The kernel takes 15
 # bytes.
@@ -24,6 +24,7 @@ NAME_S = 2.0  # how long the name of a user may take
 HANG_S = 0.5  # what waits in the kernel for so long hangs
 HANGS = 6  # so many of them at most are waited for, one after the other
 OTHERS_BYTES = 65536  # of what another user's process shows of itself
+AWAY_S = 15.0  # a file server that has not answered is left alone for so long by who comes often
 _names = {}  # type: Dict[int, str]
 
 
@@ -36,22 +37,16 @@ def in_time(work: "Callable[[], Any]", limit_s: float = LIMIT_S) -> "Any":
 
     None where the work itself fails.
     """
-    reading, writing = os.pipe()
+    answer = bytes_in_time(lambda: wire.dumps(work()).encode("ascii"), limit_s)
     try:
-        pid = os.fork()
-    except OSError:
-        os.close(reading)
-        os.close(writing)
-        raise
-    if pid == 0:
-        try:
-            alone(ASKS_OTHERS, writing)
-            data = wire.dumps(work()).encode("ascii")
-            while data:
-                data = data[os.write(writing, data) :]
-        finally:
-            os._exit(0)
-    os.close(writing)
+        return wire.loads(answer.decode("ascii"))
+    except ValueError:
+        return None
+
+
+def bytes_in_time(work: "Callable[[], bytes]", limit_s: float) -> bytes:
+    """The same for bytes; b"" where the work fails."""
+    pid, reading = _child(lambda pipe: _write(pipe, work()))
     try:
         answer = _read_until(reading, time.monotonic() + limit_s)
     finally:
@@ -61,10 +56,28 @@ def in_time(work: "Callable[[], Any]", limit_s: float = LIMIT_S) -> "Any":
     _wait_for(pid)
     if answer is None:
         raise Late
+    return answer
+
+
+def told_in_time(work: "Callable[[], Iterator[Any]]", limit_s: float) -> "Iterator[Any]":
+    """What the iterator of `work` yields, as JSON has it; raises Late once nothing comes for so long."""
+    pid, reading = _child(lambda pipe: _write_each(pipe, work()))
+    poll, data, ended = select.poll(), b"", False
+    poll.register(reading, select.POLLIN)
     try:
-        return wire.loads(answer.decode("ascii"))
-    except ValueError:
-        return None
+        while not ended:
+            if not poll.poll(limit_s * 1000):
+                raise Late
+            piece = os.read(reading, 65536)
+            ended = not piece
+            *whole, data = (data + piece).split(b"\n")
+            for line in whole:
+                yield wire.loads(line.decode("ascii"))
+    finally:
+        os.close(reading)
+        if not ended:
+            os.kill(pid, signal.SIGKILL)  # it has not ended: the pid is its own
+        _wait_for(pid)
 
 
 def each_in_time(things: "List[Any]", work: "Callable[[Any], Any]") -> "List[Any]":
@@ -75,23 +88,8 @@ def each_in_time(things: "List[Any]", work: "Callable[[Any], Any]") -> "List[Any
     """
     answers = []  # type: List[Any]
     for _ in range(HANGS):
-        reading, writing = os.pipe()
-        try:
-            pid = os.fork()
-            if pid == 0:
-                try:
-                    alone(ASKS_OTHERS, writing)
-                    for thing in things[len(answers) :]:
-                        data = (wire.dumps(work(thing)) + "\n").encode("ascii")
-                        while data:
-                            data = data[os.write(writing, data) :]
-                finally:
-                    os._exit(0)
-        except OSError:
-            os.close(reading)
-            raise
-        finally:
-            os.close(writing)
+        left = things[len(answers) :]
+        pid, reading = _child(lambda pipe, left=left: _write_each(pipe, map(work, left)))  # type: ignore[misc]
         try:
             answers += _lines(reading, pid)
         finally:
@@ -102,6 +100,35 @@ def each_in_time(things: "List[Any]", work: "Callable[[Any], Any]") -> "List[Any
             break
         answers.append(None)
     return answers
+
+
+def _child(work: "Callable[[int], None]") -> "Tuple[int, int]":
+    """Start a process that does `work` with the writing end of a pipe; returns its pid and the reading end."""
+    reading, writing = os.pipe()
+    try:
+        pid = os.fork()
+    except OSError:
+        os.close(reading)
+        os.close(writing)
+        raise
+    if pid == 0:
+        try:
+            alone(ASKS_OTHERS, writing)
+            work(writing)
+        finally:
+            os._exit(0)
+    os.close(writing)
+    return pid, reading
+
+
+def _write(pipe: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(pipe, data) :]
+
+
+def _write_each(pipe: int, things: "Iterable[Any]") -> None:
+    for thing in things:
+        _write(pipe, (wire.dumps(thing) + "\n").encode("ascii"))
 
 
 def _lines(descriptor: int, pid: int) -> "List[Any]":
@@ -185,7 +212,7 @@ def _wait_for(pid: int) -> None:
         pass
 
 
-def answers(path: str) -> bool:
+def answers(path: str, limit_s: float = LIMIT_S) -> bool:
     """Whether the file system of that path answers in time, whatever it says."""
 
     def look() -> bool:
@@ -197,7 +224,7 @@ def answers(path: str) -> bool:
         return True
 
     try:
-        in_time(look)
+        in_time(look, limit_s)
     except Late:
         return False
     except OSError:

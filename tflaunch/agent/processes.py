@@ -194,10 +194,13 @@ def marked(
         carrying = foreign.each_in_time(own, carries)
     except OSError:  # the run's own tasks have filled the process table
         carrying = [process.state != "D" and carries(process) for process in own]
-    for process, answer in zip(own, carrying):
+    found = []
+    for at, answer in enumerate(carrying):
         if answer is None:
-            _shut[process.pid, process.start] = time.monotonic() + SHUT_S
-    return [process for process, answer in zip(own, carrying) if answer]
+            _shut[own[at].pid, own[at].start] = time.monotonic() + SHUT_S
+        elif answer:
+            found.append(own[at])
+    return found
 
 
 def end_with_parent(parent: int) -> None:

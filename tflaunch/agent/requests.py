@@ -51,7 +51,7 @@ class Requests:
         self._code = CodeUpload(directory)
         self._dial_check = DialCheck(selector, directory.host, viewers)
         self.staging = Staging(directory, team, self.holdings, self._code, self._dial_check)
-        self._watching = Watching(directory, viewers)
+        self._watching = Watching(directory, viewers, team)
         self._tunnel = Tunnel(directory, selector, team)
         self.detached = Detached(directory, journal, selector, viewers, holdings=self.holdings, team=team)
         self._handlers = {

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Union
 
     from tflaunch.agent.files.journal import Journal
-    from tflaunch.agent.files.outputs import Outputs
+    from tflaunch.agent.files.outputs import Outputs, OutputsInTime
     from tflaunch.agent.files.rundir import RunDirectory
     from tflaunch.agent.net.peers import SealedStream
     from tflaunch.agent.tasks.logs import TaskLogs
@@ -118,7 +118,7 @@ class Viewer:
             self.send("found", **part)
         return not part["last"]
 
-    def read(self, outputs: "Outputs", message: wire.Message) -> None:
+    def read(self, outputs: "Union[Outputs, OutputsInTime]", message: wire.Message) -> None:
         """Send a piece of a file; a viewer limits how much is on its way by how much it requests."""
         fields, body = outputs.read(message["path"], message["offset"], message["size"], message["digest"])
         self.send("piece", body, **fields)

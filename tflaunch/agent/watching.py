@@ -4,7 +4,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, Iterator, List, Optional, Tuple
 
-    from tflaunch.agent.files.outputs import Outputs
+    from tflaunch.agent.files.outputs import OutputsInTime
     from tflaunch.agent.files.rundir import RunDirectory
     from tflaunch.agent.net.tensorboard import TensorBoard
     from tflaunch.agent.tasks.team import Team
@@ -16,10 +16,11 @@ if TYPE_CHECKING:
 class Watching:
     """Takes the messages `watch`, `credit`, `find` and `read`."""
 
-    def __init__(self, directory: "RunDirectory", viewers: "Viewers") -> None:
+    def __init__(self, directory: "RunDirectory", viewers: "Viewers", team: "Team") -> None:
         self._directory = directory
+        self._team = team
         self._viewers = viewers
-        self._outputs = None  # type: Optional[Outputs]
+        self._outputs = None  # type: Optional[OutputsInTime]
         self._finding = []  # type: List[Tuple[Viewer, Iterator[Dict[str, Any]]]]
 
     def watch(self, viewer: "Viewer", message: "Message") -> None:
@@ -40,11 +41,11 @@ class Watching:
         if viewer.private:
             viewer.read(self._opened(), message)
 
-    def _opened(self) -> "Outputs":
+    def _opened(self) -> "OutputsInTime":
         if self._outputs is None:
-            from tflaunch.agent.files.outputs import Outputs
+            from tflaunch.agent.files.outputs import OutputsInTime
 
-            self._outputs = Outputs(self._directory)
+            self._outputs = OutputsInTime(self._directory, lambda: self._team.patience_s)
         return self._outputs
 
     @property

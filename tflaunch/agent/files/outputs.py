@@ -5,12 +5,15 @@ Nothing leads out of the tasks' working directory: a link, a pipe or a socket is
 
 import os
 import stat
+import time
 
-from tflaunch.agent.files.rundir import HostError, explain
+from tflaunch.agent import foreign
+from tflaunch.agent.files.rundir import HostError, away, explain
+from tflaunch.protocol import wire
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, Iterator, List, Optional, Pattern, Set, Tuple, Union
+    from typing import Any, Callable, Dict, Iterator, List, Optional, Pattern, Set, Tuple, Union
 
     from tflaunch.agent.files.rundir import RunDirectory
 
@@ -175,17 +178,76 @@ class Outputs:
             data = hashlib.sha256(data).digest()
         return fields, data
 
-    def _root(self) -> int:
-        """A descriptor of the tasks' working directory, or of the directory that holds those of all trials.
-
-        Raises HostError.
-        """
+    @property
+    def path(self) -> str:
+        """The tasks' working directory, or the directory that holds those of all trials."""
         tasks = self._directory.read("plan.json").get("tasks") or [{}]
-        path = os.path.expanduser(tasks[0].get("cwd") or self._directory.outputs)
+        return os.path.expanduser(tasks[0].get("cwd") or self._directory.outputs)
+
+    def _root(self) -> int:
+        """A descriptor of `path`; raises HostError."""
+        path = self.path
         try:
             return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
             raise explain(error, path) from error
+
+
+class OutputsInTime:
+    """The same for an agent whose run goes on: a child process looks, which a file server may keep waiting for ever."""
+
+    def __init__(self, directory: "RunDirectory", patience_s: "Callable[[], float]") -> None:
+        """`patience_s` says how long it may take."""
+        self._outputs = Outputs(directory)
+        self._patience_s = patience_s
+        self._away = None  # type: Optional[HostError]
+        self._away_until = 0.0
+
+    def find(self, patterns: "List[Tuple[str, bool]]", roots: "List[str]") -> "Iterator[Dict[str, Any]]":
+        """See Outputs.find."""
+
+        def look() -> "Iterator[Dict[str, Any]]":
+            try:
+                for part in self._outputs.find(patterns, roots):
+                    yield part
+            except HostError as error:
+                yield {"reason": error.reason, "hint": error.hint}
+
+        for part in self._in_time(lambda limit_s: foreign.told_in_time(look, limit_s)):
+            if "reason" in part:
+                raise HostError(part["reason"], part["hint"])
+            yield part
+            if part["last"]:
+                return
+        raise HostError("the process that looked for outputs was ended", "try again")
+
+    def read(self, path: str, offset: int, size: int, digest: bool) -> "Tuple[Dict[str, Any], bytes]":
+        """See Outputs.read."""
+
+        def look() -> bytes:
+            fields, data = self._outputs.read(path, offset, size, digest)
+            return wire.dumps(fields).encode("ascii") + b"\n" + data
+
+        fields = {"path": path, "offset": offset, "digest": digest, "gone": False, "size": 0, "modified": 0}
+        try:
+            [answer] = self._in_time(lambda limit_s: iter([foreign.bytes_in_time(look, limit_s)]))
+        except HostError as error:
+            return dict(fields, why=error.reason), b""
+        head, _, data = answer.partition(b"\n")
+        return (wire.loads(head.decode("ascii")), data) if head else (dict(fields, why="no answer"), b"")
+
+    def _in_time(self, ask: "Callable[[float], Iterator[Any]]") -> "Iterator[Any]":
+        """Raises HostError where nothing comes, or has come lately."""
+        if self._away is not None and time.monotonic() < self._away_until:
+            raise self._away
+        limit_s = min(foreign.LIMIT_S, self._patience_s())
+        try:
+            for each in ask(limit_s):
+                yield each
+        except foreign.Late:
+            self._away = away(self._outputs.path, "workdir:", limit_s)
+            self._away_until = time.monotonic() + foreign.AWAY_S
+            raise self._away from None
 
 
 def _matches(patterns: "List[Tuple[Pattern[str], bool]]", path: str) -> "Optional[bool]":

@@ -79,14 +79,20 @@ def explain(error: OSError, path: str) -> HostError:
     )
 
 
-def must_answer(path: str, key: str) -> None:
-    """Raise HostError for a directory, named by that key of the hostfile, whose file server does not answer."""
-    if not foreign.answers(path):
-        raise HostError(
-            "%s does not answer: nothing came for %g s" % (path, foreign.LIMIT_S),
-            "is its file server up? `df %s` there hangs, too; or set `%s` in the hostfile to another place"
-            % (path, key),
-        )
+def must_answer(path: str, key: str, limit_s: float) -> None:
+    """Raise HostError for a directory, named by that key of the hostfile, whose file server does not answer in time."""
+    limit_s = min(limit_s, foreign.LIMIT_S)
+    if not foreign.answers(path, limit_s):
+        raise away(path, key, limit_s)
+
+
+def away(path: str, key: str, limit_s: float) -> HostError:
+    """The error for a file server that has not answered for so long."""
+    return HostError(
+        "%s does not answer: nothing came for %g s" % (path, limit_s),
+        "is its file server up? `df %s` there hangs, too; or set `%s` in the hostfile to another place"
+        % (path, key),
+    )
 
 
 def parent_directory(configured: str) -> str:

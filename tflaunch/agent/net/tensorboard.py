@@ -9,7 +9,7 @@ import re
 import select
 import time
 
-from tflaunch.agent import processes
+from tflaunch.agent import foreign, processes
 from tflaunch.agent.files.rundir import HostError
 from tflaunch.agent.tasks.logs import TAIL_BYTES
 from tflaunch.agent.tasks.task import Task
@@ -87,7 +87,7 @@ class TensorBoard:
         attempt = 0 if self._own else os.getpid()
         self._task = Task(self._directory, request, attempt, marked=self._own)
         self._log_start = self._task.logs.size(attempt)  # an earlier agent of this run may have written there
-        self._task.stage()
+        self._task.stage(foreign.LIMIT_S)
         self._selector.register(self._task.ready_pipe, EVENT_READ, self._read_ready_pipe)
 
     def _read_ready_pipe(self) -> None:

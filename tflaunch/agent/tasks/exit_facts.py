@@ -16,6 +16,7 @@ packages                      versions of the packages that its Python has, of t
 
 import errno
 import os
+import time
 
 from tflaunch.agent import foreign
 from tflaunch.agent.tasks import oom_kills
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
 
 SIGILL = 4
 FILES_S = 2.0  # how long a look at files may take: a file server that is away holds its caller for ever
+_away_until = (
+    0.0  # until then no files are looked at: all tasks of a run may end at once, and each look would hang
+)
 VECTORS = ("sse4_1", "sse4_2", "avx", "avx2", "fma", "avx512f", "asimd", "sve")
 PACKAGES = [
     "tensorflow",
@@ -60,10 +64,15 @@ def open_files(pid: int) -> int:
 
 def facts(task: "Task", before: "Mapping[str, int]") -> "Dict[str, Any]":
     """The facts about the end of that task; `before`: the counters (oom_kills) at the tasks' start."""
-    try:
-        found = foreign.in_time(lambda: _of_files(task), FILES_S) or {}  # type: Dict[str, Any]
-    except (foreign.Late, OSError):
-        found = {}
+    global _away_until  # noqa: PLW0603 - a file server, which all tasks of this agent share
+    found = {}  # type: Dict[str, Any]
+    if time.monotonic() >= _away_until:
+        try:
+            found = foreign.in_time(lambda: _of_files(task), FILES_S) or {}
+        except foreign.Late:
+            _away_until = time.monotonic() + foreign.AWAY_S
+        except OSError:
+            pass
     if task.stopped:
         return found
     now = oom_kills.counters()

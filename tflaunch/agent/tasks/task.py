@@ -78,12 +78,15 @@ class Task:
         self.ready_pipe = -1
         self.cwd = ""
 
-    def stage(self) -> None:
-        """Start the shell, which runs the setup and then waits at the gate; raises HostError."""
+    def stage(self, patience_s: float) -> None:
+        """Start the shell, which runs the setup and then waits at the gate; raises HostError.
+
+        `patience_s`: how long a file server may take.
+        """
         request = self.request
         cwd = self.cwd = os.path.expanduser(request["cwd"]) if request["cwd"] else self._work()
         if request["cwd"]:
-            must_answer(cwd, "workdir:")
+            must_answer(cwd, "workdir:", patience_s)
         if not os.path.isdir(cwd):
             raise HostError("%s: no such directory" % cwd, "make it on this host, or correct `workdir:`")
         marks = {}  # type: Dict[str, str]

@@ -78,6 +78,11 @@ class Team:
         """The logs by task."""
         return {name: task.logs for name, task in self.tasks.items()}
 
+    @property
+    def patience_s(self) -> float:
+        """How long one thing may hold up the agent, whose lease and whose guard's patience must not run out by it."""
+        return self.lease_s / 4
+
     # -- their start
 
     def stage(
@@ -94,7 +99,7 @@ class Team:
         """
         for python in {request["argv"][0] for request in requests}:
             if "/" in python:
-                must_answer(os.path.dirname(os.path.expanduser(python)), "python:")
+                must_answer(os.path.dirname(os.path.expanduser(python)), "python:", self.patience_s)
         reads = {}  # type: Dict[str, str]
         if programs:
             from tflaunch.agent.tasks import syntax
@@ -104,7 +109,7 @@ class Team:
             task = Task(self._directory, request, attempt)
             task.reads = reads.get(task.id, "")
             task.asks_keras = asks_keras and request is requests[0]
-            task.stage()
+            task.stage(self.patience_s)
             self.tasks[task.id] = task
             self._listen_to(task)
         self._staging = True
@@ -191,7 +196,7 @@ class Team:
     def _stage_later(self, task: Task) -> None:
         """Stage a task that was added or restarted; if that fails, that task ends and the others go on."""
         try:
-            task.stage()
+            task.stage(self.patience_s)
             self._listen_to(task)
             if task.unwanted:
                 task.stop(0.0)
