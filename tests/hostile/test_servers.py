@@ -18,6 +18,7 @@ from tests.support.hostile_sshd import HostileSshd, Listener, Talker, WelcomingS
 from tests.support.sshd import SshNetwork, make_key, public
 from tests.support.wires import Client
 from tflaunch.hosts import Host
+from tflaunch.protocol.errors import ConnectError
 from tflaunch.ssh.transport import PACKET_BYTES
 
 EVIL = "\x1b]0;pwned\x07\x1b[2J\u202eforged\r\n"
@@ -131,3 +132,18 @@ def test_a_banner_without_an_end_is_not_read_to_the_deadline(
 ) -> None:
     error = client.refusal(reach(lambda _: Talker(endless_version), "ssh"), timeout_s=60)
     assert "it is longer than" in error.message
+
+
+@pytest.mark.parametrize("connection", ["ssh", "openssh"])
+def test_a_key_that_changes_between_two_connections_of_one_run(
+    client: Client, reach: Callable[..., Host], tmp_path: Path, connection: str
+) -> None:
+    """The first was unknown, and taken by --accept-new; who comes in between then is refused."""
+    server = WelcomingSshd(make_key(tmp_path / "first"), never)
+    host = reach(lambda _: server, connection)
+    client.network.known_hosts.write_text("")
+    connector = client.connector([host], accept_new=True)
+    connector.open(host, "cat").close()
+    server.key = make_key(tmp_path / "other")
+    with pytest.raises(ConnectError, match="host key is not the one in"):
+        connector.open(host, "cat")

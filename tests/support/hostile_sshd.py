@@ -114,13 +114,13 @@ class WelcomingSshd(Listener):
         opens: int = 0,
     ) -> None:
         """`before`: what it does once the caller offers a key; `opens`: why it opens no channel, if not 0."""
-        self._key = paramiko.Ed25519Key.from_private_key_file(str(key))
+        self.key = key
         self._behave, self._before, self._opens = behave, before, opens
         super().__init__()
 
     def serve(self, caller: socket.socket) -> None:
         transport = Transport(caller)
-        transport.add_server_key(self._key)
+        transport.add_server_key(paramiko.Ed25519Key.from_private_key_file(str(self.key)))
         with contextlib.suppress(Exception):
             transport.start_server(server=_Welcoming(transport, self._behave, self._before, self._opens))
             transport.join()

@@ -17,6 +17,7 @@ from tflaunch.ssh.config import SshConfig, Target
 from tflaunch.ssh.deadline import Deadline
 from tflaunch.ssh.failures import unreached
 from tflaunch.ssh.login import explained
+from tflaunch.ssh.sockets import dial_tcp
 from tflaunch.ssh.transport import Stream, TunedTransport
 
 ERRORS = [
@@ -60,3 +61,19 @@ def simple_target(directory: Path) -> Target:
     config = directory / "config"
     config.write_text("")
     return SshConfig(config).target(Host(name="gpu01"))
+
+
+def test_a_dial_begins_at_the_bind_address(tmp_path: Path) -> None:
+    config = tmp_path / "config"
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        for own, other in (("127.0.0.2", ""), ("192.0.2.1", "this machine cannot dial from 192.0.2.1")):
+            config.write_text(f"HostName 127.0.0.1\nPort {port}\nBindAddress {own}\n")
+            target = SshConfig(config).target(Host(name="gpu01"))
+            try:
+                with dial_tcp(target, Deadline(9), lambda: None):
+                    caller, address = server.accept()
+                    caller.close()
+                assert (address[0], other) == (own, "")
+            except OSError as error:
+                assert str(unreached(error, target, Deadline(9))).startswith(other or "no error")

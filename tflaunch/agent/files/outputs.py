@@ -213,7 +213,7 @@ class OutputsInTime:
             except HostError as error:
                 yield {"reason": error.reason, "hint": error.hint}
 
-        for part in self._in_time(lambda limit_s: foreign.told_in_time(look, limit_s)):
+        for part in self._in_time(lambda limit_s: foreign.told_in_time(look, limit_s), look):
             if "reason" in part:
                 raise HostError(part["reason"], part["hint"])
             yield part
@@ -230,14 +230,18 @@ class OutputsInTime:
 
         fields = {"path": path, "offset": offset, "digest": digest, "gone": False, "size": 0, "modified": 0}
         try:
-            [answer] = self._in_time(lambda limit_s: iter([foreign.bytes_in_time(look, limit_s)]))
+            [answer] = self._in_time(
+                lambda limit_s: iter([foreign.bytes_in_time(look, limit_s)]), lambda: iter([look()])
+            )
         except HostError as error:
             return dict(fields, why=error.reason), b""
         head, _, data = answer.partition(b"\n")
         return (wire.loads(head.decode("ascii")), data) if head else (dict(fields, why="no answer"), b"")
 
-    def _in_time(self, ask: "Callable[[float], Iterator[Any]]") -> "Iterator[Any]":
-        """Raises HostError where nothing comes, or has come lately."""
+    def _in_time(
+        self, ask: "Callable[[float], Iterator[Any]]", alone: "Callable[[], Iterator[Any]]"
+    ) -> "Iterator[Any]":
+        """What `ask` yields, or `alone` where there can be no child; raises HostError where nothing comes in time."""
         if self._away is not None and time.monotonic() < self._away_until:
             raise self._away
         limit_s = min(foreign.LIMIT_S, self._patience_s())
@@ -248,6 +252,9 @@ class OutputsInTime:
             self._away = away(self._outputs.path, "workdir:", limit_s)
             self._away_until = time.monotonic() + foreign.AWAY_S
             raise self._away from None
+        except OSError:  # no process more is allowed
+            for each in alone():
+                yield each
 
 
 def _matches(patterns: "List[Tuple[Pattern[str], bool]]", path: str) -> "Optional[bool]":
