@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
+import socket
 import sys
 from pathlib import Path
 from typing import Any
@@ -26,6 +29,78 @@ def test_an_end_in_order_has_no_facts(any_host: Host) -> None:
     assert facts_of_end(any_host, shell("exit 0")) == {}
 
 
+FORKS = """
+import os, sys, time
+ready, told = os.pipe()
+if os.fork():
+    os.read(ready, 1)
+    os._exit(0)
+os.setsid()
+os.write(told, b"x")
+time.sleep(600)
+"""
+
+
+RESTORED = "INFO:tensorflow:Restoring parameters from /out/model.ckpt-1000"
+
+
+def test_a_checkpoint_that_is_at_its_last_step(any_host: Host) -> None:
+    channel = any_host.open("start")
+    any_host.watch(channel.wait("hello")["pid"])
+    scripts = {
+        "worker/0": (f"echo '{RESTORED}'", "--train_steps=1000"),
+        "worker/1": (f"echo '{RESTORED}'", "--max-steps", "900"),
+        "worker/2": (f"echo '{RESTORED}'; echo step 1200 loss 0.1", "--train_steps=1000"),
+        "worker/3": (
+            f"echo 'INFO:tensorflow:Saving checkpoints for 0 into /out'; echo '{RESTORED}'",
+            "--steps=1000",
+        ),
+        "worker/4": (f"echo '{RESTORED}'", "--train_steps=2000"),
+        "worker/5": (f"echo '{RESTORED}'", "--train_steps=1000", "--mode=eval"),
+        "ps/0": (f"echo '{RESTORED}'", "--train_steps=1000"),
+    }
+    running(channel, *(task("/bin/sh", "-c", *words, id=name) for name, words in scripts.items()))
+    ends = [channel.wait("exit") for _ in scripts]
+    left = {end["task"]: end.fields.get("facts", {}).get("nothing_left") for end in ends}
+    assert {name: each for name, each in left.items() if each} == {
+        "worker/0": [1000, "--train_steps 1000"],
+        "worker/1": [1000, "--max-steps 900"],
+    }
+    channel.send("end", grace_s=0.0)
+    channel.wait("swept")
+
+
+def test_a_program_that_goes_to_the_background(any_host: Host, tmp_path: Path) -> None:
+    program, other = tmp_path / "train.py", tmp_path / "other.py"
+    program.write_text(FORKS)
+    other.write_text("import subprocess; subprocess.Popen(['sleep', '600'])")
+    channel = any_host.open("start")
+    any_host.watch(channel.wait("hello")["pid"])
+    by_a_shell = shell(f"{sys.executable} {program} & wait $!; exit 0", id="worker/1")
+    with_a_helper = task(sys.executable, str(other), id="worker/2")
+    running(channel, task(sys.executable, str(program)), by_a_shell, with_a_helper)
+    ends = [channel.wait("exit") for _ in range(3)]
+    left = {end["task"]: end.fields.get("facts", {}).get("left_running", []) for end in ends}
+    assert [len(left[f"worker/{number}"]) for number in range(3)] == [1, 1, 0]
+    assert re.fullmatch(r"pid \d+ python\S* \(\w\)", left["worker/0"][0])
+    channel.send("end", grace_s=0.0)
+    channel.wait("swept")
+
+
+def test_after_a_reset_the_peers_are_called_again(any_host: Host) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.socket() as shut:
+        shut.bind(("127.0.0.1", 0))
+        ports = [each.getsockname()[1] for each in (server, shut)]
+        endpoints = [*(f"127.0.0.1:{port}" for port in ports), "127.0.0.1:1"]
+        config = {
+            "cluster": {"ps": endpoints[:2], "worker": endpoints[2:]},
+            "task": {"type": "worker", "index": 0},
+        }
+        says = "echo UnavailableError: recvmsg: Connection reset by peer; exit 1"
+        facts = facts_of_end(any_host, shell(says, env={"TF_CONFIG": json.dumps(config)}))
+    assert facts["dialled"] == [["127.0.0.1", ports[0], "open"], ["127.0.0.1", ports[1], "refused"]]
+
+
 def test_a_failure_tells_the_limits_and_what_was_left(any_host: Host) -> None:
     facts = facts_of_end(any_host, shell("ulimit -n 77; exec false"))
     assert facts["open_files"] == 77, "the program's own limit, though it ended at once"
@@ -35,7 +110,7 @@ def test_a_failure_tells_the_limits_and_what_was_left(any_host: Host) -> None:
     shm = os.statvfs("/dev/shm")
     assert facts["shm_bytes"] == shm.f_blocks * shm.f_frsize
     assert {disk["path"] for disk in facts["disks"]} & {"/tmp", str(any_host.directory / "work")}
-    assert "cpu" not in facts
+    assert not {"cpu", "dialled", "left_running"} & facts.keys()
 
 
 def test_the_peak_of_memory_is_that_of_the_program(any_host: Host) -> None:

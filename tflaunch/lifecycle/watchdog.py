@@ -40,11 +40,12 @@ def rules_for(watched: Watched) -> dict[str, Rule]:
     Their order matters: a rule that knows the reason of a standstill stands before those that see only the standstill.
     """
     rules: dict[str, Rule] = {}
+    stillness = Stillness(watched)
     if watched.gpus:  # shipped always, loaded only where there are GPUs
         from tflaunch.diagnosis.gpu_waits import GpuWaits
         from tflaunch.diagnosis.no_gpu import NoGpu
 
-        rules = {"no_gpu": NoGpu(watched), "gpu_waits": GpuWaits(watched)}
+        rules = {"no_gpu": NoGpu(watched), "gpu_waits": GpuWaits(watched, stillness.explains)}
     return {
         "lost_packets": LostPackets(watched),
         "strangers": Strangers(watched),
@@ -54,7 +55,7 @@ def rules_for(watched: Watched) -> dict[str, Rule]:
         "unready": Unready(watched),
         "lost_peers": LostPeers(watched),
         "unshared": Unshared(watched),
-        "stillness": Stillness(watched),
+        "stillness": stillness,
     }
 
 
@@ -130,6 +131,8 @@ class Watchdog:
                 whys += filter(None, [rule.why_stopped(event, now) for rule in self.rules.values()])
             elif event.exit_code:
                 whys += filter(None, [rule.why_ended(event, now) for rule in self.rules.values()])
+            else:
+                whys += _of_success(event)
             self._limits.exited(str(event.task))
             for rule in self.rules.values():
                 rule.exited(event, now)
@@ -202,3 +205,20 @@ class Watchdog:
         """The time by which there is something to ask."""
         rest_s = self._limits.look_s
         return self._looked + (min(AWAITED_S, rest_s) if self.awaited else rest_s)
+
+
+def _of_success(exit: TaskExit) -> list[str]:
+    """What the end of a task with 0 need not mean: that its program has ended, or has trained."""
+    said = []
+    if left := exit.facts.get("left_running"):
+        said.append(
+            f"{exit.task} on {exit.host} ended with 0 after {exit.seconds:.1f} s, and its program goes on in the background"
+            f" ({', '.join(left)}), where it is ended with the run: a task lasts as long as its first process, so start"
+            " the program without `&`, nohup, os.fork() or a daemon mode"
+        )
+    if done := exit.facts.get("nothing_left"):
+        said.append(
+            f"{exit.task} on {exit.host} has trained nothing: its checkpoint is at step {done[0]}, and {done[1]} is the last"
+            " one; a larger number trains on, another directory begins anew"
+        )
+    return said

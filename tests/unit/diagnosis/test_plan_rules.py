@@ -5,6 +5,7 @@ The facts are recorded from TensorFlow 2.21: what ps and workers say, listen on,
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from typing import Any
 
@@ -210,6 +211,31 @@ def test_an_early_end_is_no_fault_while_the_others_train() -> None:
     assert run.on(900) == []
 
 
+@pytest.mark.parametrize(
+    ("verdict", "said"),
+    [
+        ("silent", "its peers, called again at once: ps/0 on h0: silently dropped (a firewall?)"),
+        ("no route", "its peers, called again at once: ps/0 on h0: no route (another network"),
+        (
+            "refused",
+            "its peers, called again at once: ps/0 on h0: refused (it has just ended, or a firewall rejects)",
+        ),
+        ("open", "called again at once, ps/0 answered: something between these hosts cuts connections"),
+    ],
+)
+def test_what_a_call_after_a_reset_has_shown(verdict: str, said: str) -> None:
+    run = Run("ps/0", "worker/0", "worker/1")
+    run.train("ps/0", "worker/0", "worker/1")
+    assert run.on(60) == []
+    facts = {"dialled": [["10.0.0.0", PORT, verdict], ["10.9.9.9", PORT, verdict]]}
+    exit = TaskExit(TaskId.parse("worker/1"), "h2", 1, None, 60.0, facts=facts)
+    why = run.rules["lost_peers"].why_ended(exit, run.now)
+    assert why.startswith(f"a connection of worker/1 on h2 was reset; {said}")
+    run.end("ps/0", 1)  # then that is the reason
+    assert not run.rules["lost_peers"].why_ended(exit, run.now)
+    assert not run.rules["lost_peers"].why_ended(dataclasses.replace(exit, facts={}), run.now)
+
+
 # ---- strangers
 
 
@@ -238,6 +264,52 @@ def test_a_program_with_addresses_of_its_own_gets_one_sentence() -> None:
     [said] = run.on(300, ("worker/0", "still_waiting", "CreateSession still waiting", 10.0))
     assert said.startswith(
         "ps/0 on h0 listens on 2222, not on 22001, its port in this run; worker/0, worker/1 do so, too"
+    )
+
+
+OF_MIRRORED = "I0000 00:00:1795714930.982340      12 grpc_server_lib.cc:467] Started server with target: grpc://%s:22001"
+
+
+def test_a_program_whose_workers_are_in_another_order() -> None:
+    run = Run("worker/0", "worker/1", "worker/2")
+    for task, posed in (("worker/0", "10.0.0.1"), ("worker/1", "10.0.0.0"), ("worker/2", "10.0.0.2")):
+        # Recorded: all call the leader of the program's own cluster, the leader itself, too.
+        run.see(task, to=("worker/1",))
+        run.sign(task, "server_started", OF_MIRRORED % posed)
+    run.still("worker/0", "worker/1", "worker/2")
+    [said] = run.on(70)
+    assert said == (
+        "worker/0 on h0 takes itself for worker/1 on h1 (its server is 10.0.0.1:22001), worker/1 for worker/0; worker/2"
+        " waits: the program has another cluster than this run, its tasks in another order, or another index; let it"
+        " take both, as they are, from TF_CONFIG or the cluster flags"
+    )
+    exit = TaskExit(TaskId.parse("worker/2"), "h2", 1, None, 1.0)
+    assert (
+        run.rules["strangers"].why_ended(exit, run.now).startswith("worker/0 on h0 takes itself for worker/1")
+    )
+
+
+def test_a_task_that_listens_on_the_port_of_another_on_its_host() -> None:
+    run = Run("worker/0", "worker/1")
+    run.places["worker/1"] = Place("h1", "10.0.0.1", 22002)
+    run.rules = run.made()
+    # Somebody on that host listens on each port: the other one.
+    run.see("worker/0", listens=True, listens_on=[22002])
+    run.see("worker/1", listens=True, listens_on=[22001])
+    [said] = run.on(100)
+    assert said.startswith(
+        "worker/0 on h0 takes itself for worker/1 on h1 (its server is 10.0.0.1:22002), worker/1 for worker/0: the"
+    )
+
+
+@pytest.mark.parametrize("target", ["localhost:22001", "10.0.0.0:22001", "example.org:22001"])
+def test_a_server_with_its_own_name_is_where_it_should_be(target: str) -> None:
+    run = Run("worker/0", "worker/1")
+    run.train("worker/0", "worker/1")
+    run.sign("worker/0", "server_started", f"Started server with target: grpc://{target}")
+    assert run.on(300) == []
+    assert not run.rules["strangers"].why_ended(
+        TaskExit(TaskId.parse("worker/0"), "h0", 1, None, 1.0), run.now
     )
 
 

@@ -1,4 +1,12 @@
-"""What the host knows about the end of a task that failed: the `facts` of its `exit`, read once, after that end.
+"""What the host knows about the end of a task: the `facts` of its `exit`, read once, after that end.
+
+Of a task that ended with 0:
+
+left_running                  its program, where that goes on in the background: `pid 4711 python (S)`
+nothing_left                  [step, flag]: it has restored the step that its argument names as the last one, and
+                              trained nothing
+
+Of one that failed:
 
 oom_kills, oom_kills_cgroup   processes that the kernel has killed for want of memory since the tasks' start: on
                               the whole host, and in the agent's own cgroup
@@ -11,6 +19,7 @@ cpu                           which vector instructions the processor has; only 
 disks                         free bytes and files of the disks that the task may have written to
 python                        the version of the task's Python
 read_only                     the directory of the task's log, if its disk takes no more writes
+dialled                       [address, port, verdict] of its peers, where its connection was reset (dialled_again.py)
 packages                      versions of the packages that its Python has, of those that hosts must have in common
 """
 
@@ -18,7 +27,7 @@ import errno
 import os
 import time
 
-from tflaunch.agent.host import foreign
+from tflaunch.agent.host import foreign, processes
 from tflaunch.agent.tasks import oom_kills
 from tflaunch.frameworks.table import OTHER_NAMES, PACKAGES
 
@@ -29,6 +38,18 @@ if TYPE_CHECKING:
     from tflaunch.agent.tasks.task import Task
 
 SIGILL = 4
+SOON_S = 60.0  # a program that goes to the background does so early
+TRAINERS = ("chief", "master", "worker")
+NO_TRAINING = (
+    "eval",
+    "test",
+    "predict",
+    "infer",
+    "export",
+    "serv",
+)  # of arguments: it restores, and need not train
+LOG_BYTES = 65536
+SHELLS = ("sh", "bash", "dash", "zsh", "ksh")
 FILES_S = 2.0  # how long a look at files may take: a file server that is away holds its caller for ever
 _away_until = (
     0.0  # until then no files are looked at: all tasks of a run may end at once, and each look would hang
@@ -46,6 +67,54 @@ def open_files(pid: int) -> int:
     except (OSError, ValueError, IndexError):
         pass
     return 0
+
+
+def of_success(task: "Task", run: str, host: str) -> "Dict[str, Any]":
+    """The facts of a task that has ended with 0, soon after its start: what that end need not mean."""
+    if task.seconds >= SOON_S:
+        return {}
+    return dict(left_running(task, run, host), **nothing_left(task))
+
+
+def nothing_left(task: "Task") -> "Dict[str, Any]":
+    """Whether its checkpoint was at the last step already, as TensorFlow's log and its own arguments tell."""
+    words = task.request["argv"]
+    if task.id.partition("/")[0] not in TRAINERS or any(
+        part in word for word in words for part in NO_TRAINING
+    ):
+        return {}
+    size = task.logs.size(task.logs.attempt)
+    log = task.logs.tail(task.logs.attempt, LOG_BYTES).decode("utf-8", "replace") if size <= LOG_BYTES else ""
+    if "Restoring parameters from" not in log:
+        return {}
+    import re
+
+    from tflaunch.diagnosis.signs import LOSS, signs_in
+
+    restored = re.search(r"Restoring parameters from \S*-(\d{1,12})\b", log)
+    if restored is None or "Saving checkpoint" in log[: restored.start()] or LOSS in signs_in(log):
+        return {}
+    for flag, last in re.findall(r"--([\w-]*steps?)[= ](\d{1,12})(?= |$)", " ".join(words)):
+        if int(last) <= int(restored.group(1)):
+            return {"nothing_left": [int(restored.group(1)), "--%s %s" % (flag, last)]}
+    return {}
+
+
+def left_running(task: "Task", run: str, host: str) -> "Dict[str, Any]":
+    """The program of that task, which has ended with 0, where it runs on: forked, or started by a shell with `&`.
+
+    Helpers that a program leaves behind (TensorBoard, a tracker) are none of it.
+    """
+    words = [os.path.basename(word) for word in task.request["argv"]]
+    texts = {word.encode() for word in words if word.endswith(".py")}
+    below = processes.descendants(os.getpid(), processes.every())
+    found = [
+        each
+        for each in processes.marked(below, run, host, task.id)
+        if (words[0] in SHELLS and each.name.startswith("python"))
+        or texts.intersection(map(os.path.basename, processes.command(each.pid)))
+    ]
+    return {"left_running": [processes.describe(each) for each in found[:4]]} if found else {}
 
 
 def facts(task: "Task", before: "Mapping[str, int]") -> "Dict[str, Any]":
