@@ -114,12 +114,20 @@ class Scene:
         self.inspections: list[tuple[str, bool]] = []
         self.native: dict[str, float] = {}  # task -> cores that native code uses, with Python's lock
         self.sees_bytes = True
+        self.gpus = settings.get("gpus", {})
+        self.use: dict[str, int | None] = {}  # task -> percent that NVML tells of each of its GPUs
 
     def still(self, *tasks: str) -> None:
         """From now on these use as much as TensorFlow does while it waits: measured with MultiWorkerMirrored."""
         for task in tasks:
             self.cores[task], self.bytes_s[task], self.logs_s[task] = 0.02, 1000.0, 0.0
             self.turns_s[task] = 0.0
+
+    def spins(self, *tasks: str) -> None:
+        """From now on these wait for a peer on their GPUs: another thread uses a core, their main thread never wakes."""
+        self.still(*tasks)
+        for task in tasks:
+            self.cores[task], self.use[task] = 1.0, 100
 
     def stands(self, task: str, *stacks: Any, channels: tuple[str, ...] = ("futex_do_wait",)) -> None:
         """`task` does nothing from now on, and its threads are there."""
@@ -181,7 +189,12 @@ class Scene:
             "flows": flows if self.sees_bytes else None,
             **self.facts[task],
         }
-        self.watchdog.said(host, "looked", {"tasks": {task: look}}, self.now)
+        message: dict[str, Any] = {"tasks": {task: look}}
+        if task in self.use:
+            load = {"use": self.use[task], "power_w": 90.0, "limit_w": 700.0, "error": ""}
+            load.update(memory_bytes=70 << 30, pids=[4711])
+            message["gpus"] = dict.fromkeys(self.gpus[task], load)
+        self.watchdog.said(host, "looked", message, self.now)
 
     def _inspect(self, task: str, with_stacks: bool) -> list[dict[str, Any]]:
         self.inspections.append((task, with_stacks))

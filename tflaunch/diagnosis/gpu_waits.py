@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from tflaunch.diagnosis.rule import Rule, Sentence, names_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from collections.abc import Set as AbstractSet
     from typing import Any
 
@@ -45,7 +45,8 @@ class _Task:
     looked: float = 0.0
     cpu_s: float = 0.0
     bytes: int | None = None  # that its connections have moved; None: not known
-    busy: float = 0.0  # when it last used a core
+    io: int = 0  # bytes of its files
+    busy: float = 0.0  # when it last used a core, or read or wrote a file
     moved: float = 0.0  # when it last moved bytes, or wrote a line
     flows: dict[tuple[str, int, int], int] = field(default_factory=dict)
     kept: bool = False  # what an earlier watchdog knew: it counts until a look shows otherwise
@@ -61,8 +62,12 @@ class _Standstill(NamedTuple):
 class GpuWaits(Rule):
     """Names the task that all other GPUs of the run wait for."""
 
-    def __init__(self, watched: Watched) -> None:
+    def __init__(
+        self, watched: Watched, told_with_a_line: Callable[[float], Iterable[str]] = lambda now: ()
+    ) -> None:
+        """`told_with_a_line`: the tasks of which another rule has said at which line they stand."""
         self._watched = watched
+        self._told_with_a_line = told_with_a_line
         self._limits = watched.thresholds
         self._tasks = {task: _Task() for task in watched.gpus if task in watched.places}
         self._fabrics: dict[str, tuple[float, int, float]] = {}  # host -> when, bytes, when they last moved
@@ -99,7 +104,9 @@ class GpuWaits(Rule):
                 task.busy = task.moved = now
         elif passed > 0:
             waits_for_disk = any(state == "D" for _, _, state in look["processes"])
-            if waits_for_disk or not 0 <= look["cpu_s"] - task.cpu_s < self._limits.idle_cores * passed:
+            files = (look.get("io") or 0) - task.io > self._limits.still_io_bytes_s * passed
+            used_s = look["cpu_s"] - task.cpu_s
+            if waits_for_disk or files or not 0 <= used_s < self._limits.idle_cores * passed:
                 task.busy = now
             if look["quiet_s"] < passed:
                 task.moved = now
@@ -112,7 +119,7 @@ class GpuWaits(Rule):
             if task.bytes is not None and grown >= self._limits.gpu_quiet_bytes_s * max(passed, 0.1):
                 task.moved = now
             task.flows, task.bytes = seen, sum(seen.values())
-        task.looked, task.cpu_s = now, look["cpu_s"]
+        task.looked, task.cpu_s, task.io = now, look["cpu_s"], look.get("io") or 0
 
     def _note_load(self, task: _Task, gpus: Sequence[Mapping[str, Any]], at: float) -> None:
         task.at = at
@@ -222,7 +229,7 @@ class GpuWaits(Rule):
             return [Sentence(f"{who or 'all GPUs of the run'} {'goes' if who else 'go'} on", True)]
         if self._told or found != self._found or (self._stand is None and now - self._asked < INSPECT_S):
             return []
-        if found.odd in explained:
+        if found.odd in explained or found.odd in self._told_with_a_line(now):
             return []
         self._told = self._text(found, now)
         return [Sentence(self._told, False)]

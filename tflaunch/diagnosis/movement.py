@@ -54,6 +54,7 @@ class Movement:
         self.still_since: float | None = None  # neither processor time nor bytes
         self.mute_since: float | None = None  # neither bytes nor log lines, whatever it computes
         self.busy_since: float | None = None  # mute, and it computes
+        self.rested_since: float | None = None  # its main thread has not woken once, whatever others compute
         self.peers_moved_at: float | None = None  # when it last moved bytes to or from a task of the run
         self.turned_at: float | None = (
             None  # when its main thread was last seen to do something between waits
@@ -82,8 +83,10 @@ class Movement:
         self.cores = used_s / passed_s
         computes = self._cpu.add(used_s, passed_s)
         moves = self._moves(before, look, passed_s, cluster, now)
-        if self._turns.add(look.get("turns", 0) - before.get("turns", 0), passed_s):
+        turns = look.get("turns", 0) - before.get("turns", 0)
+        if self._turns.add(turns, passed_s):
             self.turned_at = now
+        self.rested_since = None if turns or "turns" not in look else _or(self.rested_since, begun)
         writes = look["log_bytes"] != before["log_bytes"]
         if writes:
             self.wrote_at = now

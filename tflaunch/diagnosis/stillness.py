@@ -10,7 +10,12 @@ while all others wait for it is told only after long, for that may be an evaluat
 
 What healthy runs do is no standstill: reading and writing files, downloads, waiting of some while others compute.
 Tasks that go on writing log lines, runs with a single task, and tasks that all sleep in the program's own code are
-given more time.  With GPUs a task that waits may spin, and what it computes does not show: this rule is silent then.
+given more time.
+
+With GPUs a task that waits for its peers may spin, and neither what it computes nor its bytes need show.  Then more is
+asked for: no task writes a line or moves a byte, the main threads of all but a few have not woken once, and two looks
+at the stacks find each task at the same line.  Only a task counts as the odd one that uses no processor time and stands
+outside what waits for peers, or whose GPUs NVML has seen idle.
 
 Shipped to hosts, for the coordinator of a detached run.
 """
@@ -29,17 +34,19 @@ if TYPE_CHECKING:
 
     from tflaunch.diagnosis.rule import Watched
     from tflaunch.diagnosis.standing import Stand
+    from tflaunch.diagnosis.thresholds import Thresholds
     from tflaunch.diagnosis.verdict import Seen, Verdict
     from tflaunch.protocol.outcome import TaskExit
 
 NO_TRAINERS = ("ps", "evaluator")
 ANSWER_S = 20.0  # for the answers of agents; then the looks must do
+TWICE_S = 12.0  # between two looks at the stacks; an agent asks a task no sooner again
 
 
 class Case(NamedTuple):
     """A standstill to be judged."""
 
-    kind: str  # all, busy (all but a few, which compute), one
+    kind: str  # all, busy (all but a few, which compute), gpus (who waits may spin), one
     tasks: tuple[str, ...]  # that are looked at
     since: float
     patience_s: float  # before the agents are asked
@@ -74,6 +81,8 @@ class Stillness(Rule):
         self._asked: dict[str, float] = {}  # task -> when its agent was last asked about it
         self._stacks_at: dict[str, float] = {}  # task -> when it was last asked for its stacks
         self._inspected: dict[str, tuple[float, Sequence[Mapping[str, Any]]]] = {}
+        self._before: dict[str, tuple[float, Sequence[Mapping[str, Any]]]] = {}  # the inspection before that one
+        self._gpus_idle: dict[str, float] = {}  # task -> since when NVML has seen its GPUs idle
         self._servers: set[str] = set()  # tasks that served when their stack was last seen
         self._told: list[Told] = []
         self._news = False  # something has come since the cases were judged last
@@ -86,12 +95,23 @@ class Stillness(Rule):
         for name, look in fields["tasks"].items():
             if name in self._moves and name not in self._ended:
                 self._moves[name].seen(look, now, self._cluster)
+                if self._watched.gpus.get(name):
+                    self._note_gpus(name, fields.get("gpus") or {}, now - fields.get("gpus_age_s", 0.0))
+
+    def _note_gpus(self, task: str, gpus: Mapping[str, Any], at: float) -> None:
+        own = [gpus.get(uuid, {}) for uuid in self._watched.gpus[task]]
+        if all(not each.get("error") and _idle(each.get("use"), self._limits) for each in own):
+            self._gpus_idle.setdefault(task, at)
+        else:
+            self._gpus_idle.pop(task, None)
 
     def answered(self, host: str, type: str, fields: Mapping[str, Any], now: float) -> None:
         if type == "inspected":
             self._news = True
             for name, processes in fields["tasks"].items():
                 if name in self._asked and self._watched.places[name].host == host:
+                    if name in self._inspected:
+                        self._before[name] = self._inspected[name]
                     self._inspected[name] = (now, processes)
 
     def exited(self, exit: TaskExit, now: float) -> None:
@@ -108,7 +128,10 @@ class Stillness(Rule):
     def started(self, task: str, now: float) -> None:
         if task in self._moves:
             self._moves[task] = Movement(self._limits, self._watched.places[task].port)
-            for table in (self._ended, self._inspected, self._stacks_at):
+            tables: tuple[dict[str, Any], ...] = (
+                *(self._ended, self._inspected, self._before, self._stacks_at, self._gpus_idle),
+            )
+            for table in tables:
                 table.pop(task, None)
             self._servers.discard(task)
             self._told = [told for told in self._told if task not in told.tasks]
@@ -118,9 +141,7 @@ class Stillness(Rule):
     def _cases(self, now: float) -> list[Case]:
         living = [task for task in self._trainers if task not in self._ended]
         moves = {task: self._moves[task] for task in living}
-        if not moves or any(self._watched.gpus.get(task) for task in living):
-            return []
-        if any(
+        if not moves or any(
             not each.compared or now - each.at > self._limits.fresh_s or not each.sees_bytes
             for each in moves.values()
         ):
@@ -134,7 +155,12 @@ class Stillness(Rule):
         if len(still) == len(living):
             self._stood_at = now
             return [self._all(still)]
-        if len(still) + len(busy) == len(living) and 0 < len(busy) <= max(1, len(living) // 4):
+        if self._have_gpus(living):
+            held = _held(moves)
+            if held is not None:
+                self._stood_at = now
+                return [Case("gpus", tuple(living), held, self._patience(living, held))]
+        elif len(still) + len(busy) == len(living) and 0 < len(busy) <= max(1, len(living) // 4):
             if not still:
                 return []  # nobody waits for those that compute
             self._stood_at = now
@@ -160,6 +186,14 @@ class Stillness(Rule):
         patience_s = self._limits.chatty_s if alone else self._patience(still, since)
         return Case("all", tuple(still), since, patience_s)
 
+    def _have_gpus(self, tasks: Iterable[str]) -> bool:
+        return any(self._watched.gpus.get(task) for task in tasks)
+
+    def _gpus_rest(self, task: str, now: float) -> bool:
+        """Whether its GPUs, if it has any, are seen to do nothing."""
+        idle_s = now - self._gpus_idle.get(task, now)
+        return not self._watched.gpus.get(task) or idle_s >= self._limits.wait_s / 2
+
     def _patience(self, tasks: Iterable[str], since: float) -> float:
         chatty = any(self._moves[task].chatty(since) for task in tasks)
         return self._limits.chatty_s if chatty else self._limits.wait_s
@@ -172,24 +206,31 @@ class Stillness(Rule):
     # -- questions
 
     def questions(self, now: float) -> list[tuple[str, str, dict[str, Any]]]:
-        wanted: dict[tuple[str, bool], list[str]] = {}
+        wanted: dict[tuple[str, bool, bool], list[str]] = {}
         for case in self._cases(now):
-            if now - case.since < case.patience_s or self._known(case):
+            twice = self._have_gpus(case.tasks)
+            early_s = min(TWICE_S + self._limits.look_s, case.patience_s / 2) if twice else 0.0
+            if now - case.since < case.patience_s - early_s or self._known(case):
                 continue
             for task in case.tasks:
-                inspected = self._inspected.get(task)
-                fresh = inspected is not None and inspected[0] >= case.since
-                if fresh or now - self._asked.get(task, -ANSWER_S) < ANSWER_S:
+                at = self._inspected.get(task, (-1.0, ()))[0]
+                once = at >= case.since
+                enough = once and (not twice or self._before.get(task, (-1.0, ()))[0] >= case.since)
+                pause_s = TWICE_S if once else ANSWER_S
+                if enough or now - self._asked.get(task, -ANSWER_S) < pause_s:
                     continue
                 last = self._stacks_at.get(task)
                 again = last is None or now - last >= self._limits.stacks_again_s
+                # The second look of a case follows the first.
+                again = again or (once and last is not None and last >= case.since)
                 stacks = self._watched.stacks and again
                 if stacks:
                     self._stacks_at[task] = now
                 self._asked[task] = now
-                wanted.setdefault((self._watched.places[task].host, stacks), []).append(task)
+                wanted.setdefault((self._watched.places[task].host, stacks, once), []).append(task)
         return [
-            (host, "inspect", {"tasks": tasks, "stacks": stacks}) for (host, stacks), tasks in wanted.items()
+            (host, "inspect", {"tasks": tasks, "stacks": stacks, **({"on_demand": True} if once else {})})
+            for (host, stacks, once), tasks in wanted.items()
         ]
 
     def _known(self, case: Case) -> bool:
@@ -210,6 +251,8 @@ class Stillness(Rule):
             if verdict is None or not explained.isdisjoint(verdict.culprits or case.tasks):
                 continue
             limits = self._limits
+            if self._have_gpus(case.tasks) and not self._proven(case, verdict, now):
+                continue
             loops = [self._moves[task].loops(2 * limits.look_s) for task in case.tasks]
             if case.kind == "all" and all(loops):
                 # Slow steps, or a pause: each is in a loop of its own.
@@ -225,9 +268,29 @@ class Stillness(Rule):
                 if now - case.since < patience_s:
                     continue
             tasks = verdict.culprits or case.tasks
-            self._told.append(Told(tasks, case.kind == "busy", verdict.text))
+            computes = case.kind in ("busy", "gpus") and not any(map(self._still, tasks))
+            self._told.append(Told(tasks, computes, verdict.text))
             said.append(Sentence(verdict.text, False))
         return said
+
+    def _still(self, task: str) -> bool:
+        return self._moves[task].still_since is not None
+
+    def _proven(self, case: Case, verdict: Verdict, now: float) -> bool:
+        """Whether, with GPUs, what was seen cannot be a healthy run: two looks that agree, and the odd one waits."""
+        from tflaunch.diagnosis.standing import FOR_PEERS
+
+        for task in case.tasks:
+            at, earlier = self._before.get(task, (-1.0, ()))
+            if at < case.since or _where(earlier) != _where(self._inspected[task][1]):
+                return False
+        for task in verdict.culprits or case.tasks:
+            waits_for_peers = _where(self._inspected[task][1])[0] in FOR_PEERS
+            if (waits_for_peers or not self._still(task)) and not self._gpus_rest(task, now):
+                return False
+        if all(map(self._still, verdict.culprits or case.tasks)):
+            return True
+        return now - case.since >= (self._limits.busy_s if verdict.sure else self._limits.busy_deep_s)
 
     def _pause(self, case: Case) -> float:
         """How long tasks may do nothing that seem to have chosen that."""
@@ -266,6 +329,7 @@ class Stillness(Rule):
 
     def _seen(self, task: str, case: Case, now: float) -> Seen:
         from tflaunch.diagnosis.standing import (
+            FOR_PEERS,
             child_of,
             forked_after_tensorflow,
             from_the_trainer_on,
@@ -281,7 +345,8 @@ class Stillness(Rule):
         processes = from_the_trainer_on([_without_old_stacks(each, at - case.since) for each in processes])
         stand = self._remembered(task, stand_of(processes))
         if movement.still_since is None:
-            stand = stand if stand.kind == "native" else stand._replace(kind="busy")
+            spins = case.kind == "gpus" and stand.place and stand.kind in FOR_PEERS
+            stand = stand if spins or stand.kind == "native" else stand._replace(kind="busy")
         elif stand.kind in ("busy", "native"):
             stand = stand._replace(kind="")
         says = look["says"] if movement.chatty(case.since) else ""
@@ -325,13 +390,6 @@ class Stillness(Rule):
 
     def blind(self) -> list[str]:
         said = []
-        with_gpus = [task for task in self._trainers if self._watched.gpus.get(task)]
-        if with_gpus:
-            said.append(
-                f"whether {_stand_still(with_gpus)}: a task that waits for its peers on a GPU may spin, and its"
-                " bytes may not be TCP's"
-            )
-            return said
         hidden = [
             task
             for task in self._trainers
@@ -378,6 +436,38 @@ class Stillness(Rule):
             each = self._moves[task]
             each.still_since, each.mute_since, each.busy_since = still, mute, busy
         self._told = [Told(tuple(tasks), busy, text) for tasks, busy, text in memory["told"]]
+
+
+def _idle(use: float | None, limits: Thresholds) -> bool:
+    return use is not None and use <= limits.gpu_idle_use
+
+
+def _held(moves: Mapping[str, Movement]) -> float | None:
+    """Since when no task, some of which have GPUs, writes or moves anything, and all but a few wait; None: they do not.
+
+    Whoever waits on a GPU may use a whole core, in other threads or in its loop, but its main thread never wakes.
+    """
+    since: list[float] = []
+    loose = 0
+    for each in moves.values():
+        rests = [at for at in (each.still_since, each.rested_since) if at is not None]
+        if each.mute_since is None or not (rests or each.busy_since is not None):
+            return None
+        loose += not rests
+        since.append(max(each.mute_since, min(rests) if rests else each.mute_since))
+    if len(since) < 2 or loose > max(1, len(since) // 4):
+        return None
+    return max(since)
+
+
+def _where(processes: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
+    """What a task does, and at which line."""
+    from tflaunch.diagnosis.standing import from_the_trainer_on, stand_of
+
+    if not processes:
+        return "", ""
+    stand = stand_of(from_the_trainer_on(processes))
+    return stand.kind, stand.place
 
 
 def _stand_still(tasks: Sequence[str]) -> str:

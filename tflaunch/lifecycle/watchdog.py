@@ -40,11 +40,12 @@ def rules_for(watched: Watched) -> dict[str, Rule]:
     Their order matters: a rule that knows the reason of a standstill stands before those that see only the standstill.
     """
     rules: dict[str, Rule] = {}
+    stillness = Stillness(watched)
     if watched.gpus:  # shipped always, loaded only where there are GPUs
         from tflaunch.diagnosis.gpu_waits import GpuWaits
         from tflaunch.diagnosis.no_gpu import NoGpu
 
-        rules = {"no_gpu": NoGpu(watched), "gpu_waits": GpuWaits(watched)}
+        rules = {"no_gpu": NoGpu(watched), "gpu_waits": GpuWaits(watched, stillness.explains)}
     return {
         "lost_packets": LostPackets(watched),
         "strangers": Strangers(watched),
@@ -54,7 +55,7 @@ def rules_for(watched: Watched) -> dict[str, Rule]:
         "unready": Unready(watched),
         "lost_peers": LostPeers(watched),
         "unshared": Unshared(watched),
-        "stillness": Stillness(watched),
+        "stillness": stillness,
     }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -646,13 +647,108 @@ def test_blips_do_not_hide_a_standstill() -> None:
 # ---- what cannot be seen
 
 
-def test_with_gpus_the_rule_is_silent_and_says_so() -> None:
-    scene = Scene(*WORKERS, gpus={"worker/0": ["GPU-1"], "worker/1": ["GPU-2"], "worker/2": []})
+SLEEPS = at(26, "batches")
+GPUS = {task: [f"GPU-{task}"] for task in WORKERS}
+
+
+def on_gpus() -> Scene:
+    """Three workers, each with a GPU, whose bytes do not show; the others wait for worker/1, and spin."""
+    scene = Scene(*WORKERS, gpus=GPUS)
+    scene.bytes_s = dict.fromkeys(WORKERS, 100.0)
+    scene.use = dict.fromkeys(WORKERS, 97)
+    assert scene.on(120) == []
+    scene.spins("worker/0", "worker/2")
+    scene.stacks = {"worker/0": [TRAIN], "worker/2": [TRAIN]}
+    scene.logs_s = dict.fromkeys(WORKERS, 0.0)
+    return scene
+
+
+def test_with_gpus_a_task_that_sleeps_while_the_others_spin() -> None:
+    scene = on_gpus()
+    scene.stands("worker/1", SLEEPS, channels=("hrtimer_nanosleep",))
+    text = one(scene.on(80))
+    assert text.startswith("worker/1 on b has done nothing for 6")
+    assert "it is at trainer.py:26 in batches() and sleeps; worker/0, worker/2 wait for it at" in text
+    assert len(scene.inspections) == 6, "two looks at the stacks of each"
+    assert scene.on(600) == [], "told once, and no other rule tells it again"
+    scene.cores["worker/1"], scene.turns_s["worker/1"] = 0.9, 50.0
+    assert scene.on(20) == ["worker/1 on b goes on"]
+
+
+@pytest.mark.parametrize(("use", "told"), [(0, True), (97, False), (None, False)])
+def test_with_gpus_a_task_that_computes_is_told_only_if_its_gpu_does_nothing(use: int | None, told: bool) -> None:
+    scene = on_gpus()
+    scene.stands("worker/1", at(31, "spin"), channels=("",))
+    scene.cores["worker/1"], scene.use["worker/1"] = 1.0, use
+    assert scene.on(110) == []
+    assert ["at trainer.py:31 in spin() and computes" in text for text in scene.on(60)] == [True] * told
+    assert scene.on(900) == []
+
+
+@pytest.mark.parametrize("idle", [False, True])
+def test_with_gpus_where_all_wait_alike_their_gpus_decide(idle: bool) -> None:
+    scene = on_gpus()
     for task in WORKERS:
         scene.stands(task, TRAIN)
-    assert scene.on(300) == []
-    [text] = scene.watchdog.rules["stillness"].blind()
-    assert text.startswith("whether worker/0, worker/1 stand still")
+        scene.use[task] = 0 if idle else 100
+    assert ["they wait in the same operation" in text for text in scene.on(300)] == [True] * idle
+
+
+def long_epoch(scene: Scene) -> None:
+    """Each look finds worker/1 at the same line, and the others in a step."""
+    for task in WORKERS:
+        scene.cores[task], scene.turns_s[task] = 1.0, 20.0
+    scene.stacks["worker/1"] = [SLEEPS]
+
+
+def long_steps(scene: Scene) -> None:
+    long_epoch(scene)
+    scene.turns_s = dict.fromkeys(WORKERS, 0.1)
+
+
+def synchronized_by_spinning(scene: Scene) -> None:
+    """PyTorch's loss.item(): no main thread ever wakes, for none sleeps; worker/1 is not yet where the others are."""
+    for task in WORKERS:
+        scene.stands(task, at(17, "train"), channels=("",))
+        scene.cores[task] = 1.0
+    scene.stacks["worker/1"] = [at(19, "train")]
+
+
+def evaluation(scene: Scene) -> None:
+    scene.stands("worker/1", at(60, "evaluate", *IN_FUNCTION))
+    scene.cores["worker/1"] = 1.0
+
+
+def long_compile(scene: Scene) -> None:
+    scene.stands("worker/1", at(40, "train", *IN_FUNCTION), channels=("",))
+    scene.cores["worker/1"], scene.use["worker/1"] = 1.0, 0
+
+
+def slow_checkpoint(scene: Scene) -> None:
+    scene.stands("worker/1", at(70, "save"), channels=("wait_woken",))
+    scene.io_s["worker/1"], scene.use["worker/1"] = 50_000.0, 0
+
+
+def silent_checkpoint_of_tensorflow(scene: Scene) -> None:
+    scene.stands("worker/1", at(70, "save", *IN_FUNCTION))
+
+
+@pytest.mark.parametrize(
+    "healthy",
+    [
+        long_epoch,
+        long_steps,
+        synchronized_by_spinning,
+        evaluation,
+        long_compile,
+        slow_checkpoint,
+        silent_checkpoint_of_tensorflow,
+    ],
+)
+def test_with_gpus_nothing_is_said_of_a_healthy_run(healthy: Callable[[Scene], None]) -> None:
+    scene = on_gpus()
+    healthy(scene)
+    assert scene.on(580) == []
 
 
 def test_where_bytes_cannot_be_counted_the_rule_is_silent_and_says_so() -> None:
