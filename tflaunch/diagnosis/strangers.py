@@ -2,10 +2,12 @@
 
     ps/0 on host1 listens on 2222, not on 22001: does the program take its cluster from --ps_hosts or TF_CONFIG, or has
     it one of its own?
+    worker/0 on host1 takes itself for worker/1 on host2 (its server is host2:22001): the program has another cluster ...
     worker/1 on host2 has called 10.0.0.9:2222 for 60 s without an answer; no task of this run is there: ...
 
 A program may have servers and calls of its own (TensorBoard, a data set, a local server for evaluation), and train: so
-nothing is told while the tasks work.  Someone must wait: a trainer that stands still, or that says so in its log.
+nothing is told while the tasks work.  Someone must wait: a trainer that stands still, or that says so in its log.  But
+no program takes the endpoint of another task by chance: that is told also while all work.
 
 Shipped to hosts, for the coordinator of a detached run.
 """
@@ -22,9 +24,14 @@ if TYPE_CHECKING:
 
     from tflaunch.diagnosis.lasting import Track
     from tflaunch.diagnosis.rule import Watched
+    from tflaunch.protocol.outcome import TaskExit
 
 DNS, METADATA = 53, "169.254.169.254"
 WEB = (80, 443)
+ANOTHER_CLUSTER = (
+    "the program has another cluster than this run, its tasks in another order, or another index; let it take both, as"
+    " they are, from TF_CONFIG or the cluster flags"
+)
 CLUSTER = "does the program take its cluster from --ps_hosts or TF_CONFIG, or has it addresses of its own?"
 
 
@@ -34,6 +41,12 @@ class Strangers(Lasting):
     def __init__(self, watched: Watched) -> None:
         super().__init__(watched)
         self._ports = [place.port for place in watched.places.values()]
+        self._tasks_at = {
+            (address, place.port): task
+            for task, place in watched.places.items()
+            if place.port is not None
+            for address in (place.address, *watched.names.get(place.address, ()))
+        }
         # Whose name nobody has looked up (--no-dial-check): a call to that port may be to that task.
         self._unresolved = {
             place.port
@@ -43,7 +56,9 @@ class Strangers(Lasting):
 
     def noted(self, track: Track, now: float) -> None:
         look, name = track.look, track.name
-        if track.other_port:
+        if posed := self._posed(track):
+            self.note(f"{name} poses {posed[0]} {posed[1]}", now)
+        elif track.other_port:
             self.note(f"{name} listens {track.other_port}", now)
         for address, port in look["calling"]:
             # A port that only one task has is that task's, by whatever address.
@@ -67,6 +82,7 @@ class Strangers(Lasting):
     def findings(self, now: float) -> Mapping[str, Finding]:
         found: dict[str, Finding] = {}
         others: dict[str, str] = {}
+        posing: dict[str, tuple[str, str]] = {}
         for key, since in self.lasting(now).items():
             name, what, *rest = key.split(" ")
             track, lasted_s = self.tracks.get(name), now - since
@@ -75,12 +91,48 @@ class Strangers(Lasting):
             if what == "listens":
                 if lasted_s >= self.limits.other_port_s:
                     others[name] = rest[0]
+            elif what == "poses":
+                if lasted_s >= self.limits.other_port_s:
+                    posing[name] = (rest[0], rest[1])
             elif min(lasted_s, self._waits_s(track, now)) >= self.limits.wait_s:
                 found[key] = self._call(track, what, rest[0], int(rest[1]), lasted_s)
         waiting = self._waiting(now)
         if others and waiting:
             found["listens"] = self._other(others, waiting)
+        if posing:
+            waits = [name for name in waiting if name not in posing]
+            also = f"; {names_of(waits)} {'waits' if len(waits) == 1 else 'wait'}" if waits else ""
+            found["poses"] = Finding(self._in_another_order(posing, also), "", (*posing, *waits))
         return found
+
+    def why_ended(self, exit: TaskExit, now: float) -> str:
+        seen = {name: self._posed(track) for name, track in self.tracks.items()}
+        posing = {name: posed for name, posed in seen.items() if posed is not None}
+        return self._in_another_order(posing) if posing and str(exit.task) in self.tracks else ""
+
+    def _posed(self, track: Track) -> tuple[str, str] | None:
+        """(another task of the run, its endpoint) where TensorFlow's server has that, by its log or its port."""
+        if track.place.port is None:
+            return None
+        address, _, port = track.sign("server_started")[1].rpartition("://")[2].strip().rpartition(":")
+        if port.isdecimal() and len(port) < 6:
+            address = address.strip("[]")
+            task = self._tasks_at.get((address, int(port)), track.name)
+            own = (track.place.address, *self.watched.names.get(track.place.address, ()))
+            if task != track.name and not (address in own and int(port) == track.place.port):
+                return task, f"{address}:{port}"
+        ports = track.look.get("listens_on") or ()
+        if ports and track.place.port not in ports:
+            for (address, number), task in self._tasks_at.items():
+                if number in ports and self._ports.count(number) == 1:
+                    return task, f"{address}:{number}"
+        return None
+
+    def _in_another_order(self, posing: Mapping[str, tuple[str, str]], also: str = "") -> str:
+        (name, (task, there)), *more = posing.items()
+        text = f"{self.watched.who([name])} takes itself for {self.watched.who([task])} (its server is {there})"
+        text += "".join(f", {each} for {other}" for each, (other, _) in more[:3])
+        return f"{text}{also}: {ANOTHER_CLUSTER}"
 
     def _waits_s(self, track: Track, now: float) -> float:
         count, _, age = track.sign("still_waiting")

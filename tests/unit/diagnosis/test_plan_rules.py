@@ -241,6 +241,48 @@ def test_a_program_with_addresses_of_its_own_gets_one_sentence() -> None:
     )
 
 
+OF_MIRRORED = "I0000 00:00:1795714930.982340      12 grpc_server_lib.cc:467] Started server with target: grpc://%s:22001"
+
+
+def test_a_program_whose_workers_are_in_another_order() -> None:
+    run = Run("worker/0", "worker/1", "worker/2")
+    for task, posed in (("worker/0", "10.0.0.1"), ("worker/1", "10.0.0.0"), ("worker/2", "10.0.0.2")):
+        # Recorded: all call the leader of the program's own cluster, the leader itself, too.
+        run.see(task, to=("worker/1",))
+        run.sign(task, "server_started", OF_MIRRORED % posed)
+    run.still("worker/0", "worker/1", "worker/2")
+    [said] = run.on(70)
+    assert said == (
+        "worker/0 on h0 takes itself for worker/1 on h1 (its server is 10.0.0.1:22001), worker/1 for worker/0; worker/2"
+        " waits: the program has another cluster than this run, its tasks in another order, or another index; let it"
+        " take both, as they are, from TF_CONFIG or the cluster flags"
+    )
+    exit = TaskExit(TaskId.parse("worker/2"), "h2", 1, None, 1.0)
+    assert run.rules["strangers"].why_ended(exit, run.now).startswith("worker/0 on h0 takes itself for worker/1")
+
+
+def test_a_task_that_listens_on_the_port_of_another_on_its_host() -> None:
+    run = Run("worker/0", "worker/1")
+    run.places["worker/1"] = Place("h1", "10.0.0.1", 22002)
+    run.rules = run.made()
+    # Somebody on that host listens on each port: the other one.
+    run.see("worker/0", listens=True, listens_on=[22002])
+    run.see("worker/1", listens=True, listens_on=[22001])
+    [said] = run.on(100)
+    assert said.startswith(
+        "worker/0 on h0 takes itself for worker/1 on h1 (its server is 10.0.0.1:22002), worker/1 for worker/0: the"
+    )
+
+
+@pytest.mark.parametrize("target", ["localhost:22001", "10.0.0.0:22001", "example.org:22001"])
+def test_a_server_with_its_own_name_is_where_it_should_be(target: str) -> None:
+    run = Run("worker/0", "worker/1")
+    run.train("worker/0", "worker/1")
+    run.sign("worker/0", "server_started", f"Started server with target: grpc://{target}")
+    assert run.on(300) == []
+    assert not run.rules["strangers"].why_ended(TaskExit(TaskId.parse("worker/0"), "h0", 1, None, 1.0), run.now)
+
+
 @pytest.mark.parametrize(
     ("peer", "what"),
     [
