@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 EXIT_CODE = 1  # of a run that ends for it
 LINE_CHARACTERS = 120
 NEXT = (
-    "such a run learns nothing more: look at its data and learning rate; "
-    "tf.debugging.enable_check_numerics() names the operation"
+    "such a run learns nothing more: look at its learning rate and its data (the mean of an empty last batch is NaN:"
+    " batch(N, drop_remainder=True)); tf.debugging.enable_check_numerics() names the operation"
 )
 
 

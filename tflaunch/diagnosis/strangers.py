@@ -129,7 +129,7 @@ class Strangers(Lasting):
         return None
 
     def _in_another_order(self, posing: Mapping[str, tuple[str, str]], also: str = "") -> str:
-        (name, (task, there)), *more = posing.items()
+        (name, (task, there)), *more = sorted(posing.items())
         text = f"{self.watched.who([name])} takes itself for {self.watched.who([task])} (its server is {there})"
         text += "".join(f", {each} for {other}" for each, (other, _) in more[:3])
         return f"{text}{also}: {ANOTHER_CLUSTER}"

@@ -43,6 +43,13 @@ _DOCKER = (
     "configure --runtime=docker && systemctl restart docker; or --container-engine podman"
 )
 
+_BY_NUMBER = r"Could not satisfy explicit device specification '.{0,80}GPU|Cannot assign a device for operation .{0,300}GPU|/device:GPU:\d{1,2} .{0,60}(?:unknown device|but available devices)|GPU:\d{1,3} unknown device|specified visible device index was not|Invalid device id"
+_NONE_AT_ALL = (
+    "the program asks for a GPU by its number, and {task} was given none: {host} has no GPU, or none that was free, or "
+    "--gpus-per-worker is 0 (`tflaunch gpus` shows which hosts have some; --gpus-per-worker 1 takes those only); for the "
+    "CPU, leave tf.device(...) out, or set allow_soft_placement"
+)
+
 RULES = (
     Rule(r"unresolvable CDI devices? nvidia\.com/gpu=([\w-]{1,60})", _CDI),
     Rule(r"could not select device driver .{0,40}capabilities: \[\[gpu\]\]|unknown or invalid runtime name: nvidia|nvidia-container-cli: initialization error", _DOCKER),
@@ -65,7 +72,8 @@ RULES = (
     Rule(r"no kernel image is available for execution|CUDA_ERROR_NO_BINARY_FOR_GPU|sm_\d{2,3} is not compatible with the current PyTorch installation|CUDA_ERROR_INVALID_(?:PTX|SOURCE|IMAGE)", "the framework on {host} was built for other models of GPU than it has: install a version that knows this model, or --gpu-model NAME takes others"),
     Rule(r"Torch not compiled with CUDA enabled", "{python} on {host} has the PyTorch for CPUs: install the one for CUDA by --requirements (with the line --extra-index-url https://download.pytorch.org/whl/cu126), or let the program use the CPU"),
     Rule(r"no CUDA-capable device is detected|CUDA_ERROR_NO_DEVICE|cudaErrorNoDevice|No CUDA GPUs are available|Attempting to deserialize object on a CUDA device|Cannot find any GPU|No GPU (?:devices )?(?:found|available)|requires a GPU", "{task} was given no GPU, or its framework finds none: tflaunch masks all GPUs that a task was not given; --gpus-per-worker 1 gives each worker one (`tflaunch gpus` shows where there are any)"),
-    Rule(r"Could not satisfy explicit device specification '.{0,80}GPU|Cannot assign a device for operation .{0,300}GPU|/device:GPU:\d{1,2} .{0,60}(?:unknown device|but available devices)|GPU:\d{1,3} unknown device|specified visible device index was not|Invalid device id", "the program asks for a GPU by a number that {task} does not have: each task sees only the GPUs it was given, numbered from 0, so write /GPU:0, set allow_soft_placement, or --gpus-per-worker N gives it more"),
+    Rule(_BY_NUMBER, _NONE_AT_ALL, needs=("no_gpu",)),
+    Rule(_BY_NUMBER, "the program asks for a GPU by a number that {task} does not have: each task sees only the GPUs it was given, numbered from 0, so write /GPU:0, set allow_soft_placement, or --gpus-per-worker N gives it more"),
     Rule(r"device-side assert triggered", "a kernel found a wrong index on the GPU, mostly a label or token outside of its range: --env CUDA_LAUNCH_BLOCKING=1 shows the line, or let the program run once on the CPU"),
     Rule(r"illegal memory access|CUDA_ERROR_ILLEGAL_ADDRESS|unspecified launch failure|CUDA_ERROR_LAUNCH_FAILED|misaligned address", "a kernel on the GPU of {task} wrote where it must not: --env CUDA_LAUNCH_BLOCKING=1 shows the line; if it comes on {host} only, its GPU may be broken (`dmesg | grep -i xid` there), so --exclude {host}"),
     Rule(r"launch timed out and was terminated|CUDA_ERROR_LAUNCH_TIMEOUT", "the GPU of {host} also drives a screen, which ends long kernels: choose another GPU (--exclude {host}:INDEX)"),

@@ -69,6 +69,8 @@ def meaning(lines: Sequence[str], end: Ending, here: Here = NOWHERE) -> Meaning:
         facts["restores"] = "a checkpoint"
     if end.port and any(re.search(rf"(?<!\d){end.port}(?!\d)", line) for line in log.final):
         facts["own_port"] = str(end.port)
+    if any("Too many open files" in line for line in (*log.final, *log.above)[:_SEEN]):
+        facts["no_files_left"] = "no files left"
     words = _words(facts)
     if name:
         return _of_signal(name, log, facts, words, here)

@@ -19,6 +19,7 @@ _FILES_UNKNOWN = (
     "{task} has more files open than {host} allows (`ulimit -n` there tells the limit): raise it in the hostfile's "
     "`setup:` by `ulimit -n 65536`, or close files, use fewer parallel readers"
 )
+_NOT_THERE = r"No such file or directory|[Nn]o files matched|[Ff]ile not found|does not exist|[Uu]nable to open file|No module named|cannot open shared object"
 _SHM = (
     "/dev/shm of {host} is too small for what the program's processes share{shm_text}: enlarge it (mount -o "
     "remount,size=16G /dev/shm; in a container --shm-size), use fewer loader processes (num_workers), or remove what "
@@ -29,9 +30,14 @@ _THREADS = (
     "container, is reached; raise it, or use fewer (--env OMP_NUM_THREADS=1, --env OPENBLAS_NUM_THREADS=1)"
 )
 
-RULES = (
+# Where a program has no descriptor left, what it opens next is said not to be there.
+FILES = (
     Rule(r"Too many open files|Errno 24\b|EMFILE", _FILES, needs=("open_files",)),
     Rule(r"Too many open files|Errno 24\b|EMFILE", _FILES_UNKNOWN),
+    Rule(_NOT_THERE, _FILES, needs=("no_files_left", "open_files")),
+    Rule(_NOT_THERE, _FILES_UNKNOWN, needs=("no_files_left",)),
+)  # fmt: skip
+RULES = (
     Rule(r"Too many open files", _FILES, ANYWHERE, needs=("open_files",)),
     Rule(r"Too many open files", _FILES_UNKNOWN, ANYWHERE),
     Rule(r"(?:out of shared memory|unable to (?:open|mmap|allocate|write to) (?:shared memory|file </torch)|shm_open|Bus error.{0,80}shared memory|/dev/shm.{0,60}No space left|No space left on device.{0,60}/dev/shm|insufficient shared memory)", _SHM),

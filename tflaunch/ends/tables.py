@@ -22,6 +22,7 @@ from tflaunch.ends import (
 from tflaunch.ends.rule import Rule, SignalRule
 
 RULES: tuple[Rule, ...] = (
+    *memory.FILES,
     *flags.RULES,
     *flags.LOGGED,
     *libraries.RULES,

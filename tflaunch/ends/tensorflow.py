@@ -70,7 +70,8 @@ _END = (
 )
 _NAN = (
     "the loss or a gradient is no number (NaN) at {place}: a smaller learning rate, clipped gradients, a look at the "
-    "data; tf.debugging.enable_check_numerics() names the first op"
+    "data (the mean of an empty last batch is NaN: batch(N, drop_remainder=True)); tf.debugging.enable_check_numerics() "
+    "names the first op"
 )
 _DEVICE = (
     "the program puts an op on a device that {task} has not: it must open its session on its own server "

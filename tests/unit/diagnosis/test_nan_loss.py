@@ -25,6 +25,7 @@ def test_a_loss_that_stays_nan_is_told_once_with_its_first_line() -> None:
     (text,) = grow(run, 2, "worker/1", begun=2)
     assert text.startswith("worker/1 on gpu01: the loss is NaN in the last 3 lines that tell it, ")
     assert repr(LINE) in text
+    assert "the mean of an empty last batch is NaN: batch(N, drop_remainder=True)" in text
     assert grow(run, 5, begun=10) == []  # the others join
     assert [*run.rule.holds()] == [text]
     assert run.stops == []

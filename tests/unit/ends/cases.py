@@ -291,7 +291,7 @@ CASES: dict[str, tuple[int | str, str, bool]] = {
     'tf_missing': (1, "/data/train.tfrecord is not on gpu02: tflaunch ships the program's", True),
     'tf_nan': (1, 'the loss or a gradient is no number (NaN) at trainer/trainer.py:2: a', True),
     'tf_nan_hook': (1, 'the loss or a gradient is no number (NaN) at trainer/trainer.py:5: a', True),
-    'tf_nan_keras': (1, 'the loss or a gradient is no number (NaN) at trainer/trainer.py:3: a', True),
+    'tf_nan_keras': (1, 'batch(N, drop_remainder=True)', True),
     'tf_no_match': (1, "no file matches /data/train-* on gpu02: tflaunch ships the program's", True),
     'tf_oom_cpu': (1, 'the memory of gpu02 was not enough for worker/1: give it less to hold', True),
     'tf_op_missing': (1, 'gpu02 has a TensorFlow without the op OpOfTheFuture: its version is', True),

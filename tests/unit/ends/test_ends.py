@@ -23,6 +23,10 @@ from tflaunch.ends.tables import RULES, SIGNALS, patterns
 
 LOGS = Path(__file__).with_name("logs")
 GIB = 1 << 30
+FEW_FILES = (
+    "W0000 00:00:1.1 9 a.cc:1] /data/a.tfrecord; Too many open files\n"
+    "FileNotFoundError: [Errno 2] No such file or directory: '/data/a.tfrecord'"
+)
 GIVEN = ("/py", "trainer.py", "--ps_hosts=a:1", "--job_name=worker")
 
 
@@ -76,6 +80,27 @@ def test_every_rule_has_a_case(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "line",
     [
+        FEW_FILES,
+        "ImportError: libcuda.so.1: cannot open shared object file: Too many open files",
+        "OSError: [Errno 24] Unable to open file (unable to open file: name = '/d/x.h5', errno = 24)",
+    ],
+)
+def test_where_no_descriptor_is_left_no_path_is_blamed(line: str) -> None:
+    assert said(line, facts={"open_files": 77}).text.startswith("worker/1 may open 77 files at once on gpu02")
+    assert said(line).text.startswith("worker/1 has more files open than gpu02 allows")
+    gone = said("FileNotFoundError: [Errno 2] No such file or directory: '/data/a.tfrecord'", facts={"open_files": 77})
+    assert gone.text.startswith("/data/a.tfrecord is not on gpu02")
+
+
+def test_a_gpu_by_number_where_the_task_has_none() -> None:
+    line = "ValueError: /job:worker/task:0/device:GPU:1 unknown device."
+    assert "worker/1 was given none: gpu02 has no GPU, or none that was free" in said(line, gpus=0).text
+    assert "each task sees only the GPUs it was given" in said(line, gpus=1).text
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
         "t.py: error: unrecognized arguments: --lrr=0.1",
         "t.py: error: argument --lr: invalid float value: 'abc'",
         "t.py: error: argument --opt: invalid choice: 'x' (choose from 'adam')",
@@ -109,6 +134,9 @@ WITH_FACTS: list[tuple[dict[str, Any], str, int | str]] = [
     ({"facts": {"open_files": 77}}, "OSError: [Errno 24] Too many open files: 'x'", 1),
     ({"facts": {"open_files": 77}}, "W0000 00:00:1.1 9 a.cc:1] d.txt; Too many open files\nit ended", 1),
     ({}, "W0000 00:00:1.1 9 a.cc:1] d.txt; Too many open files\nit ended", 1),
+    ({"facts": {"open_files": 77}}, FEW_FILES, 1),
+    ({}, FEW_FILES, 1),
+    ({"gpus": 0}, "ValueError: /job:worker/task:0/device:GPU:1 unknown device.", 1),
     ({"facts": FULL}, NO_SPACE, 1),
     ({"facts": NO_FILES}, NO_SPACE, 1),
     ({"facts": FULL}, "W0000 00:00:1.1 9 a.cc:1] No space left on device\nit ended", 1),
