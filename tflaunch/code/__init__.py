@@ -5,6 +5,7 @@ interpreter.py      what it runs by: Python, the interpreter of its first line, 
 program_place.py    directories that hold more than code: home directories, those of the system
 
 imports.py          which modules it imports from its directory
+standard_modules.py which of Python's own modules are hidden by its files
 program_reading.py  what its text, and theirs, says of clusters
 cluster_words.py    the names in such text that mean something
 job_fitting.py      the flags and ps that the text wants, where the user does not say

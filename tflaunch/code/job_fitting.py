@@ -12,6 +12,7 @@ from dataclasses import replace
 from tflaunch.code.cluster_words import ALSO_CALLED, FRAMEWORK_VARIABLES
 from tflaunch.code.program import Program
 from tflaunch.code.program_reading import Reading, read
+from tflaunch.code.standard_modules import hidden_by
 from tflaunch.inputs.placeholders import names_in
 from tflaunch.planning.frameworks import OF_THEIR_OWN, started_by
 from tflaunch.protocol.job import CHIEF, EVALUATOR, FLAGS, MASTER, PS, TASK_FLAG, WORKER, JobSpec, Role
@@ -43,6 +44,12 @@ def fitted(
     if found.sets and not (found.flags or found.otherwise):
         hides = f"{found.sets}, so the program does not see the TF_CONFIG that tflaunch gives each task"
         job = replace(job, notes=(*job.notes, hides))
+    if found.learns and (files := hidden_by(program)):
+        one = len(files) == 1
+        hides = f"{', '.join(files[:4])} {'has the name of a module' if one else 'have names of modules'} of Python's own"
+        job = replace(
+            job, notes=(*job.notes, f"{hides}, and {'hides it' if one else 'hide them'} from all that the program imports: rename {'it' if one else 'them'}")
+        )
     knows = found.tf_config or found.framework or found.flags or found.otherwise
     if found.learns and not (knows or found.doubt):
         local = f", and {found.local}, for the GPUs of one machine" if found.local else ""

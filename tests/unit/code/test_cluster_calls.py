@@ -613,6 +613,31 @@ def test_a_tf_config_that_the_program_sets_is_told(tmp_path: Path) -> None:
     assert not fit(tmp_path / "2", asked).notes
 
 
+@pytest.mark.parametrize(
+    ("files", "target", "module", "said"),
+    [
+        ({"trainer.py": PLAIN, "random.py": ""}, "trainer.py", False, "random.py has the name of a module of Python's"),
+        ({"queue.py": PLAIN}, "queue.py", False, "queue.py has the name of a module of Python's own, and hides it"),
+        (
+            {"src/t.py": PLAIN, "src/queue.py": "", "src/logging/__init__.py": ""},
+            "src/t.py",
+            False,
+            "logging/__init__.py, queue.py have names of modules of Python's own, and hide them from all that the",
+        ),
+        # Those are not found first, or by no framework.
+        ({"src/t.py": PLAIN, "random.py": ""}, "src/t.py", False, ""),
+        ({"src/t.py": PLAIN, "src/__init__.py": "", "src/random.py": ""}, "src.t", True, ""),
+        ({"trainer.py": PLAIN, "logging/a.log": "", "test.py": "", "os.py": ""}, "trainer.py", False, ""),
+        ({"trainer.py": "print(1)\n", "random.py": ""}, "trainer.py", False, ""),
+    ],
+)
+def test_a_file_that_hides_a_module_of_python(
+    tmp_path: Path, files: dict[str, str], target: str, module: bool, said: str
+) -> None:
+    notes = [each for each in fit(tmp_path, files, target=target, module=module).notes if "Python's own" in each]
+    assert [said in each for each in notes] == [True] * bool(said)
+
+
 def test_of_a_huge_program_only_a_part_is_read_and_nothing_is_left_out(tmp_path: Path) -> None:
     much = "# " + "much " * 250_000 + "\n"
     files = {
