@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,35 @@ def facts_of_end(host: Host, request: dict[str, Any]) -> dict[str, Any]:
 
 def test_an_end_in_order_has_no_facts(any_host: Host) -> None:
     assert facts_of_end(any_host, shell("exit 0")) == {}
+
+
+FORKS = """
+import os, sys, time
+ready, told = os.pipe()
+if os.fork():
+    os.read(ready, 1)
+    os._exit(0)
+os.setsid()
+os.write(told, b"x")
+time.sleep(600)
+"""
+
+
+def test_a_program_that_goes_to_the_background(any_host: Host, tmp_path: Path) -> None:
+    program, other = tmp_path / "train.py", tmp_path / "other.py"
+    program.write_text(FORKS)
+    other.write_text("import subprocess; subprocess.Popen(['sleep', '600'])")
+    channel = any_host.open("start")
+    any_host.watch(channel.wait("hello")["pid"])
+    by_a_shell = shell(f"{sys.executable} {program} & wait $!; exit 0", id="worker/1")
+    with_a_helper = task(sys.executable, str(other), id="worker/2")
+    running(channel, task(sys.executable, str(program)), by_a_shell, with_a_helper)
+    ends = [channel.wait("exit") for _ in range(3)]
+    left = {end["task"]: end.fields.get("facts", {}).get("left_running", []) for end in ends}
+    assert [len(left[f"worker/{number}"]) for number in range(3)] == [1, 1, 0]
+    assert re.fullmatch(r"pid \d+ python\S* \(\w\)", left["worker/0"][0])
+    channel.send("end", grace_s=0.0)
+    channel.wait("swept")
 
 
 def test_a_failure_tells_the_limits_and_what_was_left(any_host: Host) -> None:

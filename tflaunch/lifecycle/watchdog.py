@@ -131,6 +131,8 @@ class Watchdog:
                 whys += filter(None, [rule.why_stopped(event, now) for rule in self.rules.values()])
             elif event.exit_code:
                 whys += filter(None, [rule.why_ended(event, now) for rule in self.rules.values()])
+            elif left := event.facts.get("left_running"):
+                whys.append(_in_the_background(event, left))
             self._limits.exited(str(event.task))
             for rule in self.rules.values():
                 rule.exited(event, now)
@@ -203,3 +205,11 @@ class Watchdog:
         """The time by which there is something to ask."""
         rest_s = self._limits.look_s
         return self._looked + (min(AWAITED_S, rest_s) if self.awaited else rest_s)
+
+
+def _in_the_background(exit: TaskExit, left: Sequence[str]) -> str:
+    return (
+        f"{exit.task} on {exit.host} ended with 0 after {exit.seconds:.1f} s, and its program goes on in the background"
+        f" ({', '.join(left)}), where it is ended with the run: a task lasts as long as its first process, so start the"
+        " program without `&`, nohup, os.fork() or a daemon mode"
+    )

@@ -180,6 +180,7 @@ _inspection = {
 }
 # tflaunch.agent.tasks.exit_facts
 EXIT_FACTS = {
+    "?left_running": [a_word],
     "?oom_kills": a_whole_number,
     "?oom_kills_cgroup": a_whole_number,
     "?memory_limit": a_whole_number,

@@ -1,4 +1,10 @@
-"""What the host knows about the end of a task that failed: the `facts` of its `exit`, read once, after that end.
+"""What the host knows about the end of a task: the `facts` of its `exit`, read once, after that end.
+
+Of a task that ended with 0:
+
+left_running                  its program, where that goes on in the background: `pid 4711 python (S)`
+
+Of one that failed:
 
 oom_kills, oom_kills_cgroup   processes that the kernel has killed for want of memory since the tasks' start: on
                               the whole host, and in the agent's own cgroup
@@ -17,7 +23,7 @@ packages                      versions of the packages that its Python has, of t
 import errno
 import os
 
-from tflaunch.agent import foreign
+from tflaunch.agent import foreign, processes
 from tflaunch.agent.tasks import oom_kills
 
 TYPE_CHECKING = False
@@ -27,6 +33,8 @@ if TYPE_CHECKING:
     from tflaunch.agent.tasks.task import Task
 
 SIGILL = 4
+SOON_S = 60.0  # a program that goes to the background does so early
+SHELLS = ("sh", "bash", "dash", "zsh", "ksh")
 FILES_S = 2.0  # how long a look at files may take: a file server that is away holds its caller for ever
 VECTORS = ("sse4_1", "sse4_2", "avx", "avx2", "fma", "avx512f", "asimd", "sve")
 PACKAGES = [
@@ -56,6 +64,25 @@ def open_files(pid: int) -> int:
     except (OSError, ValueError, IndexError):
         pass
     return 0
+
+
+def left_running(task: "Task", run: str, host: str) -> "Dict[str, Any]":
+    """The program of that task, which has ended with 0, where it runs on: forked, or started by a shell with `&`.
+
+    Helpers that a program leaves behind (TensorBoard, a tracker) are none of it.
+    """
+    if task.seconds >= SOON_S:
+        return {}
+    words = [os.path.basename(word) for word in task.request["argv"]]
+    texts = {word.encode() for word in words if word.endswith(".py")}
+    below = processes.descendants(os.getpid(), processes.every())
+    found = [
+        each
+        for each in processes.marked(below, run, host, task.id)
+        if (words[0] in SHELLS and each.name.startswith("python"))
+        or texts.intersection(map(os.path.basename, processes.command(each.pid)))
+    ]
+    return {"left_running": [processes.describe(each) for each in found[:4]]} if found else {}
 
 
 def facts(task: "Task", before: "Mapping[str, int]") -> "Dict[str, Any]":

@@ -291,14 +291,20 @@ class Team:
             seconds=round(task.seconds, 3),
             stopped=task.stopped,
             log_bytes=task.logs.size(task.logs.attempt),
-            **({} if task.code == 0 else {"facts": self._facts_of(task)}),
+            **self._facts_of(task),
         )
 
     def _facts_of(self, task: Task) -> "Dict[str, Any]":
+        """The `facts` of the end of that task."""
+        if task.code == 0 and (task.stopped or task.sweep_first or self.ending):
+            return {}
         from tflaunch.agent.tasks import exit_facts
 
         try:
-            return exit_facts.facts(task, self._oom_kills)
+            if task.code != 0:
+                return {"facts": exit_facts.facts(task, self._oom_kills)}
+            found = exit_facts.left_running(task, self._directory.run, self._directory.host)
+            return {"facts": found} if found else {}
         except Exception as error:  # the end itself must be told, whatever this host's files look like
             note("the facts of the end of %s: %r" % (task.id, error))
             return {}
