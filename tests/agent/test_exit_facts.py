@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import socket
 import sys
 from pathlib import Path
 from typing import Any
@@ -56,6 +58,17 @@ def test_a_program_that_goes_to_the_background(any_host: Host, tmp_path: Path) -
     channel.wait("swept")
 
 
+def test_after_a_reset_the_peers_are_called_again(any_host: Host) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.socket() as shut:
+        shut.bind(("127.0.0.1", 0))
+        ports = [each.getsockname()[1] for each in (server, shut)]
+        endpoints = [*(f"127.0.0.1:{port}" for port in ports), "127.0.0.1:1"]
+        config = {"cluster": {"ps": endpoints[:2], "worker": endpoints[2:]}, "task": {"type": "worker", "index": 0}}
+        says = "echo UnavailableError: recvmsg: Connection reset by peer; exit 1"
+        facts = facts_of_end(any_host, shell(says, env={"TF_CONFIG": json.dumps(config)}))
+    assert facts["dialled"] == [["127.0.0.1", ports[0], "open"], ["127.0.0.1", ports[1], "refused"]]
+
+
 def test_a_failure_tells_the_limits_and_what_was_left(any_host: Host) -> None:
     facts = facts_of_end(any_host, shell("ulimit -n 77; exec false"))
     assert facts["open_files"] == 77, "the program's own limit, though it ended at once"
@@ -65,7 +78,7 @@ def test_a_failure_tells_the_limits_and_what_was_left(any_host: Host) -> None:
     shm = os.statvfs("/dev/shm")
     assert facts["shm_bytes"] == shm.f_blocks * shm.f_frsize
     assert {disk["path"] for disk in facts["disks"]} & {"/tmp", str(any_host.directory / "work")}
-    assert "cpu" not in facts
+    assert not {"cpu", "dialled", "left_running"} & facts.keys()
 
 
 def test_the_peak_of_memory_is_that_of_the_program(any_host: Host) -> None:

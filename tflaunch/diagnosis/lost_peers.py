@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING
 
 from tflaunch.diagnosis.lasting import Finding, Lasting
 from tflaunch.diagnosis.rule import names_of
+from tflaunch.protocol.dialling import REFUSED, meaning
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from tflaunch.diagnosis.lasting import Track
+    from tflaunch.protocol.outcome import TaskExit
 
 PS = "its variables are gone: stop the run and start it again from the last checkpoint (--restarts does that by itself)"
 ENDED_WELL = (
@@ -31,8 +33,40 @@ ENDED_BADLY = (
 )
 
 
+IN_BETWEEN = (
+    "something between these hosts cuts connections, a firewall or NAT, mostly those that were idle for long (its time"
+    " limit)"
+)
+
+
 class LostPeers(Lasting):
     """Takes looks and exits, and tells who waits for whom that has ended."""
+
+    def why_ended(self, exit: TaskExit, now: float) -> str:
+        """What a call right after that end has shown, where a connection of the task was reset and its peer runs."""
+        by_endpoint = {
+            (address, track.place.port): track
+            for track in self.tracks.values()
+            for address in (track.place.address, *self.watched.names.get(track.place.address, ()))
+        }
+        cut, open_to = [], []
+        for address, port, verdict in exit.facts.get("dialled") or ():
+            peer = by_endpoint.get((address, port))
+            if peer is None or peer.ended or not peer.look or peer.place.host == exit.host:
+                continue
+            if verdict != "open":
+                # Its end may be on its way to us.
+                refused = "refused (it has just ended, or a firewall rejects)"
+                why = refused if verdict == REFUSED else meaning(verdict, "") or verdict
+                cut.append(f"{peer.name} on {peer.place.host}: {why}")
+            else:
+                open_to.append(peer.name)
+        begins = f"a connection of {exit.task} on {exit.host} was reset"
+        if cut:
+            return f"{begins}; its peers, called again at once: {'; '.join(cut[:3])}"
+        if open_to:
+            return f"{begins}; called again at once, {names_of(open_to)} answered: {IN_BETWEEN}"
+        return ""
 
     def findings(self, now: float) -> Mapping[str, Finding]:
         gone = [track for track in self.tracks.values() if track.ended and self._mattered(track)]

@@ -5,6 +5,7 @@ The facts are recorded from TensorFlow 2.21: what ps and workers say, listen on,
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from typing import Any
 
@@ -208,6 +209,28 @@ def test_an_early_end_is_no_fault_while_the_others_train() -> None:
     assert run.on(900) == []
     run.end("worker/0", 1)
     assert run.on(900) == []
+
+
+@pytest.mark.parametrize(
+    ("verdict", "said"),
+    [
+        ("silent", "its peers, called again at once: ps/0 on h0: silently dropped (a firewall?)"),
+        ("no route", "its peers, called again at once: ps/0 on h0: no route (another network"),
+        ("refused", "its peers, called again at once: ps/0 on h0: refused (it has just ended, or a firewall rejects)"),
+        ("open", "called again at once, ps/0 answered: something between these hosts cuts connections"),
+    ],
+)
+def test_what_a_call_after_a_reset_has_shown(verdict: str, said: str) -> None:
+    run = Run("ps/0", "worker/0", "worker/1")
+    run.train("ps/0", "worker/0", "worker/1")
+    assert run.on(60) == []
+    facts = {"dialled": [["10.0.0.0", PORT, verdict], ["10.9.9.9", PORT, verdict]]}
+    exit = TaskExit(TaskId.parse("worker/1"), "h2", 1, None, 60.0, facts=facts)
+    why = run.rules["lost_peers"].why_ended(exit, run.now)
+    assert why.startswith(f"a connection of worker/1 on h2 was reset; {said}")
+    run.end("ps/0", 1)  # then that is the reason
+    assert not run.rules["lost_peers"].why_ended(exit, run.now)
+    assert not run.rules["lost_peers"].why_ended(dataclasses.replace(exit, facts={}), run.now)
 
 
 # ---- strangers

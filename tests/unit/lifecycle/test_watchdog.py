@@ -16,7 +16,7 @@ from tflaunch.protocol.dialling import SILENT
 from tflaunch.protocol.events import Event
 from tflaunch.protocol.job import TaskId
 from tflaunch.protocol.messages import TO_AGENT, check
-from tflaunch.protocol.outcome import EndedByRule, TimedOut, outcome_data, outcome_from
+from tflaunch.protocol.outcome import EndedByRule, TaskExit, TimedOut, outcome_data, outcome_from
 from tflaunch.protocol.wire import Message
 
 PS, WORKER = TaskId("ps", 0), TaskId("worker", 0)
@@ -248,3 +248,13 @@ def test_one_that_takes_over_counts_from_the_start() -> None:
     watchdog.begin(5.0 - 90.0)
     assert watchdog.next_event(14.0) is None
     assert watchdog.next_event(15.0) is not None
+
+
+def test_a_program_that_has_gone_to_the_background_is_told() -> None:
+    watchdog = Watchdog(PLACES, {}, {}, {})
+    exit = TaskExit(WORKER, "gpu02", 0, None, 0.4, facts={"left_running": ["pid 4711 python (S)"]})
+    [why] = watchdog.happened(exit, 1001.0)
+    assert why.startswith(
+        "worker/0 on gpu02 ended with 0 after 0.4 s, and its program goes on in the background (pid 4711 python (S))"
+    )
+    assert not Watchdog(PLACES, {}, {}, {}).happened(dataclasses.replace(exit, facts={}), 1001.0)

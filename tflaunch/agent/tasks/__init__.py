@@ -12,6 +12,7 @@ container    tasks in containers of podman or docker
 logs         the log of each attempt, read by offset
 log_notice   wakes the agent when a log grows
 look         what each task is doing now, from /proc, netlink and its log
+dialled_again   whether a task whose connection was reset could have reached its peers
 exit_facts   what the host knows about the end of a task that failed
 oom_kills    how often the kernel has killed processes for want of memory
 masks        which of its processes see other GPUs than it was given

@@ -63,6 +63,7 @@ class Team:
     ) -> None:
         self.tasks = {}  # type: Dict[str, Task]
         self.ran = []  # type: List[processes.Process]  # all programs that were released
+        self._has_dialled = False
         self._oom_kills = {}  # type: Dict[str, int]  # counters at the first release
         self.ending = False  # the run ends on this host
         self.lease_s = FIRST_LEASE_S
@@ -302,12 +303,23 @@ class Team:
 
         try:
             if task.code != 0:
-                return {"facts": exit_facts.facts(task, self._oom_kills)}
+                found = exit_facts.facts(task, self._oom_kills)
+                return {"facts": dict(found, **self._dialled(task))}
             found = exit_facts.left_running(task, self._directory.run, self._directory.host)
             return {"facts": found} if found else {}
         except Exception as error:  # the end itself must be told, whatever this host's files look like
             note("the facts of the end of %s: %r" % (task.id, error))
             return {}
+
+    def _dialled(self, task: Task) -> "Dict[str, Any]":
+        """The `dialled` of its facts: for the first task that fails while the run goes on."""
+        if task.stopped or self.ending or self._has_dialled:
+            return {}
+        from tflaunch.agent.tasks.dialled_again import dialled
+
+        found = dialled(task)
+        self._has_dialled = bool(found)
+        return {"dialled": found} if found else {}
 
     def end(self, grace_s: float, with_stacks: bool) -> None:
         """Stop all tasks and start no more; `with_stacks`: the tasks hang, and write their stacks first."""
