@@ -41,6 +41,32 @@ time.sleep(600)
 """
 
 
+RESTORED = "INFO:tensorflow:Restoring parameters from /out/model.ckpt-1000"
+
+
+def test_a_checkpoint_that_is_at_its_last_step(any_host: Host) -> None:
+    channel = any_host.open("start")
+    any_host.watch(channel.wait("hello")["pid"])
+    scripts = {
+        "worker/0": (f"echo '{RESTORED}'", "--train_steps=1000"),
+        "worker/1": (f"echo '{RESTORED}'", "--max-steps", "900"),
+        "worker/2": (f"echo '{RESTORED}'; echo step 1200 loss 0.1", "--train_steps=1000"),
+        "worker/3": (f"echo 'INFO:tensorflow:Saving checkpoints for 0 into /out'; echo '{RESTORED}'", "--steps=1000"),
+        "worker/4": (f"echo '{RESTORED}'", "--train_steps=2000"),
+        "worker/5": (f"echo '{RESTORED}'", "--train_steps=1000", "--mode=eval"),
+        "ps/0": (f"echo '{RESTORED}'", "--train_steps=1000"),
+    }
+    running(channel, *(task("/bin/sh", "-c", *words, id=name) for name, words in scripts.items()))
+    ends = [channel.wait("exit") for _ in scripts]
+    left = {end["task"]: end.fields.get("facts", {}).get("nothing_left") for end in ends}
+    assert {name: each for name, each in left.items() if each} == {
+        "worker/0": [1000, "--train_steps 1000"],
+        "worker/1": [1000, "--max-steps 900"],
+    }
+    channel.send("end", grace_s=0.0)
+    channel.wait("swept")
+
+
 def test_a_program_that_goes_to_the_background(any_host: Host, tmp_path: Path) -> None:
     program, other = tmp_path / "train.py", tmp_path / "other.py"
     program.write_text(FORKS)

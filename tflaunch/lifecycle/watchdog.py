@@ -131,8 +131,8 @@ class Watchdog:
                 whys += filter(None, [rule.why_stopped(event, now) for rule in self.rules.values()])
             elif event.exit_code:
                 whys += filter(None, [rule.why_ended(event, now) for rule in self.rules.values()])
-            elif left := event.facts.get("left_running"):
-                whys.append(_in_the_background(event, left))
+            else:
+                whys += _of_success(event)
             self._limits.exited(str(event.task))
             for rule in self.rules.values():
                 rule.exited(event, now)
@@ -207,9 +207,18 @@ class Watchdog:
         return self._looked + (min(AWAITED_S, rest_s) if self.awaited else rest_s)
 
 
-def _in_the_background(exit: TaskExit, left: Sequence[str]) -> str:
-    return (
-        f"{exit.task} on {exit.host} ended with 0 after {exit.seconds:.1f} s, and its program goes on in the background"
-        f" ({', '.join(left)}), where it is ended with the run: a task lasts as long as its first process, so start the"
-        " program without `&`, nohup, os.fork() or a daemon mode"
-    )
+def _of_success(exit: TaskExit) -> list[str]:
+    """What the end of a task with 0 need not mean: that its program has ended, or has trained."""
+    said = []
+    if left := exit.facts.get("left_running"):
+        said.append(
+            f"{exit.task} on {exit.host} ended with 0 after {exit.seconds:.1f} s, and its program goes on in the background"
+            f" ({', '.join(left)}), where it is ended with the run: a task lasts as long as its first process, so start"
+            " the program without `&`, nohup, os.fork() or a daemon mode"
+        )
+    if done := exit.facts.get("nothing_left"):
+        said.append(
+            f"{exit.task} on {exit.host} has trained nothing: its checkpoint is at step {done[0]}, and {done[1]} is the last"
+            " one; a larger number trains on, another directory begins anew"
+        )
+    return said

@@ -181,6 +181,7 @@ _inspection = {
 # tflaunch.agent.tasks.exit_facts
 EXIT_FACTS = {
     "?left_running": [a_word],
+    "?nothing_left": (a_whole_number, a_word),
     "?dialled": [(a_word, a_port, a_word)],
     "?oom_kills": a_whole_number,
     "?oom_kills_cgroup": a_whole_number,

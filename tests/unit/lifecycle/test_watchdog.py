@@ -250,11 +250,16 @@ def test_one_that_takes_over_counts_from_the_start() -> None:
     assert watchdog.next_event(15.0) is not None
 
 
-def test_a_program_that_has_gone_to_the_background_is_told() -> None:
+def test_a_success_that_is_none_is_told() -> None:
     watchdog = Watchdog(PLACES, {}, {}, {})
     exit = TaskExit(WORKER, "gpu02", 0, None, 0.4, facts={"left_running": ["pid 4711 python (S)"]})
     [why] = watchdog.happened(exit, 1001.0)
     assert why.startswith(
         "worker/0 on gpu02 ended with 0 after 0.4 s, and its program goes on in the background (pid 4711 python (S))"
     )
-    assert not Watchdog(PLACES, {}, {}, {}).happened(dataclasses.replace(exit, facts={}), 1001.0)
+    exit = dataclasses.replace(exit, facts={"nothing_left": [1000, "--train_steps 1000"]})
+    assert watchdog.happened(exit, 1002.0) == [
+        "worker/0 on gpu02 has trained nothing: its checkpoint is at step 1000, and --train_steps 1000 is the last one; a"
+        " larger number trains on, another directory begins anew"
+    ]
+    assert not watchdog.happened(dataclasses.replace(exit, facts={}), 1003.0)

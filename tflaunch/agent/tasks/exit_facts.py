@@ -3,6 +3,8 @@
 Of a task that ended with 0:
 
 left_running                  its program, where that goes on in the background: `pid 4711 python (S)`
+nothing_left                  [step, flag]: it has restored the step that its argument names as the last one, and
+                              trained nothing
 
 Of one that failed:
 
@@ -35,6 +37,9 @@ if TYPE_CHECKING:
 
 SIGILL = 4
 SOON_S = 60.0  # a program that goes to the background does so early
+TRAINERS = ("chief", "master", "worker")
+NO_TRAINING = ("eval", "test", "predict", "infer", "export", "serv")  # of arguments: it restores, and need not train
+LOG_BYTES = 65536
 SHELLS = ("sh", "bash", "dash", "zsh", "ksh")
 FILES_S = 2.0  # how long a look at files may take: a file server that is away holds its caller for ever
 VECTORS = ("sse4_1", "sse4_2", "avx", "avx2", "fma", "avx512f", "asimd", "sve")
@@ -67,13 +72,40 @@ def open_files(pid: int) -> int:
     return 0
 
 
+def of_success(task: "Task", run: str, host: str) -> "Dict[str, Any]":
+    """The facts of a task that has ended with 0, soon after its start: what that end need not mean."""
+    if task.seconds >= SOON_S:
+        return {}
+    return dict(left_running(task, run, host), **nothing_left(task))
+
+
+def nothing_left(task: "Task") -> "Dict[str, Any]":
+    """Whether its checkpoint was at the last step already, as TensorFlow's log and its own arguments tell."""
+    words = task.request["argv"]
+    if task.id.partition("/")[0] not in TRAINERS or any(part in word for word in words for part in NO_TRAINING):
+        return {}
+    size = task.logs.size(task.logs.attempt)
+    log = task.logs.tail(task.logs.attempt, LOG_BYTES).decode("utf-8", "replace") if size <= LOG_BYTES else ""
+    if "Restoring parameters from" not in log:
+        return {}
+    import re
+
+    from tflaunch.diagnosis.signs import LOSS, signs_in
+
+    restored = re.search(r"Restoring parameters from \S*-(\d{1,12})\b", log)
+    if restored is None or "Saving checkpoint" in log[: restored.start()] or LOSS in signs_in(log):
+        return {}
+    for flag, last in re.findall(r"--([\w-]*steps?)[= ](\d{1,12})(?= |$)", " ".join(words)):
+        if int(last) <= int(restored.group(1)):
+            return {"nothing_left": [int(restored.group(1)), "--%s %s" % (flag, last)]}
+    return {}
+
+
 def left_running(task: "Task", run: str, host: str) -> "Dict[str, Any]":
     """The program of that task, which has ended with 0, where it runs on: forked, or started by a shell with `&`.
 
     Helpers that a program leaves behind (TensorBoard, a tracker) are none of it.
     """
-    if task.seconds >= SOON_S:
-        return {}
     words = [os.path.basename(word) for word in task.request["argv"]]
     texts = {word.encode() for word in words if word.endswith(".py")}
     below = processes.descendants(os.getpid(), processes.every())

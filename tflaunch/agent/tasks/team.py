@@ -305,7 +305,7 @@ class Team:
             if task.code != 0:
                 found = exit_facts.facts(task, self._oom_kills)
                 return {"facts": dict(found, **self._dialled(task))}
-            found = exit_facts.left_running(task, self._directory.run, self._directory.host)
+            found = exit_facts.of_success(task, self._directory.run, self._directory.host)
             return {"facts": found} if found else {}
         except Exception as error:  # the end itself must be told, whatever this host's files look like
             note("the facts of the end of %s: %r" % (task.id, error))
