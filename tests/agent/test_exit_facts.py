@@ -51,7 +51,10 @@ def test_a_checkpoint_that_is_at_its_last_step(any_host: Host) -> None:
         "worker/0": (f"echo '{RESTORED}'", "--train_steps=1000"),
         "worker/1": (f"echo '{RESTORED}'", "--max-steps", "900"),
         "worker/2": (f"echo '{RESTORED}'; echo step 1200 loss 0.1", "--train_steps=1000"),
-        "worker/3": (f"echo 'INFO:tensorflow:Saving checkpoints for 0 into /out'; echo '{RESTORED}'", "--steps=1000"),
+        "worker/3": (
+            f"echo 'INFO:tensorflow:Saving checkpoints for 0 into /out'; echo '{RESTORED}'",
+            "--steps=1000",
+        ),
         "worker/4": (f"echo '{RESTORED}'", "--train_steps=2000"),
         "worker/5": (f"echo '{RESTORED}'", "--train_steps=1000", "--mode=eval"),
         "ps/0": (f"echo '{RESTORED}'", "--train_steps=1000"),
@@ -89,7 +92,10 @@ def test_after_a_reset_the_peers_are_called_again(any_host: Host) -> None:
         shut.bind(("127.0.0.1", 0))
         ports = [each.getsockname()[1] for each in (server, shut)]
         endpoints = [*(f"127.0.0.1:{port}" for port in ports), "127.0.0.1:1"]
-        config = {"cluster": {"ps": endpoints[:2], "worker": endpoints[2:]}, "task": {"type": "worker", "index": 0}}
+        config = {
+            "cluster": {"ps": endpoints[:2], "worker": endpoints[2:]},
+            "task": {"type": "worker", "index": 0},
+        }
         says = "echo UnavailableError: recvmsg: Connection reset by peer; exit 1"
         facts = facts_of_end(any_host, shell(says, env={"TF_CONFIG": json.dumps(config)}))
     assert facts["dialled"] == [["127.0.0.1", ports[0], "open"], ["127.0.0.1", ports[1], "refused"]]

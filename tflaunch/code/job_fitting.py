@@ -45,11 +45,14 @@ def fitted(
         hides = f"{found.sets}, so the program does not see the TF_CONFIG that tflaunch gives each task"
         job = replace(job, notes=(*job.notes, hides))
     if found.learns and (files := hidden_by(program)):
-        one = len(files) == 1
-        hides = f"{', '.join(files[:4])} {'has the name of a module' if one else 'have names of modules'} of Python's own"
-        job = replace(
-            job, notes=(*job.notes, f"{hides}, and {'hides it' if one else 'hide them'} from all that the program imports: rename {'it' if one else 'them'}")
+        shown = ", ".join(files[:4])
+        hides = (
+            f"{shown} have names of modules of Python's own, and hide them from all that the program imports"
         )
+        if len(files) == 1:
+            hides = f"{shown} has the name of a module of Python's own, and hides it from all that the program imports"
+        hides += ": rename it" if len(files) == 1 else ": rename them"
+        job = replace(job, notes=(*job.notes, hides))
     knows = found.tf_config or found.framework or found.flags or found.otherwise
     if found.learns and not (knows or found.doubt):
         local = f", and {found.local}, for the GPUs of one machine" if found.local else ""

@@ -81,7 +81,9 @@ class Stillness(Rule):
         self._asked: dict[str, float] = {}  # task -> when its agent was last asked about it
         self._stacks_at: dict[str, float] = {}  # task -> when it was last asked for its stacks
         self._inspected: dict[str, tuple[float, Sequence[Mapping[str, Any]]]] = {}
-        self._before: dict[str, tuple[float, Sequence[Mapping[str, Any]]]] = {}  # the inspection before that one
+        self._before: dict[
+            str, tuple[float, Sequence[Mapping[str, Any]]]
+        ] = {}  # the inspection before that one
         self._gpus_idle: dict[str, float] = {}  # task -> since when NVML has seen its GPUs idle
         self._servers: set[str] = set()  # tasks that served when their stack was last seen
         self._told: list[Told] = []

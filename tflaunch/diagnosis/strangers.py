@@ -2,7 +2,7 @@
 
     ps/0 on host1 listens on 2222, not on 22001: does the program take its cluster from --ps_hosts or TF_CONFIG, or has
     it one of its own?
-    worker/0 on host1 takes itself for worker/1 on host2 (its server is host2:22001): the program has another cluster ...
+    worker/0 on host1 takes itself for worker/1 on host2 (its server is host2:22001): the program has another ...
     worker/1 on host2 has called 10.0.0.9:2222 for 60 s without an answer; no task of this run is there: ...
 
 A program may have servers and calls of its own (TensorBoard, a data set, a local server for evaluation), and train: so
@@ -130,7 +130,9 @@ class Strangers(Lasting):
 
     def _in_another_order(self, posing: Mapping[str, tuple[str, str]], also: str = "") -> str:
         (name, (task, there)), *more = sorted(posing.items())
-        text = f"{self.watched.who([name])} takes itself for {self.watched.who([task])} (its server is {there})"
+        text = (
+            f"{self.watched.who([name])} takes itself for {self.watched.who([task])} (its server is {there})"
+        )
         text += "".join(f", {each} for {other}" for each, (other, _) in more[:3])
         return f"{text}{also}: {ANOTHER_CLUSTER}"
 

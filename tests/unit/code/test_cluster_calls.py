@@ -616,8 +616,18 @@ def test_a_tf_config_that_the_program_sets_is_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("files", "target", "module", "said"),
     [
-        ({"trainer.py": PLAIN, "random.py": ""}, "trainer.py", False, "random.py has the name of a module of Python's"),
-        ({"queue.py": PLAIN}, "queue.py", False, "queue.py has the name of a module of Python's own, and hides it"),
+        (
+            {"trainer.py": PLAIN, "random.py": ""},
+            "trainer.py",
+            False,
+            "random.py has the name of a module of Python's",
+        ),
+        (
+            {"queue.py": PLAIN},
+            "queue.py",
+            False,
+            "queue.py has the name of a module of Python's own, and hides it",
+        ),
         (
             {"src/t.py": PLAIN, "src/queue.py": "", "src/logging/__init__.py": ""},
             "src/t.py",
@@ -634,7 +644,9 @@ def test_a_tf_config_that_the_program_sets_is_told(tmp_path: Path) -> None:
 def test_a_file_that_hides_a_module_of_python(
     tmp_path: Path, files: dict[str, str], target: str, module: bool, said: str
 ) -> None:
-    notes = [each for each in fit(tmp_path, files, target=target, module=module).notes if "Python's own" in each]
+    notes = [
+        each for each in fit(tmp_path, files, target=target, module=module).notes if "Python's own" in each
+    ]
     assert [said in each for each in notes] == [True] * bool(said)
 
 

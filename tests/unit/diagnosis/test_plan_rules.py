@@ -216,7 +216,10 @@ def test_an_early_end_is_no_fault_while_the_others_train() -> None:
     [
         ("silent", "its peers, called again at once: ps/0 on h0: silently dropped (a firewall?)"),
         ("no route", "its peers, called again at once: ps/0 on h0: no route (another network"),
-        ("refused", "its peers, called again at once: ps/0 on h0: refused (it has just ended, or a firewall rejects)"),
+        (
+            "refused",
+            "its peers, called again at once: ps/0 on h0: refused (it has just ended, or a firewall rejects)",
+        ),
         ("open", "called again at once, ps/0 answered: something between these hosts cuts connections"),
     ],
 )
@@ -281,7 +284,9 @@ def test_a_program_whose_workers_are_in_another_order() -> None:
         " take both, as they are, from TF_CONFIG or the cluster flags"
     )
     exit = TaskExit(TaskId.parse("worker/2"), "h2", 1, None, 1.0)
-    assert run.rules["strangers"].why_ended(exit, run.now).startswith("worker/0 on h0 takes itself for worker/1")
+    assert (
+        run.rules["strangers"].why_ended(exit, run.now).startswith("worker/0 on h0 takes itself for worker/1")
+    )
 
 
 def test_a_task_that_listens_on_the_port_of_another_on_its_host() -> None:
@@ -303,7 +308,9 @@ def test_a_server_with_its_own_name_is_where_it_should_be(target: str) -> None:
     run.train("worker/0", "worker/1")
     run.sign("worker/0", "server_started", f"Started server with target: grpc://{target}")
     assert run.on(300) == []
-    assert not run.rules["strangers"].why_ended(TaskExit(TaskId.parse("worker/0"), "h0", 1, None, 1.0), run.now)
+    assert not run.rules["strangers"].why_ended(
+        TaskExit(TaskId.parse("worker/0"), "h0", 1, None, 1.0), run.now
+    )
 
 
 @pytest.mark.parametrize(

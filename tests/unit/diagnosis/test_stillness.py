@@ -676,7 +676,9 @@ def test_with_gpus_a_task_that_sleeps_while_the_others_spin() -> None:
 
 
 @pytest.mark.parametrize(("use", "told"), [(0, True), (97, False), (None, False)])
-def test_with_gpus_a_task_that_computes_is_told_only_if_its_gpu_does_nothing(use: int | None, told: bool) -> None:
+def test_with_gpus_a_task_that_computes_is_told_only_if_its_gpu_does_nothing(
+    use: int | None, told: bool
+) -> None:
     scene = on_gpus()
     scene.stands("worker/1", at(31, "spin"), channels=("",))
     scene.cores["worker/1"], scene.use["worker/1"] = 1.0, use

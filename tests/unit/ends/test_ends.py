@@ -88,7 +88,9 @@ def test_every_rule_has_a_case(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_where_no_descriptor_is_left_no_path_is_blamed(line: str) -> None:
     assert said(line, facts={"open_files": 77}).text.startswith("worker/1 may open 77 files at once on gpu02")
     assert said(line).text.startswith("worker/1 has more files open than gpu02 allows")
-    gone = said("FileNotFoundError: [Errno 2] No such file or directory: '/data/a.tfrecord'", facts={"open_files": 77})
+    gone = said(
+        "FileNotFoundError: [Errno 2] No such file or directory: '/data/a.tfrecord'", facts={"open_files": 77}
+    )
     assert gone.text.startswith("/data/a.tfrecord is not on gpu02")
 
 

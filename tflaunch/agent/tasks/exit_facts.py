@@ -38,7 +38,14 @@ if TYPE_CHECKING:
 SIGILL = 4
 SOON_S = 60.0  # a program that goes to the background does so early
 TRAINERS = ("chief", "master", "worker")
-NO_TRAINING = ("eval", "test", "predict", "infer", "export", "serv")  # of arguments: it restores, and need not train
+NO_TRAINING = (
+    "eval",
+    "test",
+    "predict",
+    "infer",
+    "export",
+    "serv",
+)  # of arguments: it restores, and need not train
 LOG_BYTES = 65536
 SHELLS = ("sh", "bash", "dash", "zsh", "ksh")
 FILES_S = 2.0  # how long a look at files may take: a file server that is away holds its caller for ever
@@ -82,7 +89,9 @@ def of_success(task: "Task", run: str, host: str) -> "Dict[str, Any]":
 def nothing_left(task: "Task") -> "Dict[str, Any]":
     """Whether its checkpoint was at the last step already, as TensorFlow's log and its own arguments tell."""
     words = task.request["argv"]
-    if task.id.partition("/")[0] not in TRAINERS or any(part in word for word in words for part in NO_TRAINING):
+    if task.id.partition("/")[0] not in TRAINERS or any(
+        part in word for word in words for part in NO_TRAINING
+    ):
         return {}
     size = task.logs.size(task.logs.attempt)
     log = task.logs.tail(task.logs.attempt, LOG_BYTES).decode("utf-8", "replace") if size <= LOG_BYTES else ""
