@@ -65,7 +65,7 @@ def test_the_launcher_ends_and_the_run_goes_on(launcher: Launcher, out: Path) ->
     assert f"tflaunch attach {run}" in left.err
     assert "goes on by itself" not in left.out
     first = coordinator(launcher, host_of(launcher, "worker/0"))
-    assert "detached: it needs no launcher" in launcher.run("status", run).ran().out
+    assert "detached: it goes on without a launcher" in launcher.run("status", run).ran().out
     [listed] = json.loads(launcher.run("ps", "--json").ran().out)["runs"]
     assert listed["detached"] is True
     again = launcher.run("detach", run).ran()
@@ -241,6 +241,7 @@ def test_a_key_in_attach_hands_it_over_and_ctrl_z_works(launcher: Launcher, out:
         with Terminal(["bash", "--norc", "-i"], shell, launcher.code) as terminal:
             terminal.type(f"{command}\n")
             terminal.wait_for("d hands the run over to its hosts")
+            terminal.wait_for("3 of 3 tasks up output")
             terminal.type(CTRL_Z)
             terminal.wait_for("Stopped")
             terminal.type("echo shell-$((40 + 2))\n")  # with the terminal as it was

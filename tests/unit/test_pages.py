@@ -29,7 +29,7 @@ BLOCKS = [block for page in PAGES for block in blocks(page)]
 OTHERS = {
     # trainers
     "--lr", "--layers", "--epochs", "--steps", "--port", "--peers", "--shards", "--job", "--logdir", "--task",
-    "--task-index", "--replicas", "--demo", "--model", "--inputs", "--outputs", "--address", "--dispatcher",
+    "--task-index", "--worker", "--replicas", "--demo", "--model", "--inputs", "--outputs", "--address", "--dispatcher",
     # pip, uv, venv
     "--no-index", "--find-links", "--system-site-packages",
     # pytest, the scripts of this project
@@ -43,6 +43,9 @@ PROGRAMS = {
         "horovodrun",
         "mpirun",
         "torchrun",
+        "deepspeed",
+        "dstack",
+        "sky",
         "spark-submit",
         "kubectl",
         "java",

@@ -8,7 +8,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Sequence
 
-from tflaunch.console.log_tail import WORDS, is_last, tail_lines
+from tflaunch.console.log_tail import is_last, lines_to_search, tail_lines
 from tflaunch.console.pen import BAD, BUSY, GOOD, WARN, Marks, Sheet
 from tflaunch.console.plan_page import without
 from tflaunch.console.safe_text import Text, hung, paragraph, unstacked
@@ -153,14 +153,14 @@ def _held_lines(run: RunState, marks: Marks, columns: int | None) -> list[Text]:
     for text in sentences:
         lines.append(Text.assemble((f"{marks.warn} ", WARN), one_line(text)))
     for text in blind:
-        lines.append(Text(f"  not watched: {one_line(text)}", "dim"))
+        lines.append(Text(f"  tflaunch cannot see {one_line(text)}", "dim"))
     if columns is not None:
         lines = [hung(line, columns) for line in lines]
-    return [*lines, Text(f"  unchanged for {age(held['age_s'])}", "dim")]
+    return [*lines, Text(f"  this has been so for {age(held['age_s'])}", "dim")]
 
 
 def _failure_lines(failed: TaskState, run: RunState, sheet: Sheet) -> list[Text]:
-    marks, tail = sheet.marks, _lines_of(failed)[-TAIL_LINES:]
+    marks, tail = sheet.marks, tail_lines(_tail(failed))[-TAIL_LINES:]
     also = sum(task.failed for task in run.tasks) - 1
     more = f", then {also} more" if also else ""
     text = _sentence(failed) + more + ("; its last lines:" if tail else "")
@@ -190,11 +190,11 @@ def hint_of(failed: TaskState | None, tasks: Iterable[TaskState] = ()) -> str:
         failed.facts,
         others=others,
     )
-    return meaning(_lines_of(failed), end).text
+    return meaning(lines_to_search(_tail(failed)), end).text
 
 
-def _lines_of(failed: TaskState) -> list[str]:
-    return tail_lines(failed.tail.encode("utf-8", "backslashreplace"), WORDS)
+def _tail(failed: TaskState) -> bytes:
+    return failed.tail.encode("utf-8", "backslashreplace")
 
 
 def _sentence(failed: TaskState) -> str:
@@ -278,8 +278,8 @@ def _restarts(run: RunState, sheet: Sheet) -> list[Text]:
 
 _HOST_WORDS = {
     "ended": "ended",
-    "strays": "dead; processes of the run live on",
-    "lost": "dead; it reported no end",
+    "strays": "dead, but processes of the run live on",
+    "lost": "dead; it did not say how its part ended",
     "elsewhere": "on a machine that was not contacted",
     "unreachable": "cannot be reached",
     "unasked": "was not contacted",

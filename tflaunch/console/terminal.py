@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from tflaunch.console.alike import Alike
@@ -165,6 +165,12 @@ class TextReporter(LogReporter):
         self._writer.put("message", lambda: self._show_plan(plan, brief))
         for text in self._take_plan(plan):
             self._message(paragraph((f"{self._err.marks.warn} ", "yellow"), text))
+
+    def joined(self, tasks: int, since_s: float, output_s: float | None) -> None:
+        now = time.monotonic()
+        output_at = None if output_s is None else now - output_s
+        # Behind the logs so far, whose lines count as output of this moment.
+        self._writer.put("log", lambda: self._footer.join(tasks, now - since_s, output_at))
 
     def started(self, started: TaskStarted) -> None:
         def note() -> None:
@@ -339,11 +345,25 @@ class TextReporter(LogReporter):
         line = self._footer.line(time.monotonic())
         return [line] if line is not None else [], _TICK_S
 
+    def _log(
+        self,
+        task: TaskId,
+        host: str,
+        offset: int,
+        data: bytes,
+        written: Callable[[int], None] | None,
+        *,
+        attempt: int,
+    ) -> None:
+        if data:
+            self._footer.heard(time.monotonic())
+        super()._log(task, host, offset, data, written, attempt=attempt)
+
     def _show_lines(self, task: TaskId, host: str, lines: str, partial: bool = False) -> None:
         self._phases.training = True
         self._footer.output(task, lines, time.monotonic())
         if self._folded is not None:
-            lines = self._folded.rest(lines)
+            lines = self._folded.rest(task, lines)
         if not lines:
             return
         if text := self._what_was_folded():

@@ -400,7 +400,7 @@ class Stillness(Rule):
         if hidden:
             said.append(
                 f"whether {_stand_still(hidden)}: the kernel there does not tell how many bytes a connection"
-                " has moved"
+                " has carried"
             )
         return said
 

@@ -56,6 +56,21 @@ def test_it_says_how_long_how_many_and_what_was_printed_last(make_footer: Callab
     assert footer.line(200.0) is None
 
 
+def test_of_a_run_that_went_on_before_it_was_watched_it_says_since_when(
+    make_footer: Callable[[int], Footer],
+) -> None:
+    footer = make_footer(100)
+    for task in (PS0, W0, W1):
+        footer.started(task)
+    footer.output(W0, "step 7 loss 0.5\n", 1000.0)  # an hour old, but it has come just now
+    footer.join(3, 900.0, 940.0)
+    assert text(footer, 1000.0)[2:] == (
+        "1 min 40 s  3 of 3 tasks up  output 1 min 0 s ago  worker/0: step 7, loss 0.5"
+    )
+    footer.output(W0, "step 8\n", 1001.0)
+    assert "output 0 s ago  worker/0: step 8" in text(footer, 1001.0)
+
+
 @pytest.mark.parametrize(
     ("line", "progress"),
     [
@@ -88,6 +103,22 @@ def test_it_fits_the_terminal(make_footer: Callable[[int], Footer], columns: int
     footer.begin(1000, 0.0)
     footer.output(W0, "step 123456 loss 0.123456\n", 0.0)
     assert len(text(footer, 5000.0)) < columns
+
+
+def test_output_that_is_not_shown_counts_too() -> None:
+    ours, theirs = terminal(columns=80)
+    reporter = open_reporter(stdout=theirs, stderr=theirs, quiet=True)
+    reporter.joined(1, 100.0, 50.0)
+    seen, deadline = "", time.monotonic() + 60
+    for text in ("output 5", "output 0 s ago"):
+        while text not in seen:
+            assert time.monotonic() < deadline, seen
+            seen += os.read(ours, 65536).decode()
+        reporter.log(W0, "gpu01", 0, b"step 1\n")
+    reader = Reader(ours)
+    reporter.close()
+    theirs.close()
+    assert not any("worker/0" in line for line in plain(seen + reader.text()))
 
 
 def test_it_stays_below_the_lines_and_moves() -> None:
