@@ -419,7 +419,8 @@ def _open(source: str) -> str | None:
 def _like_a_path(source: str) -> bool:
     """Whether `source`, which is no file, was most likely meant as the path of one."""
     named = (
-        r"(?i)(.*[._-])?(my)?(hosts|(host|machine|node)_?(file|list)s?)|.*\.(ya?ml|txt|json|conf|cfg|list)"
+        r"(?i)(.*[._-])?(my)?(hosts|(host|machine|node)_?(file|list)s?)(\.\w+)?"
+        r"|.*\.(ya?ml|txt|json|conf|cfg|ini|toml|mpi|list)"
     )
     if source.startswith("ssh://"):
         return False

@@ -10,6 +10,7 @@ from tflaunch.api.following import Where, open_run, where_is
 from tflaunch.api.hosts import Hosts
 from tflaunch.api.known_runs import SILENT, signals_alone, ssh_options
 from tflaunch.api.requests.outputs import make_wish, parse_patterns
+from tflaunch.inputs.patterns import EVERYTHING
 from tflaunch.runs.fetch import Fetch
 from tflaunch.runs.fetch_result import Fetched
 from tflaunch.runs.wanted import Wanted
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tflaunch.api.options.groups import SshOptions
-
-EVERYTHING = "**"
 
 
 def fetch(

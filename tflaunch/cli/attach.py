@@ -98,7 +98,7 @@ def logs(
     run, words = run_and_words(run, tasks or [])
     wanted = _tasks(words)
     with reporting(
-        "stopped",
+        "no more logs are printed; the run goes on" if follow else "not all logs were printed",
         bare=len(wanted) == 1,
         show_host=output.show_host,
         grep=_pattern(lines.grep),

@@ -16,8 +16,6 @@ from tflaunch.cli.attach import open_view
 from tflaunch.cli.reporting import reporting
 from tflaunch.protocol.errors import ConnectErrors, FetchError
 
-EVERYTHING = "**"
-
 
 def fetch(
     run: Run = None,
@@ -52,6 +50,7 @@ def fetch(
     not at all; the same command again continues where it stopped.  Unchanged shipped code, links, __pycache__ and
     .git are left out; so are names that begin with a dot, unless a pattern has the dot: '.cache/**'.
     """
+    from tflaunch.inputs.patterns import EVERYTHING
     from tflaunch.runs.fetch import Fetch
     from tflaunch.runs.wanted import Wanted
 

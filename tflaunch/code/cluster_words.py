@@ -35,7 +35,10 @@ TOLD_OTHERWISE = {"horovod", "mpi4py", "ray", "dask", "byteps", "colossalai", "k
 VARIABLE_OF_OTHERS = re.compile(
     r"TFLAUNCH_(?!RUN)\w+|SLURM_\w+|OMPI_\w+|PMI_\w+|HOROVOD_\w+|KERAS_DISTRIBUTION\w*"
 )
-LEARNING = {"tensorflow", "keras", "tf_keras", "torch", "jax", "flax", "mxnet", "paddle"}
+LEARNING = {
+    "tensorflow", "keras", "tf_keras", "torch", "jax", "flax", "mxnet", "paddle",
+    "numpy", "pandas", "scipy", "sklearn", "xgboost", "lightgbm", "catboost", "statsmodels",
+}  # fmt: skip
 
 # Installed packages that define none of the cluster flags, whatever is imported of them.
 KNOWN_PACKAGES = {
@@ -69,6 +72,12 @@ ALSO_CALLED = {
     "job_name": ("job", "job_type", "task_type"),
     "task_index": ("task_id", "worker_index", "replica_id", "task_idx", "task_number", "worker_id", "task"),
 }
+
+# The same where the flag takes a text: as a number (`--workers 4`) it says how many.
+IF_OF_TEXT = {"ps_hosts": ("ps",), "worker_hosts": ("workers", "worker"), "chief_hosts": ("chief",)}
+# A definition that takes one text: absl's, by their names; those of argparse and click by what they are told.
+TEXT_DEFINES = re.compile(r"DEFINE_(string|list|spaceseplist)|add_argument|(add_|make_)?option")
+NO_TEXT_ACTIONS = {"store_true", "store_false", "store_const", "count", "help", "version"}
 
 DEFINES = re.compile(
     r"add_argument|(add_|make_)?option|DEFINE(_\w+)?"

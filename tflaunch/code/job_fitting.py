@@ -7,11 +7,12 @@ installed packages, text for another Python, and names that the program makes wh
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
-from tflaunch.code.cluster_words import ALSO_CALLED, FRAMEWORK_VARIABLES
+from tflaunch.code.cluster_words import ALSO_CALLED, FRAMEWORK_VARIABLES, IF_OF_TEXT
 from tflaunch.code.program import Program
-from tflaunch.code.program_reading import Reading, read
+from tflaunch.code.program_reading import Found, Reading, read
 from tflaunch.inputs.placeholders import names_in
 from tflaunch.planning.frameworks import OF_THEIR_OWN, started_by
 from tflaunch.protocol.job import CHIEF, EVALUATOR, FLAGS, MASTER, PS, TASK_FLAG, WORKER, JobSpec, Role
@@ -122,12 +123,13 @@ def _with_names(job: JobSpec, found: Reading) -> JobSpec:
     names = dict(job.flags or {})
     spelt = {name: found.defines[name] for name in FLAGS if name in found.defines}
     for name, others in ALSO_CALLED.items():
-        other = next((each for each in others if each in found.defines), None)
+        text = [each for each in IF_OF_TEXT.get(name, ()) if each in found.of_text]
+        other = next((each for each in (*others, *text) if each in found.defines), None)
         if name not in spelt and other is not None:
             spelt[name] = found.defines[other]
     # Each of these names alone may mean anything else.
     if not ({"ps_hosts", "worker_hosts"} & spelt.keys() and {"job_name", "task_index"} & spelt.keys()):
-        return job
+        return _with_counts(job, found, spelt)
     told = []
     for name, defined in spelt.items():
         by_user = names.get(name, "") != name or (TASK_FLAG in names and name in ("job_name", "task_index"))
@@ -140,6 +142,24 @@ def _with_names(job: JobSpec, found: Reading) -> JobSpec:
     return _chosen(
         job,
         f"flags have the names that the program defines: {', '.join(told)}; to change one, add --flag NAME=OTHER",
+    )
+
+
+def _with_counts(job: JobSpec, found: Reading, spelt: Mapping[str, Found]) -> JobSpec:
+    """Say what to write for a program that wants the numbers of ps and workers, and which task it is."""
+    counts = [
+        next((found.defines[each] for each in IF_OF_TEXT[name] if each in found.defines), None)
+        for name in ("ps_hosts", "worker_hosts")
+    ]
+    if None in counts or not {"job_name", "task_index"} <= spelt.keys():
+        return job
+    ps, workers = (each for each in counts if each is not None)
+    who = f"--{spelt['job_name'].what}={{job}} --{spelt['task_index'].what}={{index}}"
+    words = f"--no-flags --job-args 'ps={who}' --job-args 'worker={who}' -- --{ps.what}=N --{workers.what}=N"
+    return _chosen(
+        job,
+        f"{ps.where} defines --{ps.what} and --{workers.what} as numbers, and the flags of tflaunch are lists of "
+        f"addresses; for this program, add {words}",
     )
 
 

@@ -22,11 +22,13 @@ from tflaunch.code.cluster_words import (
     HOSTS_PART,
     KNOWN_PACKAGES,
     LEARNING,
+    NO_TEXT_ACTIONS,
     OF_ESTIMATOR,
     PS_NAME,
     PS_TEXT,
     RUNS_FILES,
     STRICT_CALLS,
+    TEXT_DEFINES,
     TOLD_OTHERWISE,
     TOLERANT,
     USES,
@@ -79,6 +81,9 @@ class Reading:
     keras_chosen: Found | None = None  # it says itself which Keras it wants
     # The flags that it defines, as they are written there: without dashes in front, `_` for `-` -> (name, where).
     defines: dict[str, Found] = field(default_factory=dict)
+    of_text: set[str] = field(
+        default_factory=set
+    )  # those of them that take one text, not a number nor nothing
 
     @property
     def doubt(self) -> Found | None:
@@ -345,7 +350,7 @@ class _Reader:
             self.seen.add(id(node.func))
             first = node.args[:1] if called.startswith("DEFINE") else node.args
             named = [word.value for word in node.keywords if word.arg == "name"]
-            self._defined(called, [*first, *named], line)
+            self._defined(node, called, [*first, *named], line)
             if not all(isinstance(name, ast.Constant) for name in [*first, *named]):
                 self._found("any_flags", "makes the names of its flags when it runs", line)
         elif called in DYNAMIC and node.args and not isinstance(node.args[0], ast.Constant):
@@ -353,14 +358,30 @@ class _Reader:
         elif called in RUNS_FILES:
             self._found("hidden", f"runs what cannot be read here ({called})", line)
 
-    def _defined(self, called: str, names: list[ast.expr], line: int) -> None:
+    def _defined(self, node: ast.Call, called: str, names: list[ast.expr], line: int) -> None:
         """Note the flags that a call defines: absl's have no dashes there, those of argparse and click have two."""
-        for node in names:
-            if not isinstance(node, ast.Constant) or not isinstance(node.value, str):
+        of_text = _takes_text(node, called)
+        for named in names:
+            if not isinstance(named, ast.Constant) or not isinstance(named.value, str):
                 continue
-            name = node.value.lstrip("-")
-            if called.startswith("DEFINE") or node.value.startswith("--"):
+            name = named.value.lstrip("-")
+            if called.startswith("DEFINE") or named.value.startswith("--"):
                 self.reading.defines.setdefault(_plain(name), Found(name, f"{self.path}:{line}"))
+                if of_text:
+                    self.reading.of_text.add(_plain(name))
+
+
+def _takes_text(node: ast.Call, called: str) -> bool:
+    """Whether the flag that this call defines takes one text, as far as the call says."""
+    told = {word.arg: word.value for word in node.keywords}
+    if not TEXT_DEFINES.fullmatch(called) or told.keys() & {"nargs", "choices", "is_flag", "count"}:
+        return False
+    action, kind, default = told.get("action"), told.get("type"), told.get("default")
+    if isinstance(action, ast.Constant) and action.value in NO_TEXT_ACTIONS:
+        return False
+    if isinstance(default, ast.Constant) and not isinstance(default.value, str | None):
+        return False
+    return not (isinstance(kind, ast.Name) and kind.id in ("int", "float", "bool", "complex"))
 
 
 def _is_argv(node: ast.AST) -> bool:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tflaunch.runs.fetch_result import Fetched
 
 SHOWN = 8
+_NOTHING = "the tasks have written no files in their working directories"
 
 
 def fetched_data(fetched: Fetched) -> dict[str, Any]:
@@ -55,10 +56,14 @@ def fetched_lines(fetched: Fetched, marks: Marks) -> list[Text]:
             )
         )
     for pattern in fetched.unmatched:
-        there = f"; there is: {_some(fetched.there, marks)}" if fetched.there else ""
-        lines.append(Text.assemble(warn, f"nothing matches {one_line(pattern)}{there}"))
+        there = f"there is: {_some(fetched.there, marks)}" if fetched.there else ""
+        there = there or ("" if fetched.files or fetched.same else _NOTHING)
+        lines.append(Text.assemble(warn, f"nothing matches {one_line(pattern)}{there and f'; {there}'}"))
     mark = (f"{marks.ok} ", "bold green") if fetched.complete else (f"{marks.bad} ", "bold red")
     before = f", {fetched.same} more there already" if fetched.same else ""
+    if fetched.complete and not (fetched.files or fetched.same):
+        what = "nothing else is there to fetch" if fetched.left or fetched.hidden else _NOTHING
+        return [*lines, Text.assemble(mark, f"nothing was fetched: {what}")]
     where = f" in {one_line(fetched.directory)}" if fetched.files or fetched.same else ""
     lines.append(
         Text.assemble(

@@ -44,6 +44,12 @@ class Footer:
         if self._began is None:
             self._began = now
 
+    def join(self, tasks: int, began: float, output_at: float | None) -> None:
+        """Somebody watches a run that goes on: it began then, and what it has printed so far it printed by then."""
+        self._tasks, self._output_at = tasks, output_at
+        if self._began is None:
+            self._began = began
+
     def end(self) -> None:
         """Show no last line any more."""
         self._began = None

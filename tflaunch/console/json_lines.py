@@ -139,6 +139,9 @@ class JsonReporter(LogReporter):
         super().log_end(task)
         self._event("log_end", task=str(task))
 
+    def joined(self, tasks: int, since_s: float, output_s: float | None) -> None:
+        pass
+
     def started(self, started: TaskStarted) -> None:
         where = {"host": started.host, "pid": started.pid, "attempt": started.attempt}
         self._event("started", task=str(started.task), **where)

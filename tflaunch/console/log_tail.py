@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tflaunch.console.startup_lines import is_startup_line
 from tflaunch.diagnosis.last_error import LIMIT_BYTES, last_error
 from tflaunch.ends.facts import Ending
 from tflaunch.ends.interpret import NOWHERE, Here, Meaning, meaning
@@ -25,11 +26,24 @@ ROWS = 3  # so many lines of numbers in a row are shown; more are rows of an arr
 _OF_NUMBERS = frozenset(" \t[](){},.:;+-0123456789eE")
 
 
-def tail_lines(data: bytes, most: int = TAIL_LINES) -> list[str]:
-    """Return the last lines of a log, made safe to show; of the rows of an array only how many there are."""
+def tail_lines(data: bytes) -> list[str]:
+    """Return the last lines of a log, made safe to show: of the rows of an array only how many there are.
+
+    Lines that TensorFlow writes at each start are left out, unless it has written nothing else.
+    """
+    lines = _lines(data)
+    said = [line for line in lines if not is_startup_line(line)]
+    return _without_rows(said or lines)[-TAIL_LINES:]
+
+
+def lines_to_search(data: bytes) -> list[str]:
+    """Return the last lines of a log in which a known cause is looked for."""
+    return _without_rows(_lines(data))[-WORDS:]
+
+
+def _lines(data: bytes) -> list[str]:
     assembler = LineAssembler()
-    lines = (assembler.feed(data) + assembler.end()).split("\n")[:-1]
-    return _without_rows(lines)[-most:]
+    return (assembler.feed(data) + assembler.end()).split("\n")[:-1]
 
 
 def _without_rows(lines: Sequence[str]) -> list[str]:
@@ -110,4 +124,4 @@ def meaning_of(
         [str(each) for each in sorted(done)],
         task.port if task else None,
     )
-    return meaning(tail_lines(exit.tail, WORDS), end, here)
+    return meaning(lines_to_search(exit.tail), end, here)

@@ -122,6 +122,12 @@ class Reporter(Protocol):
     def log_end(self, task: TaskId) -> None:
         """Show the task's last line even if it has no newline: no more of the log comes."""
 
+    def joined(self, tasks: int, since_s: float, output_s: float | None) -> None:
+        """On a terminal, show from now on how a run of `tasks` tasks stands that began `since_s` ago.
+
+        Call it once the logs so far have come; the last output among them was written `output_s` ago.
+        """
+
     def started(self, started: TaskStarted) -> None:
         """Show that a task runs, or runs again."""
 

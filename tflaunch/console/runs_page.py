@@ -8,7 +8,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Sequence
 
-from tflaunch.console.log_tail import WORDS, is_last, tail_lines
+from tflaunch.console.log_tail import is_last, lines_to_search, tail_lines
 from tflaunch.console.pen import BAD, BUSY, GOOD, WARN, Marks, Sheet
 from tflaunch.console.plan_page import without
 from tflaunch.console.safe_text import Text, hung, paragraph, unstacked
@@ -160,7 +160,7 @@ def _held_lines(run: RunState, marks: Marks, columns: int | None) -> list[Text]:
 
 
 def _failure_lines(failed: TaskState, run: RunState, sheet: Sheet) -> list[Text]:
-    marks, tail = sheet.marks, _lines_of(failed)[-TAIL_LINES:]
+    marks, tail = sheet.marks, tail_lines(_tail(failed))[-TAIL_LINES:]
     also = sum(task.failed for task in run.tasks) - 1
     more = f", then {also} more" if also else ""
     text = _sentence(failed) + more + ("; its last lines:" if tail else "")
@@ -190,11 +190,11 @@ def hint_of(failed: TaskState | None, tasks: Iterable[TaskState] = ()) -> str:
         failed.facts,
         others=others,
     )
-    return meaning(_lines_of(failed), end).text
+    return meaning(lines_to_search(_tail(failed)), end).text
 
 
-def _lines_of(failed: TaskState) -> list[str]:
-    return tail_lines(failed.tail.encode("utf-8", "backslashreplace"), WORDS)
+def _tail(failed: TaskState) -> bytes:
+    return failed.tail.encode("utf-8", "backslashreplace")
 
 
 def _sentence(failed: TaskState) -> str:

@@ -165,6 +165,12 @@ class TextReporter(LogReporter):
         for text in self._take_plan(plan):
             self._message(paragraph((f"{self._err.marks.warn} ", "yellow"), text))
 
+    def joined(self, tasks: int, since_s: float, output_s: float | None) -> None:
+        now = time.monotonic()
+        output_at = None if output_s is None else now - output_s
+        # Behind the logs so far, whose lines count as output of this moment.
+        self._writer.put("log", lambda: self._footer.join(tasks, now - since_s, output_at))
+
     def started(self, started: TaskStarted) -> None:
         def note() -> None:
             self._prefixes.expect({started.task: started.host})

@@ -20,6 +20,7 @@ _CLASSES = {
 }  # fmt: skip
 # Characters that HFS+ ignores in a name (as git's utf8.c has them).
 _UNSEEN = dict.fromkeys([*range(0x200C, 0x2010), *range(0x202A, 0x202F), *range(0x206A, 0x2070), 0xFEFF])
+EVERYTHING = "**"
 # Never fetched: compiled Python, and what git would run.  Regular expressions, as a host takes them.
 NEVER = ((r"(?:[^/]+/)*?__pycache__/", False), (r"(?i:(?:[^/]+/)*?\.git(?:/|\Z))", False))
 

@@ -74,6 +74,13 @@ def fetch_outputs(request: Request, steering: Steering, state: Finished, watcher
     return told.complete and not state.lost
 
 
+def tell_written(request: Request, steering: Steering, state: Finished) -> None:
+    """After a run that has succeeded, note what its tasks have written, where nothing was to be fetched."""
+    if request.fetch is None:
+        used = set(state.hosts.values()) - set(state.lost)
+        steering.tell_written([host for host in request.hostfile.hosts if host.name in used])
+
+
 def not_confirmed(unconfirmed: Mapping[str, str]) -> list[str]:
     """A sentence for each reason why hosts have not confirmed that nothing is left there; `unconfirmed`: host -> it."""
     hosts: dict[str, list[str]] = {}

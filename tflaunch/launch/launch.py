@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tflaunch.hosts import Host, fold
-from tflaunch.launch.afterwards import fetch_outputs, final_outcome, nothing_left, verify
+from tflaunch.launch.afterwards import fetch_outputs, final_outcome, nothing_left, tell_written, verify
 from tflaunch.launch.cluster import Cluster
 from tflaunch.launch.placing import hold_spares, hosts_at_first, plan_on
 from tflaunch.launch.request import Connections, Request, about_run
@@ -290,14 +290,17 @@ class Run:
     ) -> tuple[Mapping[TaskId, int], Mapping[TaskId, str]]:
         """Bring in the last lines and the outputs; returns (bytes of logs that are missing, where the logs lie)."""
         again = hosts_for_another_plan(self.request, state, number)
+        outcome = outcome_of(state, self.request.run_id, time.monotonic() - self._begun)
         if again:
             steering.tell_replanned(state.lost)
         elif not state.lost:  # else what the check of the lost hosts finds belongs to the outcome
-            steering.tell_outcome(outcome_of(state, self.request.run_id, time.monotonic() - self._begun))
+            steering.tell_outcome(outcome)
         missing = steering.drain(DRAIN_AFTER_CTRL_C_S) if state.interrupts else steering.drain()
         host_logs = steering.log_paths()
         if not again:
             self._fetched = fetch_outputs(self.request, steering, state, self.watcher)
+        if outcome.status == "succeeded":
+            tell_written(self.request, steering, state)
         return missing, host_logs
 
     def _checked(

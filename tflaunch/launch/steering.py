@@ -21,6 +21,7 @@ from tflaunch.sessions.log_feed import LogFeed
 from tflaunch.sessions.watcher import Watcher
 
 if TYPE_CHECKING:
+    from tflaunch.hosts import Host
     from tflaunch.inputs.patterns import Wish
     from tflaunch.runs.fetch_result import Fetched
     from tflaunch.runs.tensorboard import TensorBoard
@@ -107,6 +108,12 @@ class Steering(Linked):
         from tflaunch.runs.fetch import Fetch
 
         return Fetch(self._run_id, self._sessions, sorted(hosts), self.dial, self._watcher, wish=wish).run()
+
+    def tell_written(self, hosts: Collection[Host]) -> None:
+        """Note what the tasks have written on these hosts."""
+        from tflaunch.runs.written import tell_written
+
+        tell_written(self._run_id, self._sessions, hosts, self.dial, self._watcher)
 
     def log_paths(self) -> dict[TaskId, str]:
         """Where each task's newest log lies on its host."""

@@ -31,4 +31,5 @@ fetch_transfer.py     brings their content
 fetch_part.py         a file of theirs on its way
 fetch_destination.py  the directory that they are brought into: nothing is written outside of it
 fetch_result.py       what came of a fetch
+written.py            what the tasks have written, in a sentence at the end of a run
 """

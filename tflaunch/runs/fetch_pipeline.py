@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -86,8 +87,11 @@ class Pipeline(Linked):
         self.link(hosts)
         self.unreached |= self._given_up
 
-    def work(self, steps: Mapping[str, Sequence[Steps]]) -> None:
-        """Run the steps of all hosts, the sequences of each host in parallel, until they end.  Raises Stopped."""
+    def work(self, steps: Mapping[str, Sequence[Steps]], deadline: float = math.inf) -> bool:
+        """Run the steps of all hosts, the sequences of each host in parallel, until they end.  Raises Stopped.
+
+        Returns whether they have ended by `deadline` (of `awake_s`).
+        """
         awake = self.awake_s
         self.unreached |= {host: error for host, error in self._given_up.items() if host in steps}
         self._lanes = {
@@ -99,13 +103,16 @@ class Pipeline(Linked):
             for host in self._lanes:
                 self._pump(host)
             while not all(lane.over for lane in self._lanes.values()):
-                self._turn()
+                if self.awake_s >= deadline:
+                    return False
+                self._turn(deadline)
         finally:
             for lane in self._lanes.values():
                 lane.close()
+        return True
 
-    def _turn(self) -> None:
-        self.turn()
+    def _turn(self, deadline: float) -> None:
+        self.turn(deadline)
         now = time.monotonic()
         for host, why in self.links.down.items():
             if self.links.away_s(host, now) > REST_S:

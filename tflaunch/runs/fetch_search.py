@@ -10,7 +10,7 @@ import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from tflaunch.inputs.patterns import Wanted, Wish
+from tflaunch.inputs.patterns import EVERYTHING, Wanted, Wish
 from tflaunch.inputs.sizes import amount
 from tflaunch.protocol.wire import Message
 from tflaunch.runs.fetch_destination import why_not
@@ -102,12 +102,12 @@ class Search:
             self.found[host].clear()
 
     def unmatched(self) -> list[str]:
-        """The patterns that no file matches."""
+        """The patterns that no file matches; not EVERYTHING, which may be nothing."""
         paths = {path for files in self.found.values() for path in files}
         unmatched = []
         for pattern in self._wish.patterns:
             match = re.compile(pattern.regex, re.DOTALL).match
-            if pattern.wanted and not any(map(match, paths)):
+            if pattern.wanted and pattern.text != EVERYTHING and not any(map(match, paths)):
                 unmatched.append(pattern.text)
         return unmatched
 

@@ -23,6 +23,7 @@ from tflaunch.protocol.outcome import HostLost, Outcome, TaskExit, outcome_from
 from tflaunch.protocol.wire import Message
 from tflaunch.runs.states import RunState
 from tflaunch.runs.wanted import Wanted
+from tflaunch.runs.written import tell_written
 from tflaunch.sessions.group import Sessions
 from tflaunch.sessions.linked import Linked
 from tflaunch.sessions.log_feed import STALL_S, LogFeed
@@ -90,6 +91,7 @@ class Follower(Linked):
         self._at_first = frozenset(self._places.values())  # the hosts that have tasks
         self._awaited: list[str] = []  # hosts whose agent had not answered when all others had
         self._events = False
+        self._joined = False  # a terminal shows how the run stands
         self._handed = False  # by its launcher, as the user of this command wanted it
         self.troubles: list[str] = []  # what the caller found on the hosts that are lost
         self.missed: dict[
@@ -170,7 +172,10 @@ class Follower(Linked):
                 late = item is None and self.awake_s > over_at  # take messages that are already here first
                 if self._outcome_is_known(links.up) or not links.up or late:
                     break
-        return self._outcome()
+        outcome = self._outcome()
+        if events and outcome is not None and outcome.status == "succeeded":
+            tell_written(self.run.run_id, self._sessions, self._hosts.values(), self.dial, self._watcher)
+        return outcome
 
     @property
     def exits(self) -> Mapping[TaskId, TaskExit]:
@@ -328,8 +333,23 @@ class Follower(Linked):
             self._answered(message["reason"], message["hint"])
         elif message.type == "through":
             self._seen.logs_through.add(host)
+            self._join()
         elif "n" in message.fields and self.links.takes(host, message["n"]):
             self._happened(host, message.type, message.fields, message.body)
+
+    def _join(self) -> None:
+        """Have a terminal show how the run stands, once it has the logs so far."""
+        tasks = self.run.tasks
+        # Of a sweep nobody knows here how many trials are still to come.
+        trials = any(TaskId.parse(task.task).job == TRIAL for task in tasks)
+        if self._joined or trials or not (self._events and self.run.alive and self.run.started):
+            return
+        if self._seen.logs_through >= set(self.links.up):
+            self._joined = True
+            now, output = time.time(), max((task.output or 0.0 for task in tasks), default=0.0)
+            self._watcher.joined(
+                len(tasks), max(0.0, now - self.run.started), now - output if output else None
+            )
 
     def _happened(self, host: str, type: str, fields: Mapping[str, Any], body: bytes) -> None:
         if type == "swept":

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tflaunch.hosts import Hostfile
-from tflaunch.launch.afterwards import fetch_outputs, final_outcome, nothing_left, verify
+from tflaunch.launch.afterwards import fetch_outputs, final_outcome, nothing_left, tell_written, verify
 from tflaunch.launch.cluster import Cluster
 from tflaunch.launch.launch import tunnel_of
 from tflaunch.launch.placing import consent_for
@@ -282,6 +282,8 @@ def _run(
         controller.end()
         host_logs = steering.log_paths()
         fetched = fetch_outputs(run, steering, state, reporter)
+        if not state.interrupts:
+            tell_written(run, steering, state)
         if state.lost:
             steering.hold()
         unverified, survivors, not_free, _ = verify(run, state, connections, reporter)

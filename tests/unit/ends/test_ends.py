@@ -12,7 +12,7 @@ from tests.support.code import grow
 from tests.unit.ends.cases import CASES
 from tests.unit.ends.public import CASES as PUBLIC
 from tests.unit.ends.public import WHERE
-from tflaunch.console.log_tail import tail_lines
+from tflaunch.console.log_tail import lines_to_search
 from tflaunch.ends import interpret
 from tflaunch.ends.facts import Ending
 from tflaunch.ends.here import where_file_lies, where_module_lies
@@ -33,14 +33,14 @@ def ending(end: int | str, facts: Mapping[str, Any] | None = None, **other: Any)
 
 
 def said(text: str, end: int | str = 1, facts: Mapping[str, Any] | None = None, **other: Any) -> Meaning:
-    return meaning(tail_lines(text.encode(), 1000), ending(end, facts, **other))
+    return meaning(lines_to_search(text.encode()), ending(end, facts, **other))
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_the_log_of_a_real_failure(name: str) -> None:
     end, part, cause = CASES[name]
     argv = GIVEN if "given" in name or name == "docopt_ps_hosts" else ()
-    found = meaning(tail_lines((LOGS / f"{name}.log").read_bytes(), 1000), ending(end, argv=argv))
+    found = meaning(lines_to_search((LOGS / f"{name}.log").read_bytes()), ending(end, argv=argv))
     assert part in found.text
     assert bool(part) == bool(found.text)
     assert found.cause == cause
