@@ -461,7 +461,16 @@ def test_who_knows_nothing_of_others_trains_alone(tmp_path: Path, text: str, alo
     assert plan(one, facts("g1")).notes == one.notes
 
 
-@pytest.mark.parametrize("text", [PLAIN, "import torch\nmodel = torch.nn.Linear(1, 1)\n", PLAIN + ARGPARSE])
+@pytest.mark.parametrize(
+    "text",
+    [
+        PLAIN,
+        "import torch\nmodel = torch.nn.Linear(1, 1)\n",
+        PLAIN + ARGPARSE,
+        "import numpy as np\nprint(np.ones(3))\n",
+        "from sklearn.linear_model import SGDClassifier\nSGDClassifier().fit(None, None)\n",
+    ],
+)
 def test_who_knows_nothing_of_others_is_one_task_unless_the_user_says_how_many(
     tmp_path: Path, text: str
 ) -> None:
@@ -555,6 +564,25 @@ def defining(*names: str) -> str:
     return ARGPARSE.replace('parser.add_argument("--epochs", type=int, default=3)\n', lines)
 
 
+SHORT = {"ps_hosts": "ps", "worker_hosts": "workers", "job_name": "job", "task_index": "task_id"}
+ABSL_SHORT = """
+from absl import app, flags
+flags.DEFINE_list("ps", [], "hosts")
+flags.DEFINE_list("workers", [], "hosts")
+flags.DEFINE_string("job", "", "ps or worker")
+flags.DEFINE_integer("task_id", 0, "index")
+"""
+CLICK_SHORT = """
+import click
+@click.command()
+@click.option("--ps", default="")
+@click.option("--workers", default="")
+@click.option("--job", type=click.Choice(["ps", "worker"]))
+@click.option("--task_id", type=int)
+def main(ps, workers, job, task_id): ...
+"""
+
+
 @pytest.mark.parametrize(
     ("text", "changed"),
     [
@@ -581,6 +609,11 @@ def defining(*names: str) -> str:
             },
         ),
         (CLASSIC.replace("task_index", "worker_index"), {"task_index": "worker_index"}),
+        (defining("--ps", "--workers", "--job", "--task_id"), SHORT),
+        (ABSL_SHORT, SHORT),
+        (CLICK_SHORT, SHORT),
+        (defining("--ps", "--job", "--task_id").replace("'--ps'", "'--ps', action='store_true'"), {}),
+        (defining("--ps", "--job").replace("'--ps'", "'--ps', nargs='+'"), {}),
         (CLASSIC, {}),
         (defining("--ps_hosts", "--worker_hosts", "--job_name", "--task_index", "--task"), {}),
         (defining("--task", "--job"), {}),  # of a task of another kind
@@ -594,6 +627,20 @@ def test_flags_have_the_names_that_the_program_defines(
     assert job.flags == {**FLAGS, **changed}
     told = " ".join(each for each in job.choices if "flags have the names" in each)
     assert all(f"--{theirs} in place of --{ours} (trainer.py:" in told for ours, theirs in changed.items())
+
+
+@pytest.mark.parametrize("how", ["type=int", "default=2"])
+def test_a_program_that_wants_numbers_of_tasks_is_told_how_to_get_them(tmp_path: Path, how: str) -> None:
+    text = defining("--ps", "--workers", "--job", "--task_id")
+    for name in ("--ps", "--workers"):
+        text = text.replace(f"{name!r}", f"{name!r}, {how}")
+    job = fit(tmp_path, text)
+    assert job.flags == FLAGS
+    who = "--job={job} --task_id={index}"
+    assert job.choices == (
+        "trainer.py:4 defines --ps and --workers as numbers, and the flags of tflaunch are lists of addresses; for "
+        f"this program, add --no-flags --job-args 'ps={who}' --job-args 'worker={who}' -- --ps=N --workers=N",
+    )
 
 
 def test_names_that_the_user_gives_win(tmp_path: Path) -> None:

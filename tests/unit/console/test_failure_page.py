@@ -302,7 +302,7 @@ def test_a_hint_breaks_between_words_only() -> None:
     assert max(map(len, lines)) <= 60
 
 
-def test_the_rows_of_an_array_are_counted_and_not_quoted() -> None:
+def test_what_is_not_quoted_of_a_log() -> None:
     log = (ROOT / "tests/unit/ends/logs/keras_per_replica.log").read_bytes()
     lines = tail_lines(log)
     at = lines.index("  0: <tf.Tensor: shape=(32, 784), dtype=float32, numpy=")
@@ -310,5 +310,10 @@ def test_the_rows_of_an_array_are_counted_and_not_quoted() -> None:
         "… 11 lines of numbers",
         "        0.2786842 ]], shape=(32, 784), dtype=float32)>",
     ]
+    start = (
+        "I0000 00:00:1795262334.973198   20749 port.cc:153] oneDNN custom operations are on. You may see\n"
+    )
+    assert tail_lines(f"{start}ValueError: x\n{start}".encode()) == ["ValueError: x"]
+    assert tail_lines(start.encode()) == [start.rstrip("\n")]  # it wrote nothing else
     few = "step 1\n 0.5\n 0.25\n[1, 2]\nstep 2\n"
     assert tail_lines(few.encode()) == few.split("\n")[:-1]

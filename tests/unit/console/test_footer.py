@@ -56,6 +56,21 @@ def test_it_says_how_long_how_many_and_what_was_printed_last(make_footer: Callab
     assert footer.line(200.0) is None
 
 
+def test_of_a_run_that_went_on_before_it_was_watched_it_says_since_when(
+    make_footer: Callable[[int], Footer],
+) -> None:
+    footer = make_footer(100)
+    for task in (PS0, W0, W1):
+        footer.started(task)
+    footer.output(W0, "step 7 loss 0.5\n", 1000.0)  # an hour old, but it has come just now
+    footer.join(3, 900.0, 940.0)
+    assert text(footer, 1000.0)[2:] == (
+        "1 min 40 s  3 of 3 tasks up  output 1 min 0 s ago  worker/0: step 7, loss 0.5"
+    )
+    footer.output(W0, "step 8\n", 1001.0)
+    assert "output 0 s ago  worker/0: step 8" in text(footer, 1001.0)
+
+
 @pytest.mark.parametrize(
     ("line", "progress"),
     [

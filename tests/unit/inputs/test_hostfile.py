@@ -532,6 +532,10 @@ def test_directory_and_missing_file(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         "~/no-such-file",
         "node_list",
         "./x",
+        "hosts.mpi",
+        "cluster.toml",
+        "lab.ini",
+        "hostfile.openmpi",
     ):
         assert problems(missing) == [f"{missing}: no such file"]
 

@@ -7,15 +7,18 @@ from pathlib import Path
 import pytest
 
 from tests.support.directories import files
+from tflaunch.console.fetch_page import fetched_lines
+from tflaunch.console.pen import ASCII
 from tflaunch.inputs.patterns import Pattern, Wish
 from tflaunch.protocol.errors import FetchError
 from tflaunch.protocol.wire import Message
 from tflaunch.runs.fetch_destination import Destination
 from tflaunch.runs.fetch_part import Part, Refused, present
 from tflaunch.runs.fetch_pipeline import Dishonest
-from tflaunch.runs.fetch_requests import MOST_IDLE
+from tflaunch.runs.fetch_requests import MOST_IDLE, FoundFile
 from tflaunch.runs.fetch_result import Fetched
 from tflaunch.runs.fetch_search import Search
+from tflaunch.runs.written import written
 
 
 def test_only_what_a_pattern_begins_with_is_looked_through() -> None:
@@ -50,6 +53,34 @@ def test_an_answer_that_names_nothing_new_comes_to_an_end() -> None:
                 fields = {**said, "there": [f"name{answers}-{n}" for n in range(20)]}
                 assert not request.take(Message("found", fields))
         assert result.there == []
+
+
+def test_what_was_written_is_a_sentence() -> None:
+    file = FoundFile(3 * 2**20, 0, False)
+    one = {"gpu01": {"model.keras": file}}
+    assert written("r-1", one, whole=True) == (
+        "the tasks wrote model.keras on gpu01 (1 file, 3.0 MiB); to copy it here: tflaunch fetch r-1"
+    )
+    two = {f"gpu0{n}": dict.fromkeys(("tb/a", "tb/b/c", "m.h5"), file) for n in (1, 2)}
+    assert written("r-1", two, whole=True) == (
+        "the tasks wrote m.h5 and tb/ on gpu[01-02] (6 files, 18 MiB); to copy them here: tflaunch fetch r-1"
+    )
+    many = {"gpu01": {f"{name}/x": file for name in ("a\n", "b" * 50, *"cdef")}}
+    assert f"wrote a\\x0a/, {'b' * 40}…, c/, d/ and 2 more on gpu01 (at least 6 files" in written(
+        "r-1", many, whole=False
+    )
+
+
+def test_all_that_there_is_may_be_nothing() -> None:
+    wish = Wish(tuple(map(Pattern.parse, ("**", "*.h5"))))
+    assert Search(["h"], wish, Fetched("r-1", "to")).unmatched() == ["*.h5"]
+    said = "the tasks have written no files in their working directories"
+    lines = [line.plain for line in fetched_lines(Fetched("r-1", "to"), ASCII)]
+    assert lines == [f"ok nothing was fetched: {said}"]
+    lines = [line.plain for line in fetched_lines(Fetched("r-1", "to", unmatched=["*.h5"]), ASCII)]
+    assert lines[0] == f"! nothing matches *.h5; {said}"
+    lines = [line.plain for line in fetched_lines(Fetched("r-1", "to", left={"h:x": "a pipe"}), ASCII)]
+    assert lines == ["  left out: h:x: a pipe", "ok nothing was fetched: nothing else is there to fetch"]
 
 
 # ---- the directory here
