@@ -66,7 +66,7 @@ def test_what_was_written_is_a_sentence() -> None:
         "the tasks wrote m.h5 and tb/ on gpu[01-02] (6 files, 18 MiB); to copy them here: tflaunch fetch r-1"
     )
     many = {"gpu01": {f"{name}/x": file for name in ("a\n", "b" * 50, *"cdef")}}
-    assert f"wrote a\\x0a/, {'b' * 40}…, c/, d/ and 2 more on gpu01 (at least 6 files" in written(
+    assert f"wrote a\\n/, {'b' * 40}…, c/, d/ and 2 more on gpu01 (at least 6 files" in written(
         "r-1", many, whole=False
     )
 
