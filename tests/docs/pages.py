@@ -22,7 +22,7 @@ SESSIONS = ("", "sh", "bash", "shell", "console", "text")
 STARTS = re.compile(
     r"(?:[A-Z_]+=\S* )*(?:RUN=\$\(|for \w+ in |if |while |! |time )?"
     r"(?:tflaunch|scripts/\w+|\.ci/run|python3?|pipx?|uv|ssh|ssh-\w+|scp|rsync|kinit|export|cat|cd|git|docker|podman|conda|jq"
-    r"|mkdir|cp|curl|man|nohup|tmux|mpirun|horovodrun|torchrun|spark-submit|java|kubectl|env|sudo|\./\w+)(?=\s|$|\))"
+    r"|mkdir|cp|curl|man|nohup|tmux|mpirun|horovodrun|torchrun|deepspeed|sky|dstack|spark-submit|java|kubectl|env|sudo|\./\w+)(?=\s|$|\))"
 )
 _OPERATORS = frozenset(
     {"|", "||", "&", "&&", ";", "(", ")", "do", "done", "then", "else", "if", "while", "!", "$"}
