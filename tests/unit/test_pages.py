@@ -28,8 +28,8 @@ BLOCKS = [block for page in PAGES for block in blocks(page)]
 # Options that the pages speak of, and that are not tflaunch's.  An option with `_` is a trainer's: see below.
 OTHERS = {
     # trainers
-    "--lr", "--layers", "--epochs", "--steps", "--port", "--peers", "--shards", "--job", "--logdir", "--task", "--worker",
-    "--task-index", "--replicas", "--demo", "--model", "--inputs", "--outputs", "--address", "--dispatcher",
+    "--lr", "--layers", "--epochs", "--steps", "--port", "--peers", "--shards", "--job", "--logdir", "--task",
+    "--task-index", "--worker", "--replicas", "--demo", "--model", "--inputs", "--outputs", "--address", "--dispatcher",
     # pip, uv, venv
     "--no-index", "--find-links", "--system-site-packages",
     # pytest, the scripts of this project
