@@ -62,7 +62,7 @@ def test_agent_and_guard_killed(trial: Trial, which: str) -> None:
     assert tasks_on(lost)
     assert not [each for each in lost.processes() if each.is_agent and "visit" not in each.words]
     assert trial.running.end() == 76
-    assert f"{lost.name}: the agent is dead, still alive: pid " in trial.running.err
+    assert f"{lost.name}: the agent is dead, but these live on: pid " in trial.running.err
     assert holders(trial, lost) == [trial.run_id if which == "deciding" else None]  # a ps has no GPU
     assert lost.held_leases() == []
     told = trial.far.run("ps", "--hosts", trial.far.hostfile([lost], "one.yaml", gpus=None)).ran()

@@ -74,7 +74,7 @@ def test_the_plan_names_who_is_left_out(launcher: Launcher, lab: list[Sshd]) -> 
     [plan] = [each for each in launcher.run(*words, "--json").ran().events if each["event"] == "plan"]
     assert plan["left_out"] == {"host3": why}
     asks = launcher.run(*words).ran()
-    asked = "this would be asked first (--yes agrees): go on without, with 2 workers on 2 hosts?"
+    asked = "a run would ask first (--yes answers yes): go on without, with 2 workers on 2 hosts?"
     assert f"{cause(lab[2])}: {asked}" in asks.sentences
     assert asks.sentences.count("would be asked") == 1
     assert "connected to 2 hosts" in asks.err

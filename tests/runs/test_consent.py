@@ -119,7 +119,7 @@ def test_without_a_terminal_it_says_what_to_type(gpus: Gpus) -> None:
 
 def test_a_dry_run_tells_what_would_be_asked_and_asks_nothing(gpus: Gpus) -> None:
     done = gpus.launcher.run(*words(gpus, "--dry-run")).ran()
-    assert f"this would be asked first (--yes agrees): {QUESTION.removesuffix(' [y/N]')}" in done.sentences
+    assert f"a run would ask first (--yes answers yes): {QUESTION.removesuffix(' [y/N]')}" in done.sentences
     assert "asked" not in gpus.launcher.run(*words(gpus, "--dry-run", "--yes")).ran().sentences
     assert "asked" not in gpus.launcher.run(*words(gpus, "--dry-run", "--workers=4")).ran().sentences
 
@@ -171,7 +171,7 @@ def test_models_are_not_mixed_unasked(gpus: Gpus) -> None:
     assert "say how many workers: --workers N, or mix them: --mix-models" in done.sentences
     gpus.launcher.run(*words(gpus, "--workers=3")).ran(65)
     mixed = gpus.launcher.run(*words(gpus, "--yes", "--mix-models")).ran()
-    assert "workers get different GPUs" in mixed.sentences
+    assert "the workers get GPUs of different models" in mixed.sentences
     gpus.launcher.run(*words(gpus, "--yes", "--gpu-model=V100")).ran()
     assert len(gpus.order) == 4
 
@@ -208,7 +208,8 @@ def test_a_sweep_and_up_ask_likewise(gpus: Gpus) -> None:
     assert "agree to it: --yes, or leave GPUs out: --exclude HOST[:0,2]" in refused.sentences
     dry = gpus.launcher.run(*sweep, "--dry-run").ran()
     assert (
-        "would be asked first (--yes agrees): 3 trials at a time on 3 of 4 GPUs of 2 hosts" in dry.sentences
+        "a run would ask first (--yes answers yes): 3 trials at a time on 3 of 4 GPUs of 2 hosts"
+        in dry.sentences
     )
     with on_terminal(gpus, *sweep) as terminal:
         terminal.wait_for("3 trials at a time on 3 of 4 GPUs of 2 hosts: go on? [y/N]")

@@ -295,7 +295,7 @@ def test_what_lives_on_without_anybody_who_looks_after_it_is_told_with_the_next_
     for pid in pids:
         os.kill(pid, signal.SIGKILL)
     alive = re.compile(
-        rf"{host}: the agent is dead, still alive: (.*pid {task} python.*); end them: tflaunch stop {run}"
+        rf"{host}: the agent is dead, but these live on: (.*pid {task} python.*); to end them: tflaunch stop {run}"
     )
     done = launcher.run("attach", run).ran(76)  # once the others have ended their part
     assert alive.search(done.sentences), done.err

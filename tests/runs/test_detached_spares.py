@@ -177,7 +177,8 @@ def test_the_host_that_decides_has_no_spare(launcher: Launcher, out: Path) -> No
     launcher.wait_until_nothing_is_left()
     done = launcher.run("run", "-d", hosts, trainer, *words).ran()
     assert (
-        f"{host_of(launcher, 'worker/0')} coordinates the run: no spare can take its place" in done.sentences
+        f"{host_of(launcher, 'worker/0')} decides for the run, so no spare can take its place"
+        in done.sentences
     )
     launcher.run("stop").ran()
     launcher.wait_until_nothing_is_left()

@@ -136,7 +136,7 @@ def test_the_gpu_that_all_wait_for_and_what_status_shows(gpus: Gpus) -> None:
         until(lambda: "its GPU has been idle" in status(gpus, running)[0], "status to show it")
         page, held = status(gpus, running)
         assert "! worker/1 on host2: its GPU has been idle for " in page
-        assert "unchanged for " in page
+        assert "this has been so for " in page
         assert isinstance(held["sentences"], list)
         files = [*gpus.launcher.run_directories()]
         assert {(path / "holds.json").stat().st_mode & 0o777 for path in files} == {0o600}
@@ -155,7 +155,7 @@ def test_mig_instances_are_not_watched_and_status_says_so(gpus: Gpus) -> None:
         running.wait_for("has GPU", 2)
         gpus.fleets[0].change(f"gpu uuid={uuid(1)} mem=16384 error=15")
         until(
-            lambda: "not watched: GPUs that wait for one another" in status(gpus, running)[0],
+            lambda: "tflaunch cannot see whether GPUs wait for one another" in status(gpus, running)[0],
             "what is not watched",
         )
         (gpus.out / "go").touch()

@@ -65,7 +65,7 @@ def test_the_launcher_ends_and_the_run_goes_on(launcher: Launcher, out: Path) ->
     assert f"tflaunch attach {run}" in left.err
     assert "goes on by itself" not in left.out
     first = coordinator(launcher, host_of(launcher, "worker/0"))
-    assert "detached: it needs no launcher" in launcher.run("status", run).ran().out
+    assert "detached: it goes on without a launcher" in launcher.run("status", run).ran().out
     [listed] = json.loads(launcher.run("ps", "--json").ran().out)["runs"]
     assert listed["detached"] is True
     again = launcher.run("detach", run).ran()

@@ -76,7 +76,7 @@ def test_a_live_run_is_seen_from_any_machine(launcher: Launcher, elsewhere: Laun
         here = launcher.run("status").ran().out
         assert f"its launcher is pid {running.process.pid} on this machine" in here
         there = elsewhere.run("status", "-H", hostfile).ran().out
-        assert f"held by its launcher, {getpass.getuser()}@{socket.gethostname()}" in there
+        assert f"its launcher ({getpass.getuser()}@{socket.gethostname()}) keeps it alive" in there
         running.signal(signal.SIGKILL)
         running.end()
         orphan = json.loads(elsewhere.run("status", "-H", hostfile, "--json").ran().out)
@@ -143,7 +143,7 @@ def test_a_host_that_is_down_is_said(
         kill(launcher, run, agents=True)
         until(lambda: not any(each.is_agent for each in launcher.leftovers(run)), "the end of all agents")
         strays = elsewhere.run("status", run, "--hosts", hostfile).ran().out
-        assert "the agent is dead, still alive: pid" in strays
+        assert "the agent is dead, but these live on: pid" in strays
         launcher.run("stop", run, "--grace=0").ran()
 
 
@@ -161,7 +161,7 @@ def test_a_run_without_launcher(launcher: Launcher, elsewhere: Launcher, hostfil
     assert (document["state"], document["detached"], document["first_failure"]) == ("running", True, None)
     assert [task["before"] for task in document["tasks"] if task["task"] != "worker/1"] == [[], []]
     page = elsewhere.run("status", "-H", hostfile).ran().out
-    assert "detached: it needs no launcher" in page
+    assert "detached: it goes on without a launcher" in page
     assert re.search(r"worker/1 +host[12] +1 +✗ exit code 3 +\S+ +worker-1.log", page)
     stays = json.loads(elsewhere.run("clean", "-H", hostfile, "--older=0s", "--json").ran().out)["stays"]
     assert "it is alive on host" in stays[run]

@@ -64,7 +64,7 @@ def test_a_host_with_a_sick_driver_is_a_host_without_gpus(sick: Sick, ill: str, 
     told = [line for line in done.sentences.splitlines() if "no GPUs can be seen" in line]
     assert len(re.findall(r"host2: no GPUs can be seen", done.sentences)) == 1, told
     assert said in done.sentences
-    assert "workers go to GPUs only; host2 can give none" in done.sentences
+    assert "no worker runs on host2, which has no GPU to give" in done.sentences
     assert f"has {uuid(1, 0)}" in done.out
     sick.launcher.wait_until_nothing_is_left()
 

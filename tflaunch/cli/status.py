@@ -114,11 +114,14 @@ def _holder(run: RunState) -> str:
     if not run.alive:
         return ""
     if run.detached:
-        return "detached: it needs no launcher"
+        return "detached: it goes on without a launcher"
     try:
         record = Record.open(run.run_id)
         if record.running():
             return f"its launcher is pid {record.about.get('pid')} on this machine"
     except (UsageError, RecordError):
         pass  # another machine started it
-    return f"held by its launcher, {run.launcher or 'elsewhere'}, or until its lease ends"
+    return (
+        f"its launcher ({run.launcher or 'on another machine'}) keeps it alive; if that is gone, the run ends with its "
+        "lease"
+    )

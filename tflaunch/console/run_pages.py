@@ -192,7 +192,7 @@ def stopped_lines(run_id: str, hosts: Mapping[str, Finished], marks: Marks) -> l
         if end.survivors:
             fate = f"still alive: {_some(end.survivors, marks)}"
         elif end.killed:
-            fate = f"stopped; had to be killed: {_some(end.killed, marks)}"
+            fate = f"stopped, by force (SIGKILL): {_some(end.killed, marks)}"
         else:
             fate = "stopped" if end.found else "nothing of the run was there"
         by_fate.setdefault(fate, []).append(host)

@@ -153,10 +153,10 @@ def _held_lines(run: RunState, marks: Marks, columns: int | None) -> list[Text]:
     for text in sentences:
         lines.append(Text.assemble((f"{marks.warn} ", WARN), one_line(text)))
     for text in blind:
-        lines.append(Text(f"  not watched: {one_line(text)}", "dim"))
+        lines.append(Text(f"  tflaunch cannot see {one_line(text)}", "dim"))
     if columns is not None:
         lines = [hung(line, columns) for line in lines]
-    return [*lines, Text(f"  unchanged for {age(held['age_s'])}", "dim")]
+    return [*lines, Text(f"  this has been so for {age(held['age_s'])}", "dim")]
 
 
 def _failure_lines(failed: TaskState, run: RunState, sheet: Sheet) -> list[Text]:
@@ -278,8 +278,8 @@ def _restarts(run: RunState, sheet: Sheet) -> list[Text]:
 
 _HOST_WORDS = {
     "ended": "ended",
-    "strays": "dead; processes of the run live on",
-    "lost": "dead; it reported no end",
+    "strays": "dead, but processes of the run live on",
+    "lost": "dead; it did not say how its part ended",
     "elsewhere": "on a machine that was not contacted",
     "unreachable": "cannot be reached",
     "unasked": "was not contacted",

@@ -360,10 +360,13 @@ class LostPackets(Rule):
         ]
         if unknown and len({place.host for place in self._watched.places.values()}) > 1:
             hosts = names_of(sorted(set(unknown)))
-            yield f"packets lost to {hosts}: their addresses are names, which only the dial check looks up"
+            yield (
+                f"whether packets to {hosts} are lost: names stand for their addresses, and only the dial check "
+                "looks names up"
+            )
         if self._hidden:
             tasks = names_of(sorted(self._hidden))
-            yield f"packets lost by {tasks}: the kernel does not show their connections"
+            yield f"whether packets of {tasks} are lost: the kernel there does not show their connections"
 
     # -- another launcher, or the coordinator, goes on
 

@@ -57,7 +57,8 @@ class LostPeers(Lasting):
             if track.look and not track.ended and not track.movement.sees_bytes
         }
         return [
-            f"who waits for whom on {names_of(sorted(hosts))}: the kernel there does not tell the bytes of connections"
+            f"who waits for whom on {names_of(sorted(hosts))}: the kernel there does not tell how many bytes "
+            "connections carry"
         ] * bool(hosts)
 
     @staticmethod

@@ -232,7 +232,9 @@ class NoGpu(Rule):
         unseen = sorted((hosts & begun) - self._seen)
         if not unseen:
             return []
-        return [f"whether tasks are on their GPUs: NVML has not answered on {', '.join(unseen[:4])} yet"]
+        return [
+            f"whether the tasks on {', '.join(unseen[:4])} use their GPUs: the NVIDIA driver there has not answered yet"
+        ]
 
     def memory(self) -> dict[str, Any]:
         return {"tasks": {name: asdict(task) for name, task in self._tasks.items()}, "shown": self._shown}

@@ -328,8 +328,8 @@ class Stillness(Rule):
         with_gpus = [task for task in self._trainers if self._watched.gpus.get(task)]
         if with_gpus:
             said.append(
-                f"whether {_stand_still(with_gpus)}: a task that waits for its peers on a GPU may spin, and its"
-                " bytes may not be TCP's"
+                f"whether {_stand_still(with_gpus)}: a task that waits for others on a GPU may keep a core busy, and"
+                " what GPUs send each other need not pass through TCP"
             )
             return said
         hidden = [
@@ -340,7 +340,7 @@ class Stillness(Rule):
         if hidden:
             said.append(
                 f"whether {_stand_still(hidden)}: the kernel there does not tell how many bytes a connection"
-                " has moved"
+                " has carried"
             )
         return said
 

@@ -264,7 +264,9 @@ class Acquisition:
                 self._absent.discard(name)
             if facts.queue_error and name not in self._warned:
                 self._warned.add(name)
-                self._watcher.warn(f"{name}: no place in its queue for GPUs: {facts.queue_error}")
+                self._watcher.warn(
+                    f"{name}: this run could not join the queue for its GPUs: {facts.queue_error}"
+                )
         return inventory
 
     def _dial_again(self) -> None:

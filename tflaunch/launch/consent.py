@@ -55,7 +55,7 @@ class Consent:
     def note_question(self, shares: Iterable[Share], inventory: Inventory, watcher: Watcher) -> None:
         """For a dry run: show which question a run would ask."""
         if wanted := self.lacking(shares, inventory):
-            watcher.note(f"this would be asked first (--yes agrees): {wanted}: go on?")
+            watcher.note(f"a run would ask first (--yes answers yes): {wanted}: go on?")
 
     def ask(self, cluster: Asks, wanted: Taking, before: str = "", after: str = "") -> None:
         """Ask the user to agree; raises UsageError when the answer is no or no user can be asked; Stopped."""

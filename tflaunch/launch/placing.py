@@ -52,7 +52,7 @@ def plan_on(
     spares = () if before else spares_of(request, hosts)
     roll.call(hosts, spares)
     if job.done == "chief" and not (job.count(CHIEF) or job.count(MASTER)):
-        watcher.note("no chief in this run: worker/0's end is the run's (--done chief)")
+        watcher.note("this run has no chief: by --done chief, it ends when worker/0 ends")
     addresses = {host.name: connections.dial_address(host) for host in (*hosts, *spares)}
 
     planner = Planner(job, hostfile, gpus, addresses, request.run_id, request.gpu_limit)
@@ -137,7 +137,9 @@ def hold_spares(
     for seat, others in found.reserve.items():
         if not others and seat != decides:
             watcher.warn(f"no spare can take the place of {seat}: if that is lost, the run ends")
-    watcher.note(f"{decides} coordinates the run: no spare can take its place")
+    watcher.note(
+        f"{decides} decides for the run, so no spare can take its place: if it is lost, the run ends"
+    )
     leased = sum(len(found.gpus_on(spare)) for spare in found.spares)
     taken = sum(len(task.gpus) for task in plan.tasks) + leased
     if leased and request.gpu_limit and taken > left_of(request.gpu_limit, cluster.inventory):

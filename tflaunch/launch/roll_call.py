@@ -98,7 +98,7 @@ class RollCall:
                 self._all_connected()
                 so = self._in_words(planner, plan, consent, fits)
                 self.watcher.warn(
-                    f"{without}: this would be asked first (--yes agrees): go on without, {so}?"
+                    f"{without}: a run would ask first (--yes answers yes): go on without, {so}?"
                 )
                 consent.agree(planner.shares(plan), self.inventory)
                 return

@@ -278,8 +278,8 @@ class Starter:
         self._refuse(failures)
         if wide := [name for name, said in replies.items() if said["wide"]]:
             self._watcher.note(
-                f"{fold(wide)}: the address of the cluster is none of the host's own (NAT?), so its agent listens for "
-                "the coordinator on all addresses"
+                f"{fold(wide)}: the other hosts reach it by an address that it does not have itself (NAT?), so its "
+                "agent listens for the coordinator on all addresses that it has"
             )
         moves: dict[str, Any] = {"moves": self.moves.seats} if self.moves.seats else {}
         first = min(plan.tasks, key=lambda task: deciding(task.id))

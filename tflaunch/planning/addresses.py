@@ -67,10 +67,11 @@ def peer_addresses(
         replaced[host.name] = routable[0]
     if replaced:
         first = next(iter(replaced))
+        more = f" (that is {first}; likewise for the others)" if len(replaced) > 1 else ""
         notes.append(
             Standing(
-                f"{fold(replaced)}: peers dial an address of an interface ({first}: {replaced[first]}), because"
-                " loopback leads them nowhere; `address:` decides otherwise"
+                f"{fold(replaced)}: its name means loopback there, where no other host reaches it; "
+                f"the other tasks dial {replaced[first]}{more}; `address:` in the hostfile sets another"
             )
         )
     dialled.update(replaced)

@@ -118,7 +118,10 @@ def deal(capacities: Iterable[HostCapacity], notes: list[str]) -> None:
         if len(capacity.free_gpus) < len(free):
             shared.append(capacity.host.name)
     if shared:
-        notes.append(f"{fold(shared)}: GPUs that another host shows too are left to that one")
+        notes.append(
+            f"{fold(shared)}: GPUs that an earlier host of the hostfile has, too (the same machine?), are used there "
+            "only"
+        )
 
 
 def check_instances(capacities: Iterable[HostCapacity], gpus: GpuCount, option: str, noun: str) -> None:
@@ -156,14 +159,16 @@ def make_room(
         )
     bare = [capacity.host.name for capacity in capacities if capacity.bare]
     if bare and len(bare) < len(capacities):
-        why = "(--gpus-per-worker 0 places workers without GPUs)"
-        notes.append(Standing(f"workers go to GPUs only; {fold(bare)} can give none {why}"))
+        why = "which has no GPU to give" if len(bare) == 1 else "which have no GPU to give"
+        notes.append(
+            Standing(
+                f"no worker runs on {fold(bare)}, {why}; to start workers without GPUs: --gpus-per-worker 0"
+            )
+        )
     if idle := [
         capacity.host.name for capacity in capacities if capacity.needs_mig and not capacity.free_gpus
     ]:
-        notes.append(
-            f"{fold(idle)}: no whole GPU is left for workers; --mig gives them MIG instances instead"
-        )
+        notes.append(f"{fold(idle)}: no whole GPU is free for workers; to give them MIG instances, add --mig")
 
 
 def keep_to_one_model(capacities: Sequence[HostCapacity], workers: int, per_worker: GpuCount) -> None:

@@ -428,7 +428,9 @@ def _note_alone(job: JobSpec, placed: Sequence[_Placed], notes: list[str]) -> No
     if job.alone and workers > 1:
         ps = ", and each ps," if jobs[PS] else ""
         words = "--workers 1 --ps 0" + (" --no-flags" if job.flags is not None else "")
-        notes.append(f"each of {workers} workers{ps} trains alone: {job.alone}; {words} starts one")
+        notes.append(
+            f"each of {workers} workers{ps} trains alone: {job.alone}; to start only one, add {words}"
+        )
 
 
 def _note_models(job: JobSpec, placed: Sequence[_Placed], notes: list[str]) -> None:
@@ -441,7 +443,10 @@ def _note_models(job: JobSpec, placed: Sequence[_Placed], notes: list[str]) -> N
     if len(gpus) > 1:
         models = ", ".join(f"{count} x {name} ({fold(hosts[name])})" for name, count in gpus.most_common())
         why = "" if job.role(WORKER).count is None else ", since no one model is enough"
-        notes.append(f"workers get different GPUs{why}: {models}; in step, the slowest sets the pace")
+        notes.append(
+            f"the workers get GPUs of different models{why}: {models}; "
+            "where they train in step, all wait for the slowest"
+        )
 
 
 def _note_proxies(job: JobSpec, used: Sequence[Host], inventory: Inventory, notes: list[str]) -> None:
@@ -453,5 +458,7 @@ def _note_proxies(job: JobSpec, used: Sequence[Host], inventory: Inventory, note
     if hosts:
         found = ", ".join(f"{variable} ({fold(names)})" for variable, names in sorted(hosts.items()))
         notes.append(
-            Standing(f"proxies are set: {found}; gRPC between tasks goes around them (no_grpc_proxy)")
+            Standing(
+                f"proxies are set: {found}; tasks talk to each other without them: tflaunch sets no_grpc_proxy"
+            )
         )

@@ -159,7 +159,8 @@ class RunState:
                 more = len(share.strays) - STRAYS_SHOWN
                 left += f" and {more} more" if more > 0 else ""
                 found.append(
-                    f"{share.host}: the agent is dead, still alive: {left}; end them: tflaunch stop {self.run_id}"
+                    f"{share.host}: the agent is dead, but these live on: {left}; to end them: "
+                    f"tflaunch stop {self.run_id}"
                 )
             elif share.restarted:
                 found.append(restarted_text(share.host, share.restarted))

@@ -455,7 +455,7 @@ def test_who_knows_nothing_of_others_trains_alone(tmp_path: Path, text: str, alo
     assert job.alone == alone
     several = plan(job, facts("g1"), facts("g2")).notes[len(job.notes) :]
     words = "--workers 1 --ps 0" + ("" if job.flags is None else " --no-flags")
-    told = f"each of 2 workers, and each ps, trains alone: {alone}; {words} starts one"
+    told = f"each of 2 workers, and each ps, trains alone: {alone}; to start only one, add {words}"
     assert several == ((told,) if alone else ())
     one = fit(tmp_path, text, roles={WORKER: Role(1)})
     assert plan(one, facts("g1")).notes == one.notes

@@ -89,7 +89,7 @@ def test_what_is_shown_in_a_pipe_is_whole() -> None:
         "· stopped",
     ):
         assert word in page, page
-    assert "gpu02: the agent is dead, still alive: pid 9 python (S)" in page
+    assert "gpu02: the agent is dead, but these live on: pid 9 python (S)" in page
     assert "gpu03  cannot be reached" in page
     assert "worker/1   gpu01        1  ✗ SIGKILL     5s  worker-1.log" in page
     assert page.index("exited with code 3") < page.index("worker/1 ")
@@ -99,12 +99,12 @@ def test_what_holds_of_a_run_that_lives() -> None:
     held = {"age_s": 190.0, "sentences": ["worker/0 waits\n!"], "blind": ["GPUs: MIG"]}
     page = shown(dataclasses.replace(example(), holds=held), None)
     assert "! worker/0 waits\\n!\n" in page
-    assert "  not watched: GPUs: MIG\n  unchanged for 3m" in page
+    assert "  tflaunch cannot see GPUs: MIG\n  this has been so for 3m" in page
     narrow = shown(dataclasses.replace(example(), holds={**held, "sentences": ["moves no byte " * 9]}), 60)
     assert "\n! moves no byte moves" in narrow
     assert "\n  moves no byte moves" in narrow  # on below its first word
     ended = dataclasses.replace(example(), holds=held, shares=(Share("gpu01", "ended"),))
-    assert "not watched" not in shown(ended, None)
+    assert "cannot see" not in shown(ended, None)
     assert "unchanged" not in shown(example(), None)
 
 
@@ -136,9 +136,7 @@ def test_where_there_is_little_room_the_command_goes_first_and_the_age_stays() -
 
 
 def test_sentences_break_between_words_only() -> None:
-    trouble = (
-        "gpu02: the agent is dead, still alive: pid 9 python (S); end them: tflaunch stop trainer-k3f9x2"
-    )
+    trouble = "gpu02: the agent is dead, but these live on: pid 9 python (S); to end them: tflaunch stop trainer-k3f9x2"
     command = "ada@laptop: tflaunch run hosts.yaml trainer.py -- 'two words'"
     for columns in (40, 60):
         page = shown(example(), columns)

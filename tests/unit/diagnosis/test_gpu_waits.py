@@ -166,11 +166,12 @@ def test_without_a_signal_it_is_silent_and_says_so(missing: str) -> None:
     blind = [*run.rule.blind()]
     if missing in ("power", "use"):
         assert blind == [
-            "GPUs that wait for one another: of worker/1, its GPU tells no use or power (MIG, or an error)"
+            "whether GPUs wait for one another: of worker/1, the GPU does not tell its use or power (MIG, or an error)"
         ]
     elif missing == "flows":
         assert blind == [
-            "GPUs that wait for one another: of worker/1, the bytes of its connections are hidden there"
+            "whether GPUs wait for one another: of worker/1, the kernel does not tell how many bytes its "
+            "connections carry"
         ]
 
 

@@ -234,7 +234,9 @@ def test_a_host_that_hides_its_connections(run: Run) -> None:
         look = {"cpu_s": 3.0, **({} if flows is ... else {"flows": flows})}
         run.rule.looked("host3", {"tasks": {"worker/1": look}}, run.now)
     assert run.rule.sentences(run.now, set()) == []
-    assert list(run.rule.blind()) == ["packets lost by worker/1: the kernel does not show their connections"]
+    assert list(run.rule.blind()) == [
+        "whether packets of worker/1 are lost: the kernel there does not show their connections"
+    ]
     run.look()
     assert list(run.rule.blind()) == []
 
@@ -242,7 +244,7 @@ def test_a_host_that_hides_its_connections(run: Run) -> None:
 def test_names_that_were_not_looked_up() -> None:
     rule = LostPackets(Watched(PLACES))
     assert list(rule.blind()) == [
-        "packets lost to host3: their addresses are names, which only the dial check looks up"
+        "whether packets to host3 are lost: names stand for their addresses, and only the dial check looks names up"
     ]
 
 

@@ -173,7 +173,9 @@ def test_blind_without_nvml() -> None:
     run = run_of()
     run.gpus = {}
     assert run.on(300) == []
-    assert [*run.rule.blind()] == ["whether tasks are on their GPUs: NVML has not answered on gpu00 yet"]
+    assert [*run.rule.blind()] == [
+        "whether the tasks on gpu00 use their GPUs: the NVIDIA driver there has not answered yet"
+    ]
 
 
 def test_memory() -> None:

@@ -474,7 +474,7 @@ def test_where_the_kernel_tells_no_bytes_nothing_is_guessed() -> None:
     run.see("worker/0", to=("ps/0",), flows=None)
     run.on(60)
     assert list(run.rules["lost_peers"].blind()) == [
-        "who waits for whom on h1: the kernel there does not tell the bytes of connections"
+        "who waits for whom on h1: the kernel there does not tell how many bytes connections carry"
     ]
     run.end("worker/1")
     run.still("worker/0")

@@ -159,7 +159,7 @@ def test_workers_go_to_gpus_only_and_a_note_says_so() -> None:
     planned = plan(asked(PROGRAM, ps=2), facts("g1", some_gpus("g1", 2)), facts("g2"), facts("g3"))
     assert places(planned) == {"ps/0": "g2", "ps/1": "g3", "worker/0": "g1", "worker/1": "g1"}
     assert planned.notes == (
-        "workers go to GPUs only; g[2-3] can give none (--gpus-per-worker 0 places workers without GPUs)",
+        "no worker runs on g[2-3], which have no GPU to give; to start workers without GPUs: --gpus-per-worker 0",
     )
 
 
@@ -167,7 +167,10 @@ def test_a_gpu_seen_under_two_names_is_given_once() -> None:
     shared = some_gpus("box", 2)
     planned = plan(asked(PROGRAM, ps=0), facts("g1", shared), facts("g2", shared))
     assert sorted(uuid for task in planned.tasks for uuid in task.gpus) == ["GPU-box-0", "GPU-box-1"]
-    assert "g2: GPUs that another host shows too are left to that one" in planned.notes
+    assert (
+        "g2: GPUs that an earlier host of the hostfile has, too (the same machine?), are used there only"
+        in planned.notes
+    )
 
 
 def test_models_are_mixed_only_where_that_is_asked_for_and_noted() -> None:
@@ -192,7 +195,8 @@ def test_models_are_mixed_only_where_that_is_asked_for_and_noted() -> None:
     assert not plan(asked(PROGRAM, workers=4), *members).notes
     planned = plan(replace(asked(PROGRAM), mix_models=True), *members)
     assert planned.notes == (
-        "workers get different GPUs: 4 x A100 (g[1-2]), 1 x V100 (g3); in step, the slowest sets the pace",
+        "the workers get GPUs of different models: 4 x A100 (g[1-2]), 1 x V100 (g3); "
+        "where they train in step, all wait for the slowest",
     )
 
 
@@ -230,7 +234,7 @@ def test_counted_workers_get_gpus_of_one_model(
         assert "--mix-models" in f"{(error := refused(job, *members)).message} {error.hint}"
     used = {letter for place in expected for letter in _letters(place, hosts)}
     assert [note.partition(":")[0] for note in planned.notes] == (
-        ["workers get different GPUs, since no one model is enough"] if len(used) > 1 else []
+        ["the workers get GPUs of different models, since no one model is enough"] if len(used) > 1 else []
     )
 
 
@@ -326,10 +330,10 @@ def test_where_mig_is_on_the_next_step_is_told() -> None:
         " --gpus-per-worker 0."
     )
     assert plan(asked(PROGRAM), whole, parts).notes == (
-        "g2: no whole GPU is left for workers; --mig gives them MIG instances instead",
+        "g2: no whole GPU is free for workers; to give them MIG instances, add --mig",
     )
     assert plan(asked(PROGRAM), whole, parts, hosts={"g2": {"gpus": 0}}).notes == (
-        "workers go to GPUs only; g2 can give none (--gpus-per-worker 0 places workers without GPUs)",
+        "no worker runs on g2, which has no GPU to give; to start workers without GPUs: --gpus-per-worker 0",
     )
     error = refused(asked(PROGRAM), whole, mig="1g.5gb")
     assert error.message == (
@@ -361,7 +365,7 @@ def test_a_host_whose_free_gpu_an_option_leaves_out_is_not_said_to_have_none() -
     """Its GPU 1 is free: only --include keeps workers from it."""
     parts = facts("g3", (split("g3", 0, 2), some_gpus("g3", 2)[1]))
     made = plan(asked(PROGRAM), facts("g1", some_gpus("g1", 1)), parts, include=("g1", "g3:0"))
-    assert made.notes == ("g3: no whole GPU is left for workers; --mig gives them MIG instances instead",)
+    assert made.notes == ("g3: no whole GPU is free for workers; to give them MIG instances, add --mig",)
 
 
 @pytest.mark.parametrize(

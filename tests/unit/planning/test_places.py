@@ -118,8 +118,8 @@ def test_a_local_host_among_others_is_dialled_by_its_interface() -> None:
     )
     assert planned.cluster == {"worker": ["10.0.0.9:20000", "g2:20000"]}
     assert planned.notes == (
-        "l1: peers dial an address of an interface (l1: 10.0.0.9), because loopback leads them nowhere;"
-        " `address:` decides otherwise",
+        "l1: its name means loopback there, where no other host reaches it; the other tasks dial 10.0.0.9; "
+        "`address:` in the hostfile sets another",
     )
 
 
@@ -252,8 +252,8 @@ def test_ports_wanted(job: dict[str, Any], hosts: int, slots: int | None, expect
 def test_proxies_are_noted_once() -> None:
     members = [facts(f"g{i}", proxies=("http_proxy", "HTTPS_PROXY")) for i in (1, 2)]
     assert plan(asked(PROGRAM), *members, facts("g3")).notes == (
-        "proxies are set: HTTPS_PROXY (g[1-2]), http_proxy (g[1-2]); gRPC between tasks goes around them"
-        " (no_grpc_proxy)",
+        "proxies are set: HTTPS_PROXY (g[1-2]), http_proxy (g[1-2]); tasks talk to each other without them: "
+        "tflaunch sets no_grpc_proxy",
     )
     assert plan(asked(PROGRAM, env={"no_grpc_proxy": "x"}), *members).notes == ()
 
