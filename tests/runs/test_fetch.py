@@ -136,6 +136,33 @@ def test_from_a_run_that_goes_on_and_after_ctrl_c(launcher: Launcher) -> None:
         assert (launcher.code / run.run_id / "checkpoint").read_text() == "first"
 
 
+def test_the_end_says_what_was_written_and_fetch_says_that_it_is_nothing(launcher: Launcher) -> None:
+    script = launcher.script("import sys\nif sys.argv[1:]:\n    open('model.keras', 'w').write('x' * 2048)\n")
+    words = ("run", launcher.local(2), script, "--ps=0", "--workers=2", "--no-flags")
+    done = launcher.run(*words).ran()
+    assert "the tasks wrote" not in done.sentences
+    run = launcher.records()[0].name
+    done = launcher.run("fetch", run).ran()
+    said = "the tasks have written no files in their working directories"
+    assert f"nothing was fetched: {said}" in done.sentences
+    assert not (launcher.code / run).exists()
+    assert f"nothing matches *.keras; {said}" in launcher.run("fetch", run, "*.keras").ran(74).sentences
+
+    done = launcher.run(*words, "--name=writes", "--", "now").ran()
+    [run] = [each.name for each in launcher.records() if each.name.startswith("writes")]
+    told = f"the tasks wrote model.keras on local[1-2] (2 files, 4.0 KiB); to copy them here: tflaunch fetch {run}"
+    assert told in done.sentences
+    # Where the hosts' own directory is used, nobody knows what the run wrote.
+    own = launcher.local(1, workdir=str(launcher.code))
+    assert (
+        "the tasks wrote"
+        not in launcher.run("run", own, script, "--ps=0", "--workers=1", "--no-flags", "--", "now")
+        .ran()
+        .sentences
+    )
+    launcher.wait_until_nothing_is_left()
+
+
 def test_it_goes_on_where_it_stopped(launcher: Launcher, network: SshNetwork) -> None:
     size = 200 * 2**20
     sshd = network.add()

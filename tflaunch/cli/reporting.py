@@ -99,6 +99,7 @@ def reporting(stopped: str, reporter: Reporter | None = None, /, **options: Any)
         if error.unconfirmed:  # the reporter has named these hosts
             show.exit_code = EXIT_UNCLEAN
         else:
+            show.reporter.settle()  # how far the step has come is told first
             show.reporter.say(show.stopped)
     except TflaunchError as error:
         show.reporter.error(error)
