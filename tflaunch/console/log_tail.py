@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tflaunch.console.startup_lines import is_startup_line
+from tflaunch.console.startup_lines import StartupLines
 from tflaunch.diagnosis.last_error import LIMIT_BYTES, last_error
 from tflaunch.ends.facts import Ending
 from tflaunch.ends.interpret import NOWHERE, Here, Meaning, meaning
@@ -32,7 +32,8 @@ def tail_lines(data: bytes) -> list[str]:
     Lines that TensorFlow writes at each start are left out, unless it has written nothing else.
     """
     lines = _lines(data)
-    said = [line for line in lines if not is_startup_line(line)]
+    startup = StartupLines()
+    said = [line for line in lines if not startup.has(line)]
     return _without_rows(said or lines)[-TAIL_LINES:]
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 import time
 
+from tflaunch.protocol.job import TaskId
+
 # The file of TensorFlow that writes a line, and how its text begins; some are at level E, and mean nothing.
 KNOWN: tuple[tuple[str, str], ...] = (
     ("port.cc", "oneDNN custom operations are on."),
@@ -32,6 +34,10 @@ KNOWN: tuple[tuple[str, str], ...] = (
     ("coordination_service_agent.cc", "Coordination agent has successfully connected."),
     ("eager_service_impl.cc", "Creating sync eager service context"),
     ("generator_dataset_op.cc", "Memory patch applied: "),
+    (
+        "kernel_and_device.cc",
+        "Ignoring error status when releasing multi-device function handle UNIMPLEMENTED",
+    ),
     ("dataset.cc", "Input of GeneratorDatasetOp::Dataset will not be optimized"),
 )
 WHOLE = (  # lines without a file
@@ -43,16 +49,33 @@ _HEAD = re.compile(
     r"(?:[IWE]\d{4} [\d:.]{1,30} {1,9}\d{1,9} |\d{4}-\d\d-\d\d [\d:.]{1,20}: [IWE] )"
     r"(?:[\w./-]{0,200}/)?(\w{1,60}\.cc):\d{1,6}\] "
 )
+# A line with a message of protobuf's as text in the lines below it, up to an empty one.
+_WITH_MESSAGE = ("eager_service_impl.cc", "SessionOptions: ")
+_OF_MESSAGE = re.compile(r" *(?:[a-z_]+ \{|[a-z_]+: (?:\"[^\"]*\"|[\w.+-]+)|\}|)")
+_MOST_OF_MESSAGE = 200
 _SETTLED_S = 1.0  # without another such line: then their number is told
 
 
-def is_startup_line(line: str) -> bool:
-    """Return whether TensorFlow writes that line at each start, whatever goes on."""
-    head = _HEAD.match(line)
-    if head is None:
-        return line.startswith(WHOLE)
-    text = line[head.end() :]
-    return any(file == head[1] and text.startswith(begin) for file, begin in KNOWN)
+class StartupLines:
+    """Which lines of one log TensorFlow writes at each start, whatever goes on; it sees them one after another."""
+
+    def __init__(self) -> None:
+        self._left = 0  # lines of a message that may still come
+
+    def has(self, line: str) -> bool:
+        """Return whether the next line is one of them."""
+        if self._left and _OF_MESSAGE.fullmatch(line):
+            self._left = self._left - 1 if line else 0
+            return True
+        self._left = 0
+        head = _HEAD.match(line)
+        if head is None:
+            return line.startswith(WHOLE)
+        file, text = head[1], line[head.end() :]
+        if file == _WITH_MESSAGE[0] and text.startswith(_WITH_MESSAGE[1]):
+            self._left = _MOST_OF_MESSAGE
+            return True
+        return any(file == known and text.startswith(begin) for known, begin in KNOWN)
 
 
 class Folded:
@@ -61,11 +84,12 @@ class Folded:
     def __init__(self) -> None:
         self._count = 0
         self._last = 0.0
+        self._logs: dict[TaskId, StartupLines] = {}
 
-    def rest(self, lines: str) -> str:
-        """Return these whole lines without the start-up lines."""
-        every = lines.removesuffix("\n").split("\n")
-        kept = [line for line in every if not is_startup_line(line)]
+    def rest(self, task: TaskId, lines: str) -> str:
+        """Return these whole lines of a task without the start-up lines."""
+        every, known = lines.removesuffix("\n").split("\n"), self._logs.setdefault(task, StartupLines())
+        kept = [line for line in every if not known.has(line)]
         if len(kept) == len(every):
             return lines
         self._count += len(every) - len(kept)

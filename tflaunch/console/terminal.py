@@ -348,7 +348,7 @@ class TextReporter(LogReporter):
         self._phases.training = True
         self._footer.output(task, lines, time.monotonic())
         if self._folded is not None:
-            lines = self._folded.rest(lines)
+            lines = self._folded.rest(task, lines)
         if not lines:
             return
         if text := self._what_was_folded():

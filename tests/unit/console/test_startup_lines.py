@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.screen import W0, W1, Reader, on_terminal, plain, shown, terminal
 from tflaunch.console.reporter import Reporter, open_reporter
-from tflaunch.console.startup_lines import is_startup_line
+from tflaunch.console.startup_lines import StartupLines
 
 # As TensorFlow 2.21 and 2.15 write them.
 STARTUP = (
@@ -31,6 +31,8 @@ STARTUP = (
     " connected.",
     "I0000 00:00:1795639805.762330  297 eager_service_impl.cc:349] Creating sync eager service context with",
     "I0000 00:00:1795639807.135343  341 generator_dataset_op.cc:213] Memory patch applied: M_TRIM_THRESHOLD=128 kb",
+    "I0000 00:00:1795639807.2  297 kernel_and_device.cc:101] Ignoring error status when releasing multi-device function"
+    " handle UNIMPLEMENTED: Releasing a multi-device component handle on a remote device is not yet implemented.",
     "W0000 00:00:1795639807.145716  297 dataset.cc:997] Input of GeneratorDatasetOp::Dataset will not be optimized",
 )
 OTHERS = (
@@ -46,12 +48,35 @@ OTHERS = (
 
 @pytest.mark.parametrize("line", STARTUP)
 def test_what_tensorflow_writes_at_each_start_is_known(line: str) -> None:
-    assert is_startup_line(line)
+    assert StartupLines().has(line)
 
 
 @pytest.mark.parametrize("line", OTHERS)
 def test_other_lines_are_not(line: str) -> None:
-    assert not is_startup_line(line)
+    assert not StartupLines().has(line)
+
+
+def test_a_message_below_a_line_belongs_to_it_up_to_an_empty_line() -> None:
+    head = "I0000 00:00:1795715044.855607   13709 eager_service_impl.cc:355] SessionOptions: goo.gle/debugproto   "
+    message = [
+        "device_count {",
+        '  key: "CPU"',
+        "  value: 1",
+        "}",
+        "gpu_options {",
+        "  experimental {",
+        "  }",
+        "}",
+    ]
+    log, lines = StartupLines(), [head, *message, "", "  value: 1", "}", "", "step 1"]
+    assert [line for line in lines if not log.has(line)] == ["  value: 1", "}", "", "step 1"]
+    log = StartupLines()
+    assert [
+        line for line in [head, *message[:3], "step: 1 of 2!", "Traceback", "}"] if not log.has(line)
+    ] == [
+        "Traceback",
+        "}",
+    ]
 
 
 def act(reporter: Reporter) -> None:
@@ -98,5 +123,5 @@ def test_the_logs_of_real_runs_begin_with_them() -> None:
     """Of the start of a real log nothing is left but what the program prints."""
     logs = Path(__file__).parents[1] / "ends" / "logs"
     starts = [path.read_text("utf-8", "replace").splitlines()[:1] for path in logs.glob("*.log")]
-    folded = [lines for lines in starts if lines and is_startup_line(lines[0])]
+    folded = [lines for lines in starts if lines and StartupLines().has(lines[0])]
     assert len(folded) > 50
