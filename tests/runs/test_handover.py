@@ -241,6 +241,7 @@ def test_a_key_in_attach_hands_it_over_and_ctrl_z_works(launcher: Launcher, out:
         with Terminal(["bash", "--norc", "-i"], shell, launcher.code) as terminal:
             terminal.type(f"{command}\n")
             terminal.wait_for("d hands the run over to its hosts")
+            terminal.wait_for("3 of 3 tasks up output")
             terminal.type(CTRL_Z)
             terminal.wait_for("Stopped")
             terminal.type("echo shell-$((40 + 2))\n")  # with the terminal as it was

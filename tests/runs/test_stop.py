@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import signal
 from pathlib import Path
@@ -111,6 +112,8 @@ def test_after_the_launcher_and_more_was_killed(launcher: Launcher, hostfile: Pa
             assert launcher.leftovers(run)  # the tasks of a killed guard live on
         done = launcher.run("stop", run, "--grace=0.5").ran()
     assert f"{run} is stopped" in done.sentences
+    by_force = re.findall(r"host\d stopped, by force \(SIGKILL\): pid \d+ \S+", done.sentences)
+    assert bool(by_force) is agents, done.err
     assert launcher.leftovers() == []
 
 

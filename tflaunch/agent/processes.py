@@ -242,10 +242,9 @@ def reap(dead: "Optional[Callable[[int], None]]" = None) -> "List[tuple[int, int
 
 def describe(process: "Process") -> str:
     """`pid 4711 python (D: waits in the kernel)`: what the user needs to find it."""
-    state = {"D": "D: waits in the kernel, cannot be killed", "T": "T: stopped"}.get(
-        process.state, process.state
-    )
-    return "pid %d %s (%s)" % (process.pid, process.name, state)
+    states = {"D": "D: waits in the kernel, cannot be killed", "T": "T: stopped", "R": "", "S": ""}
+    state = states.get(process.state, process.state)
+    return "pid %d %s" % (process.pid, process.name) + (" (%s)" % state if state else "")
 
 
 class Sweep:

@@ -62,6 +62,10 @@ class Footer:
         """A task has ended."""
         self._up.discard(task)
 
+    def heard(self, now: float) -> None:
+        """A task has printed something, whether it is shown or not."""
+        self._output_at = now
+
     def output(self, task: TaskId, lines: str, now: float) -> None:
         """A task has printed these lines."""
         self._output_at = now

@@ -187,15 +187,16 @@ def detached_lines(run_id: str, tasks: int, host: str, marks: Marks) -> list[Tex
 
 
 def stopped_lines(run_id: str, hosts: Mapping[str, Finished], marks: Marks) -> list[Text]:
-    by_fate: dict[str, list[str]] = {}
+    by_fate: dict[tuple[str, str], list[str]] = {}
     for host, end in hosts.items():
+        own = host if end.survivors or end.killed else ""  # what is named has its host before it
         if end.survivors:
             fate = f"still alive: {_some(end.survivors, marks)}"
         elif end.killed:
             fate = f"stopped, by force (SIGKILL): {_some(end.killed, marks)}"
         else:
             fate = "stopped" if end.found else "nothing of the run was there"
-        by_fate.setdefault(fate, []).append(host)
+        by_fate.setdefault((fate, own), []).append(host)
     alive = not all(end.clean for end in hosts.values())
     mark = (f"{marks.bad} ", "bold red") if alive else (f"{marks.ok} ", "bold green")
     text = (
@@ -204,7 +205,7 @@ def stopped_lines(run_id: str, hosts: Mapping[str, Finished], marks: Marks) -> l
         else f"is stopped: {counted(len(hosts), 'host')} checked, nothing is left running"
     )
     lines = [Text.assemble(mark, (run_id, "bold"), f" {text}")]
-    for fate, names in by_fate.items():
+    for (fate, _), names in by_fate.items():
         lines.append(Text.assemble("  ", (fold(names), "bold"), f" {fate}"))
     return lines + _gpu_lines({host: end.gpus for host, end in hosts.items()}, marks)
 

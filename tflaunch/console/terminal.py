@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from tflaunch.console.alike import Alike
@@ -343,6 +343,20 @@ class TextReporter(LogReporter):
             return lines, _TICK_S
         line = self._footer.line(time.monotonic())
         return [line] if line is not None else [], _TICK_S
+
+    def _log(
+        self,
+        task: TaskId,
+        host: str,
+        offset: int,
+        data: bytes,
+        written: Callable[[int], None] | None,
+        *,
+        attempt: int,
+    ) -> None:
+        if data:
+            self._footer.heard(time.monotonic())
+        super()._log(task, host, offset, data, written, attempt=attempt)
 
     def _show_lines(self, task: TaskId, host: str, lines: str, partial: bool = False) -> None:
         self._phases.training = True

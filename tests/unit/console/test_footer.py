@@ -105,6 +105,22 @@ def test_it_fits_the_terminal(make_footer: Callable[[int], Footer], columns: int
     assert len(text(footer, 5000.0)) < columns
 
 
+def test_output_that_is_not_shown_counts_too() -> None:
+    ours, theirs = terminal(columns=80)
+    reporter = open_reporter(stdout=theirs, stderr=theirs, quiet=True)
+    reporter.joined(1, 100.0, 50.0)
+    seen, deadline = "", time.monotonic() + 60
+    for text in ("output 5", "output 0 s ago"):
+        while text not in seen:
+            assert time.monotonic() < deadline, seen
+            seen += os.read(ours, 65536).decode()
+        reporter.log(W0, "gpu01", 0, b"step 1\n")
+    reader = Reader(ours)
+    reporter.close()
+    theirs.close()
+    assert "worker/0" not in plain(seen + reader.text())
+
+
 def test_it_stays_below_the_lines_and_moves() -> None:
     ours, theirs = terminal(columns=80)
     reporter = open_reporter(stdout=theirs, stderr=theirs)
