@@ -22,6 +22,7 @@ slow_start    the task ended within its first minute
 writes        its last call, as the traceback shows it, writes a file     own_port   its log names the port it was given
 no_files_left its log tells of too many open files
 restores      it failed in a call that reads a checkpoint
+unset         a variable that its last calls ask for, and that it was not given
 """
 
 from __future__ import annotations
