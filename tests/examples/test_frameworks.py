@@ -7,7 +7,7 @@ import re
 import pytest
 
 from tests.support.bed import Bed, FarLauncher
-from tests.support.frameworks import EXAMPLES, PYTHON, needs
+from tests.support.frameworks import EXAMPLES, needs, python_with
 from tests.support.launcher import Launcher, processes
 from tests.support.sshd import SshNetwork
 
@@ -28,7 +28,7 @@ def losses(output: str) -> set[tuple[float, float]]:
 def test_the_example_trains_on_two_hosts_and_goes_on_from_its_checkpoint(
     example: str, framework: str, steps: int, network: SshNetwork, launcher: Launcher
 ) -> None:
-    hosts = launcher.hostfile([network.add().name, network.add().name], python=str(PYTHON))
+    hosts = launcher.hostfile([network.add().name, network.add().name], python=str(python_with(framework)))
     words = (
         f"--framework={framework}",
         "--workers=2",
@@ -55,7 +55,7 @@ def test_gloo_finds_the_others_where_a_hosts_own_name_leads_to_loopback(bed: Bed
     for host in (one, two):
         host.learn_names(f"127.0.0.1 localhost\n127.0.1.1 {host.name}\n")  # as Debian installs it
     entries = [{"name": host.name, "address": host.address} for host in (one, two)]
-    hosts = far.hostfile(entries, python=str(PYTHON), ports="22000-22009")
+    hosts = far.hostfile(entries, python=str(python_with("torch")), ports="22000-22009")
     done = far.run(
         "run", hosts, EXAMPLES / "torch_ddp.py", "--framework=torch", "--workers=2", "--", "--steps=300"
     ).ran()

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 
 from tests.support import ROOT
 
 EXAMPLES = ROOT / "examples"
-PYTHON = ROOT / ".venv-frameworks" / "bin" / "python"
 TORCH = {
     "MASTER_ADDR",
     "MASTER_PORT",
@@ -25,10 +25,19 @@ TORCH = {
 JAX = {"JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID"}
 
 
+def python_with(package: str) -> Path | None:
+    """The Python that has this framework: that of .venv-frameworks, else the system's with Debian's package."""
+    if [*ROOT.glob(f".venv-frameworks/lib/python*/site-packages/{package}/__init__.py")]:
+        return ROOT / ".venv-frameworks" / "bin" / "python"
+    if Path(f"/usr/lib/python3/dist-packages/{package}/__init__.py").exists():
+        return Path("/usr/bin/python3")
+    return None
+
+
 def needs(package: str) -> pytest.MarkDecorator:
-    there = list(ROOT.glob(f".venv-frameworks/lib/python*/site-packages/{package}/__init__.py"))
     return pytest.mark.skipif(
-        not there, reason=f"{package} is not in .venv-frameworks, which scripts/test makes"
+        python_with(package) is None,
+        reason=f"{package} is neither in .venv-frameworks nor a package of the system: scripts/test says why",
     )
 
 

@@ -80,12 +80,19 @@ TOLERANT = {
     "parse_known_args", "parse_known_intermixed_args", "ignore_unknown_options", "allow_extra_args", "known_only",
     "return_remaining_strings",
 }  # fmt: skip
+# Names that read what may differ between the tasks.
+ASKS = {"getenv", "environ", "gethostname", "node", "getfqdn", "uname", "input"}
 # Fields of Reading, and the names that set them.
 USES = {
     "tf_config": BY_TF_CONFIG, "mirrored": MIRRORED, "local": ON_ONE_MACHINE, "otherwise": OTHER_CLUSTERS,
-    "framework": FRAMEWORK_NAMES, "strict": STRICT, "coordinates": COORDINATES, "estimator": OF_ESTIMATOR,
-    "distributed": MIRRORED | COORDINATES_IF_TOLD,
+    "framework": FRAMEWORK_NAMES, "closed": STRICT, "coordinates": COORDINATES, "estimator": OF_ESTIMATOR,
+    "distributed": MIRRORED | COORDINATES_IF_TOLD, "own_cluster": {"SimpleClusterResolver"},
 }  # fmt: skip
+# Of these variables a value of the program's own keeps its tasks from finding each other.
+PLACES = FRAMEWORK_VARIABLES - {"MASTER_PORT", "LOCAL_RANK", "LOCAL_WORLD_SIZE"}
+# Arguments by which PyTorch and JAX are told which process it is, where the variables are not to say it.
+RANKS = {"init_process_group": "rank", "initialize": "process_id"}
+RANK_VARIABLES = {"rank": "RANK", "process_id": "JAX_PROCESS_ID"}
 PS_NAME = re.compile(r"(?:.*_)?ps(?:_.*)?|.*parameter_?server.*", re.IGNORECASE)
 PS_TEXT = re.compile(r"(?<![a-z0-9])ps(?![a-z0-9])|parameter[_ -]?server", re.IGNORECASE)
 # Names of functions that run a file without an import.

@@ -7,9 +7,10 @@ installed packages, text for another Python, and names that the program makes wh
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
-from tflaunch.code.cluster_words import ALSO_CALLED, FRAMEWORK_VARIABLES
+from tflaunch.code.cluster_words import ALSO_CALLED, FRAMEWORK_VARIABLES, RANK_VARIABLES
 from tflaunch.code.program import Program
 from tflaunch.code.program_reading import Reading, read
 from tflaunch.inputs.placeholders import names_in
@@ -25,11 +26,16 @@ def fitted(
     The result says what was chosen and why.  `anyway`: pass the flags whatever the program takes.  `done_said`: the
     user said whose success ends the run.  `counted`: hosts have slots, so that the number of tasks is known.
     """
-    found = read(program, job)
-    if job.framework == "auto" and not (found.tf_config or found.flags or found.otherwise):
+    found, unsaid = read(program, job), job.framework == "auto"
+    if unsaid and not (found.tf_config or found.flags or found.otherwise):
         # If not all of the program could be read, a name such as RANK alone may mean anything.
         starts = found.starts - FRAMEWORK_VARIABLES if found.doubt else found.starts
         job = replace(job, framework=started_by(starts))
+    alone = _alone(found)
+    whole = found.spawns or (found.local and not found.local.what.endswith("OneDeviceStrategy"))
+    job = replace(job, notes=(*job.notes, *_blind(job, found)), alone=alone, whole_host=bool(alone and whole))
+    if alone and unsaid and not (anyway or counted) and _asks_for_no_tasks(job):
+        return _as_one_task(job, found)
     if not anyway and job.flags is not None:
         job = _with_flags(job, found)
     if job.flags is not None:
@@ -40,16 +46,36 @@ def fitted(
     if found.distributed and found.compiles and found.fits and not (found.keras_chosen or found.estimator):
         strategy = found.distributed.what.rpartition(" ")[2]
         job = replace(job, keras_fit=f"fit under {strategy} ({found.fits.where})")
-    if found.sets and not (found.flags or found.otherwise):
-        hides = f"{found.sets}, so the program does not see the TF_CONFIG that tflaunch gives each task"
-        job = replace(job, notes=(*job.notes, hides))
-    knows = found.tf_config or found.framework or found.flags or found.otherwise
-    if found.learns and not (knows or found.doubt):
-        local = f", and {found.local}, for the GPUs of one machine" if found.local else ""
-        job = replace(job, alone=f"{found.name} reads neither the cluster flags nor TF_CONFIG{local}")
-        if not (local or anyway or counted) and job.framework == "auto" and _asks_for_no_tasks(job):
-            job = _as_one_task(job, found)
     return job
+
+
+def _blind(job: JobSpec, found: Reading) -> Iterator[str]:
+    """What the program says itself where tflaunch tells each task something of its own."""
+    unseen = (
+        "so the program does not see the {} that tflaunch gives each task; to use that one, take the line out"
+    )
+    if found.sets and not found.flags:
+        yield f"{found.sets}, {unseen.format('TF_CONFIG')}"
+    if found.fixes and job.role(WORKER).count != 1:
+        does, name, *_ = found.fixes.what.split()
+        if does == "sets":
+            yield f"{found.fixes}, {unseen.format(name)}"
+        else:
+            yield f"{found.fixes} in every task; each has its own in {RANK_VARIABLES[name.partition('=')[0]]}"
+
+
+def _alone(found: Reading) -> str:
+    """Why tasks of this program do not work together; "": they do, or that is not known."""
+    told = found.resolves or found.flags or found.framework or found.estimator or found.defines or found.asks
+    if found.own_cluster and found.coordinates and not (told or found.doubt):
+        return f"{found.own_cluster}, with all servers in one process"
+    if found.spawns and found.meets_here:
+        return f"{found.spawns}, and {found.meets_here}"
+    knows = found.tf_config or found.framework or found.flags or found.otherwise
+    if not found.learns or knows or found.doubt:
+        return ""
+    local = f", and {found.local}, for the GPUs of one machine" if found.local else ""
+    return f"{found.name} reads neither the cluster flags nor TF_CONFIG{local}"
 
 
 def _asks_for_no_tasks(job: JobSpec) -> bool:
@@ -64,10 +90,18 @@ def _asks_for_no_tasks(job: JobSpec) -> bool:
 
 def _as_one_task(job: JobSpec, found: Reading) -> JobSpec:
     """One process, as the program's text knows no other."""
+    why = job.alone
+    if found.local:
+        why = f"{found.local}, for the GPUs of one machine"
+    elif not (found.own_cluster or found.spawns):
+        why = f"{found.name} reads neither cluster flags nor TF_CONFIG, and uses no strategy"
+    whole = job.whole_host and job.role(WORKER).gpus is None
+    what = "one task, with all free GPUs of its host" if whole else "one task"
     roles = {**job.roles, PS: Role(0), WORKER: replace(job.role(WORKER), count=1)}
-    why = f"{found.name} reads neither cluster flags nor TF_CONFIG, and uses no strategy"
-    choice = f"one task: {why}; --workers N starts N that know nothing of each other"
-    return _chosen(replace(job, roles=roles, flags=None), choice)
+    return _chosen(
+        replace(job, roles=roles, flags=None),
+        f"{what}: {why}; --workers N starts N that know nothing of each other",
+    )
 
 
 def with_program(job: JobSpec, name: str, program: Program | tuple[str, ...]) -> JobSpec:
@@ -81,7 +115,8 @@ def with_program(job: JobSpec, name: str, program: Program | tuple[str, ...]) ->
     found = read(program, job)
     names = found.flags
     takes_flags = job.flags is not None and names is not None
-    learns = takes_flags or found.tf_config or found.framework or found.otherwise or found.hidden
+    unread = found.hidden or found.foreign
+    learns = takes_flags or found.tf_config or found.framework or found.otherwise or unread
     role = replace(role, program=program.argv, takes_flags=takes_flags, opens_port=bool(learns))
     job = replace(job, roles={**job.roles, name: role})
     if names is None and job.flags is not None:
@@ -94,10 +129,11 @@ def _with_flags(job: JobSpec, found: Reading) -> JobSpec:
     if reads is None or found.flags:
         return job
     # Programs of frameworks with their own launchers take no flags, also where their text cannot be read here.
-    if found.doubt and job.framework not in OF_THEIR_OWN:
+    doubt = found.flags_doubt
+    if doubt and job.framework not in OF_THEIR_OWN:
         return _chosen(
             job,
-            f"the program gets the cluster flags and TF_CONFIG: {reads}, but {found.doubt}; if it takes no flags, "
+            f"the program gets the cluster flags and TF_CONFIG: {reads}, but {doubt}; if it takes no flags, "
             "add --no-flags",
         )
     job = replace(job, flags=None)
@@ -111,7 +147,9 @@ def _with_ps(job: JobSpec, found: Reading) -> JobSpec:
     without = found.mirrored or found.framework
     if without is None:
         return job
-    if why := found.ps or (found.hidden if job.framework not in OF_THEIR_OWN else None):
+    # MultiWorkerMirroredStrategy refuses a cluster with a ps, whatever packages the program imports.
+    unread = found.hidden or (None if found.mirrored else found.foreign)
+    if why := found.ps or (unread if job.framework not in OF_THEIR_OWN else None):
         return _chosen(job, f"ps are started: {why}, though {without}; if it needs none, add --ps 0")
     job = replace(job, roles={**job.roles, PS: Role(0)})
     return _chosen(job, f"no ps is started: {without}, which needs none; to start one, add --ps 1")

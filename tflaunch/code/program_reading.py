@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from tflaunch.code.cluster_words import (
     ARGV,
+    ASKS,
     BY_SIGNATURE,
     COORDINATES_IF_TOLD,
     DEFINES,
@@ -23,8 +24,10 @@ from tflaunch.code.cluster_words import (
     KNOWN_PACKAGES,
     LEARNING,
     OF_ESTIMATOR,
+    PLACES,
     PS_NAME,
     PS_TEXT,
+    RANKS,
     RUNS_FILES,
     STRICT_CALLS,
     TOLD_OTHERWISE,
@@ -59,6 +62,9 @@ class Reading:
     flags: Found | None = None  # a cluster flag
     tf_config: Found | None = None  # TF_CONFIG, or what reads it
     sets: Found | None = None  # it sets TF_CONFIG itself, whatever value it had
+    fixes: Found | None = None  # it gives its place among PyTorch's or JAX's processes a value of its own
+    meets_here: Found | None = None  # it names the address of PyTorch's rank 0 itself, perhaps in a function
+    spawns: Found | None = None  # it starts PyTorch's processes itself
     local: Found | None = None  # a strategy for the GPUs of one machine
     mirrored: Found | None = None  # a strategy that uses no ps
     ps: Found | None = None  # a word about parameter servers
@@ -67,11 +73,16 @@ class Reading:
     otherwise: Found | None = None  # it learns of other machines in other ways
     learns: Found | None = None  # the import of a framework
     hidden: Found | None = None  # code that cannot be read here
+    foreign: Found | None = None  # the import of a package that is not read here
     any_flags: Found | None = None  # it takes, or may take, flags that it does not name
-    strict: Found | None = None  # it refuses flags that it does not name
+    app_run: Found | None = None  # TensorFlow's app.run, which lets all flags pass
+    strict: Found | None = None  # absl, which refuses flags that neither it nor what it imports defines
+    closed: Found | None = None  # a parser of its own, which refuses flags that it does not name
     argv: Found | None = None  # sys.argv as a whole
     coordinates: Found | None = None  # one of its tasks gives the others work
     resolves: Found | None = None  # it finds out by TF_CONFIG which task it is, whatever strategy it uses
+    own_cluster: Found | None = None  # it names the cluster itself
+    asks: Found | None = None  # what may tell it which task it is: the environment, the host's name
     estimator: Found | None = None  # tf.estimator
     distributed: Found | None = None  # a strategy of TensorFlow's over several machines
     compiles: Found | None = None  # Keras's `compile`
@@ -81,9 +92,17 @@ class Reading:
     defines: dict[str, Found] = field(default_factory=dict)
 
     @property
-    def doubt(self) -> Found | None:
+    def flags_doubt(self) -> Found | None:
         """Why the program may take flags that it does not name; None: it does not."""
-        return self.hidden or self.any_flags or (None if self.strict else self.argv)
+        sure = self.hidden or self.any_flags
+        return sure or (
+            None if self.closed else self.foreign or self.app_run or (None if self.strict else self.argv)
+        )
+
+    @property
+    def doubt(self) -> Found | None:
+        """Why more may be known to the program than what is found here; None: no more is."""
+        return self.foreign or self.flags_doubt
 
 
 def read(program: Program, job: JobSpec) -> Reading:
@@ -166,13 +185,20 @@ class _Reader:
             self.note("hidden", _MORE if much else "cannot be read by the Python here", module.path)
         for name, line in module.elsewhere:
             self._import(name, line)
-        for statement in module.tree.body if module.tree else ():
-            if isinstance(statement, ast.Assign) and any(map(_is_tf_config, statement.targets)):
-                self._found("sets", "sets TF_CONFIG itself", statement.lineno)
+        for statement in _unconditional(module.tree.body) if module.tree else ():
+            self._assigned(statement)
         line = 0
         for node in ast.walk(module.tree) if module.tree else ():
             line = getattr(node, "lineno", line)
             self._node(node, line)
+
+    def _assigned(self, statement: ast.Assign) -> None:
+        for target in statement.targets:
+            name = _variable(target)
+            if name == "TF_CONFIG":
+                self._found("sets", "sets TF_CONFIG itself", statement.lineno)
+            elif name in PLACES and isinstance(statement.value, ast.Constant):
+                self._found("fixes", f"sets {name} itself", statement.lineno)
 
     def _found(self, kind: str, what: str, line: int) -> None:
         if kind == "framework":
@@ -191,7 +217,7 @@ class _Reader:
         elif top in TOLD_OTHERWISE:
             self._found("otherwise", f"imports {top}", line)
         if top not in KNOWN_PACKAGES and top not in sys.stdlib_module_names:
-            self._found("hidden", f"imports {name}, which is not read here", line)
+            self._found("foreign", f"imports {name}, which is not read here", line)
 
     def _node(self, node: ast.AST, line: int) -> None:
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
@@ -204,10 +230,14 @@ class _Reader:
         elif isinstance(node, ast.Call):
             self._call(node, line)
         elif isinstance(node, ast.Subscript):
+            if isinstance(node.ctx, ast.Store):
+                self.seen.add(id(node.value))  # sets a variable, reads none
             if _is_argv(node.value) and isinstance(node.slice, ast.Constant):
                 self.seen.add(id(node.value))  # reads one argument, not sys.argv as a whole
         elif isinstance(node, ast.Name):
             self._name(node.id, line)
+            if node.id in ASKS and id(node) not in self.seen:
+                self._found("asks", f"uses {node.id}", line)
         elif isinstance(node, ast.Attribute):
             self._attribute(node, line)
         elif isinstance(node, ast.arg):
@@ -220,6 +250,9 @@ class _Reader:
                 self._name(part, line)
         elif isinstance(node, ast.ImportFrom):
             self._import_from(node, line)
+        elif isinstance(node, ast.Assign):
+            if isinstance(node.value, ast.Constant) and "MASTER_ADDR" in map(_variable, node.targets):
+                self._found("meets_here", "sets MASTER_ADDR itself", line)
         elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             self._name(node.name, line)
             if self.signatures and getattr(getattr(node, "args", None), "kwarg", None):
@@ -278,6 +311,8 @@ class _Reader:
 
     def _attribute(self, node: ast.Attribute, line: int) -> None:
         self._name(node.attr, line)
+        if node.attr in ASKS and id(node) not in self.seen:
+            self._found("asks", f"uses {node.attr}", line)
         if node.attr in ("job_name", "task_index") and not (
             isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")
         ):
@@ -291,14 +326,14 @@ class _Reader:
         if last in FRAMEWORK_NAMES:
             self._found("framework", f"uses {last}", line)
         if last in STRICT_CALLS:
-            self._found("strict", f"uses {last}", line)
+            self._found("closed", f"uses {last}", line)
         if chain[-2:-1] == ["estimator"] and node.attr in OF_ESTIMATOR:
             self._found("tf_config", f"uses tf.estimator.{node.attr}", line)
         if chain[-2:] == ["app", "run"]:
             if chain[0] in ("app", "absl"):  # unless `app` is TensorFlow's: see _import_from
                 self._found("strict", "uses absl.app", line)
             else:
-                self._found("any_flags", "takes options that it does not know (tf.app.run)", line)
+                self._found("app_run", "takes options that it does not know (tf.app.run)", line)
 
     def _parameter(self, name: str, line: int) -> None:
         self._name(name, line)
@@ -320,7 +355,7 @@ class _Reader:
                 self._found("framework", f"imports {module}.{name}", line)
         top = module.partition(".")[0]
         if top == "tensorflow" and ("app" in names or module.endswith(".app")):
-            self._found("any_flags", "takes options that it does not know (tf.app.run)", line)
+            self._found("app_run", "takes options that it does not know (tf.app.run)", line)
         if "estimator" in module and (used := names & OF_ESTIMATOR):
             self._found("tf_config", f"uses tf.estimator.{min(used)}", line)
         if module == "sys" and names.intersection(ARGV):
@@ -337,6 +372,10 @@ class _Reader:
                 self._found("compiles", "calls compile", line)
         if called in COORDINATES_IF_TOLD and (node.args or node.keywords) and "v1" not in _chain(node.func):
             self._found("coordinates", f"uses {called}", line)
+        if called in RANKS and (called != "initialize" or "distributed" in _chain(node.func)):
+            self._ranked(node, RANKS[called], line)
+        if called == "spawn" and {"mp", "multiprocessing"}.intersection(_chain(node.func)):
+            self._found("spawns", f"starts its processes itself ({'.'.join(_chain(node.func))})", line)
         if called == "FLAGS":  # absl's, of words
             self._found("strict", "uses absl.flags", line)
         if called == "len" and node.args and _is_argv(node.args[0]):
@@ -352,6 +391,15 @@ class _Reader:
             self._found("hidden", "imports what has no name before it runs", line)
         elif called in RUNS_FILES:
             self._found("hidden", f"runs what cannot be read here ({called})", line)
+
+    def _ranked(self, node: ast.Call, argument: str, line: int) -> None:
+        for word in node.keywords:
+            if (
+                word.arg == argument
+                and isinstance(word.value, ast.Constant)
+                and isinstance(word.value.value, int)
+            ):
+                self._found("fixes", f"passes {argument}={word.value.value}", line)
 
     def _defined(self, called: str, names: list[ast.expr], line: int) -> None:
         """Note the flags that a call defines: absl's have no dashes there, those of argparse and click have two."""
@@ -372,13 +420,26 @@ def _is_argv(node: ast.AST) -> bool:
     )
 
 
-def _is_tf_config(node: ast.expr) -> bool:
-    return (
-        isinstance(node, ast.Subscript)
-        and isinstance(node.slice, ast.Constant)
-        and node.slice.value == "TF_CONFIG"
-        and _chain(node.value)[-1:] == ["environ"]
-    )
+def _unconditional(body: list[ast.stmt]) -> Iterator[ast.Assign]:
+    """The assignments that every start of the program comes by."""
+    for statement in body:
+        if isinstance(statement, ast.Assign):
+            yield statement
+        elif isinstance(statement, ast.If) and _is_main(statement):
+            yield from _unconditional(statement.body)
+
+
+def _is_main(node: ast.If) -> bool:
+    """Whether that is `if __name__ == "__main__":`."""
+    left = node.test.left if isinstance(node.test, ast.Compare) else None
+    return isinstance(left, ast.Name) and left.id == "__name__"
+
+
+def _variable(node: ast.expr) -> str:
+    """The name of the variable of the environment that is set there, "" for anything else."""
+    if not (isinstance(node, ast.Subscript) and _chain(node.value)[-1:] == ["environ"]):
+        return ""
+    return str(node.slice.value) if isinstance(node.slice, ast.Constant) else ""
 
 
 def _chain(node: ast.expr) -> list[str]:

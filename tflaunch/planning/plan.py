@@ -278,6 +278,8 @@ def _shares(
     worker, leading = job.role(WORKER), chiefs_as_workers(job)
     for_workers = chosen(worker.hosts) if worker.count != 0 or leading else []
     per_worker = gpus_of_worker(worker.gpus, for_workers)
+    if per_worker and worker.gpus is None and job.whole_host:
+        per_worker = "all"
     roles = {name: role for name, role in job.others.items() if name not in leading}
     apart = []
     for name in sorted({*roles, PS}, key=lambda name: (name not in (CHIEF, MASTER), name != PS, name)):
@@ -427,7 +429,8 @@ def _note_alone(job: JobSpec, placed: Sequence[_Placed], notes: list[str]) -> No
     workers = sum(jobs[name] for name in (WORKER, CHIEF, MASTER))
     if job.alone and workers > 1:
         ps = ", and each ps," if jobs[PS] else ""
-        words = "--workers 1 --ps 0" + (" --no-flags" if job.flags is not None else "")
+        words = "--workers 1 --ps 0" + (" --gpus-per-worker all" if job.whole_host else "")
+        words += " --no-flags" if job.flags is not None else ""
         notes.append(f"each of {workers} workers{ps} trains alone: {job.alone}; {words} starts one")
 
 

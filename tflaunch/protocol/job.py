@@ -181,6 +181,7 @@ class JobSpec:
     choices: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     alone: str = ""  # why workers of this program do not work together; "": they do, or that is not known
+    whole_host: bool = False  # a worker uses all GPUs of its host, unless the user says how many
     keras_fit: str = (
         ""  # what Keras 3 cannot do, and the program's text calls: `fit under STRATEGY (FILE:LINE)`
     )

@@ -172,7 +172,7 @@ TRAINERS: dict[str, tuple[str | dict[str, str], bool, bool]] = {
     "MirroredStrategy, for one machine": (
         ARGPARSE + "import tensorflow as tf\ns = tf.distribute.MirroredStrategy()\n",
         False,
-        True,
+        False,
     ),
     "absl without them": (ABSL, False, True),
     "click": (
@@ -328,11 +328,18 @@ TRAINERS: dict[str, tuple[str | dict[str, str], bool, bool]] = {
         False,
         True,
     ),
-    "MultiWorkerMirroredStrategy and a package that is not here": (
+    # Its parser would end it at the first flag; its strategy, at the first ps.
+    "MultiWorkerMirroredStrategy, argparse, and a package that is not here": (
         MIRRORED.replace("import mnist_setup", "import mnist_setup, secret_sauce"),
-        True,
-        True,
+        False,
+        False,
     ),
+    "MultiWorkerMirroredStrategy and a package that is not here": (
+        "import retrying\nimport tensorflow as tf\ns = tf.distribute.MultiWorkerMirroredStrategy()\n",
+        True,
+        False,
+    ),
+    "tf.estimator with argparse, started by tf.app.run": (ESTIMATOR + "tf.app.run(main)\n", False, True),
 }
 
 
@@ -454,7 +461,8 @@ def test_who_knows_nothing_of_others_trains_alone(tmp_path: Path, text: str, alo
     job = fit(tmp_path, text, roles={WORKER: Role(2)})
     assert job.alone == alone
     several = plan(job, facts("g1"), facts("g2")).notes[len(job.notes) :]
-    words = "--workers 1 --ps 0" + ("" if job.flags is None else " --no-flags")
+    words = "--workers 1 --ps 0" + (" --gpus-per-worker all" if "MirroredStrategy" in alone else "")
+    words += "" if job.flags is None else " --no-flags"
     told = f"each of 2 workers, and each ps, trains alone: {alone}; {words} starts one"
     assert several == ((told,) if alone else ())
     one = fit(tmp_path, text, roles={WORKER: Role(1)})
@@ -489,8 +497,69 @@ def test_who_knows_nothing_of_others_is_one_task_unless_the_user_says_how_many(
         {"env": {"SHARDS": "{world_size}"}},
     ):
         assert not any(choice.startswith("one task") for choice in fit(tmp_path, text, **asked).choices)
-    for more in (READS, "tf.distribute.MirroredStrategy()\n", "import ours_elsewhere\n"):
+    for more in (READS, "import ours_elsewhere\n"):
         assert fit(tmp_path, text + more).role(WORKER).count is None
+
+
+def test_a_strategy_of_one_machine_is_one_task_with_all_gpus_of_a_host(tmp_path: Path) -> None:
+    text = "import tensorflow as tf\ns = tf.distribute.{}()\n"
+    gpus = [facts(name, some_gpus(name, 4)) for name in ("g1", "g2")]
+    mirrored = fit(tmp_path / "1", text.format("MirroredStrategy"))
+    assert plan(mirrored, *gpus).choices == (
+        "one task, with all free GPUs of its host: trainer.py:2 uses MirroredStrategy, for the GPUs of one machine; "
+        "--workers N starts N that know nothing of each other",
+    )
+    two = {"roles": {WORKER: Role(gpus=2)}}
+    for job, expected in (
+        (mirrored, 4),
+        (fit(tmp_path / "2", text.format("MirroredStrategy"), **two), 2),
+        (fit(tmp_path / "3", text.format("OneDeviceStrategy")), 1),
+    ):
+        [task] = plan(job, *gpus).tasks
+        assert len(task.gpus) == expected
+    assert [str(task.id) for task in plan(mirrored, facts("g1"), facts("g2")).tasks] == [
+        "worker/0"
+    ]  # on CPUs, too
+
+
+IN_PROCESS = """
+import os, portpicker
+import tensorflow as tf
+cluster = tf.train.ClusterSpec({"worker": ["localhost:1"], "ps": ["localhost:2"]})
+for job in ("worker", "ps"):
+    tf.distribute.Server(cluster, job_name=job, task_index=0)
+os.environ["GRPC_FAIL_FAST"] = "use_caller"
+resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(cluster, rpc_layer="grpc")
+strategy = tf.distribute.ParameterServerStrategy(resolver)
+coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+"""
+
+
+def test_a_program_that_starts_its_whole_cluster_itself_is_one_task(tmp_path: Path) -> None:
+    why = "trainer.py:8 uses SimpleClusterResolver, with all servers in one process"
+    job = fit(tmp_path / "1", IN_PROCESS)
+    assert [str(task.id) for task in plan(job, facts("g1"), facts("g2")).tasks] == ["worker/0"]
+    assert job.choices == (f"one task: {why}; --workers N starts N that know nothing of each other",)
+    assert fit(tmp_path / "2", IN_PROCESS, roles={WORKER: Role(2)}).alone == why
+    for n, told in enumerate(("rank = os.environ['MY_RANK']", "import hidden_one", ARGPARSE, READS)):
+        assert not fit(tmp_path / f"told-{n}", IN_PROCESS + told + "\n").alone
+
+
+def test_a_program_that_spawns_the_processes_of_one_machine_is_one_task_with_all_its_gpus(
+    tmp_path: Path,
+) -> None:
+    spawns = "import torch.multiprocessing as mp\nmp.spawn(main, nprocs=torch.cuda.device_count())\n"
+    text = TORCH + "import os\ndef setup(rank):\n    os.environ['MASTER_ADDR'] = 'localhost'\n" + spawns
+    job = fit(tmp_path / "1", text)
+    [task] = plan(job, facts("g1", some_gpus("g1", 4)), facts("g2", some_gpus("g2", 4))).tasks
+    assert (len(task.gpus), job.framework) == (4, "torch")
+    [choice] = job.choices
+    assert (
+        "starts its processes itself (mp.spawn), and trainer.py:13 sets MASTER_ADDR itself; --workers N"
+        in choice
+    )
+    for other in (TORCH + spawns, text.replace("'localhost'", "find_it()")):
+        assert fit(tmp_path / str(len(other)), other).role(WORKER).count is None
 
 
 # ---- a coordinator
@@ -604,13 +673,49 @@ def test_names_that_the_user_gives_win(tmp_path: Path) -> None:
     assert fit(tmp_path / "2", text, flags=both).flags == {**both, "ps_hosts": "ps_host"}
 
 
-def test_a_tf_config_that_the_program_sets_is_told(tmp_path: Path) -> None:
-    text = "import json, os\nos.environ['TF_CONFIG'] = json.dumps({})\n"
-    assert fit(tmp_path / "1", text).notes[-1] == (
-        "trainer.py:2 sets TF_CONFIG itself, so the program does not see the TF_CONFIG that tflaunch gives each task"
-    )
-    asked = "import os\nif not os.environ.get('TF_CONFIG'):\n    os.environ['TF_CONFIG'] = '{}'\n"
-    assert not fit(tmp_path / "2", asked).notes
+NOT_SEEN = (
+    "so the program does not see the {0} that tflaunch gives each task; to use that one, take the line out"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "note"),
+    [
+        (
+            "import os\nos.environ['TF_CONFIG'] = '{}'\n",
+            "trainer.py:2 sets TF_CONFIG itself, " + NOT_SEEN.format("TF_CONFIG"),
+        ),
+        (
+            COORDINATOR + "import os\nos.environ['TF_CONFIG'] = '{}'\n",
+            "sets TF_CONFIG itself, " + NOT_SEEN.format("TF_CONFIG"),
+        ),
+        ("import os\nif not os.environ.get('TF_CONFIG'):\n    os.environ['TF_CONFIG'] = '{}'\n", ""),
+        (TORCH + "import os\ndef setup():\n    os.environ['RANK'] = '0'\n", ""),  # perhaps for one process
+        (
+            TORCH + "import os\nif __name__ == '__main__':\n    os.environ['MASTER_ADDR'] = 'localhost'\n",
+            "sets MASTER_ADDR itself, " + NOT_SEEN.format("MASTER_ADDR"),
+        ),
+        (TORCH + "import os\nif 'RANK' not in os.environ:\n    os.environ['RANK'] = '0'\n", ""),
+        (TORCH + "import os\nos.environ['RANK'] = os.environ['SLURM_PROCID']\n", ""),
+        (
+            TORCH.replace('"gloo"', '"gloo", rank=0, world_size=1'),
+            "passes rank=0 in every task; each has its own in RANK",
+        ),
+        (TORCH.replace('"gloo"', '"gloo", rank=who, world_size=1'), ""),
+        (
+            JAX.replace("initialize()", "initialize('h:1', num_processes=2, process_id=0)"),
+            "passes process_id=0 in every task; each has its own in JAX_PROCESS_ID",
+        ),
+        (JAX, ""),
+    ],
+)
+def test_what_the_program_says_itself_in_place_of_tflaunch_is_told(
+    tmp_path: Path, text: str, note: str
+) -> None:
+    notes = fit(tmp_path, text).notes
+    assert (len(notes), "".join(notes)[-len(note) or 99 :]) == (bool(note), note)
+    alone = fit(tmp_path, text, roles={WORKER: Role(1)}).notes  # a place among one is no other
+    assert alone == (notes if "TF_CONFIG" in note else ())
 
 
 def test_of_a_huge_program_only_a_part_is_read_and_nothing_is_left_out(tmp_path: Path) -> None:
