@@ -182,14 +182,21 @@ def _with_names(job: JobSpec, found: Reading) -> JobSpec:
 
 
 def _with_coordinator(job: JobSpec, found: Reading, done_said: bool) -> JobSpec:
-    """A chief where the program needs one to give the others work, and the end of the run when it has succeeded."""
+    """A chief where the program needs one, and the end of the run with it where it gives the others their work."""
+    has_one = job.role(CHIEF).count is not None or job.others.keys() - {EVALUATOR}
+    if found.wants_chief and not (found.distributed or found.flags or found.sets or has_one):
+        job = replace(job, roles={**job.roles, CHIEF: replace(job.role(CHIEF), count=1)})
+        why = f"{found.wants_chief}, which refuses a cluster without one"
+        return _chosen(
+            job, f"a chief is started, which trains as a worker does: {why}; to start none, add --job chief=0"
+        )
     if not (found.coordinates and found.resolves) or found.flags or found.estimator or found.sets:
         return job
     ps = job.role(PS).count
     if ps == 0 or (found.mirrored and ps is None):
         return job
     why = f"{found.coordinates}, and one task, the chief, must give the others their work"
-    if job.role(CHIEF).count is None and not job.others.keys() - {EVALUATOR}:
+    if not has_one:
         # It computes nothing itself: all GPUs are the workers'.
         job = replace(job, roles={**job.roles, CHIEF: replace(job.role(CHIEF), count=1, gpus=0)})
         job = _chosen(job, f"a chief is started, without GPUs: {why}; to start none, add --job chief=0")

@@ -83,7 +83,8 @@ class Reading:
     resolves: Found | None = None  # it finds out by TF_CONFIG which task it is, whatever strategy it uses
     own_cluster: Found | None = None  # it names the cluster itself
     asks: Found | None = None  # what may tell it which task it is: the environment, the host's name
-    estimator: Found | None = None  # tf.estimator
+    estimator: Found | None = None  # tf.estimator, or what has names like its own
+    wants_chief: Found | None = None  # tf.estimator, which refuses a cluster that has none
     distributed: Found | None = None  # a strategy of TensorFlow's over several machines
     compiles: Found | None = None  # Keras's `compile`
     fits: Found | None = None  # Keras's `fit`, or what any other library calls so
@@ -328,7 +329,7 @@ class _Reader:
         if last in STRICT_CALLS:
             self._found("closed", f"uses {last}", line)
         if chain[-2:-1] == ["estimator"] and node.attr in OF_ESTIMATOR:
-            self._found("tf_config", f"uses tf.estimator.{node.attr}", line)
+            self._of_estimator(node.attr, line)
         if chain[-2:] == ["app", "run"]:
             if chain[0] in ("app", "absl"):  # unless `app` is TensorFlow's: see _import_from
                 self._found("strict", "uses absl.app", line)
@@ -357,7 +358,7 @@ class _Reader:
         if top == "tensorflow" and ("app" in names or module.endswith(".app")):
             self._found("app_run", "takes options that it does not know (tf.app.run)", line)
         if "estimator" in module and (used := names & OF_ESTIMATOR):
-            self._found("tf_config", f"uses tf.estimator.{min(used)}", line)
+            self._of_estimator(min(used), line)
         if module == "sys" and names.intersection(ARGV):
             self._found("argv", "reads sys.argv as a whole", line)
         if top in ("tensorflow", "official") and "*" in names:
@@ -391,6 +392,10 @@ class _Reader:
             self._found("hidden", "imports what has no name before it runs", line)
         elif called in RUNS_FILES:
             self._found("hidden", f"runs what cannot be read here ({called})", line)
+
+    def _of_estimator(self, name: str, line: int) -> None:
+        self._found("tf_config", f"uses tf.estimator.{name}", line)
+        self._found("wants_chief", f"uses tf.estimator.{name}", line)
 
     def _ranked(self, node: ast.Call, argument: str, line: int) -> None:
         for word in node.keywords:

@@ -591,6 +591,26 @@ def test_a_program_with_a_coordinator_gets_a_chief_that_ends_the_run(tmp_path: P
     assert chief_of(fit(tmp_path / "5", keras, roles=two)) == (1, 0, "chief")
 
 
+def test_an_estimator_gets_a_chief_that_trains(tmp_path: Path) -> None:
+    job = fit(tmp_path / "1", ESTIMATOR)
+    gpus = [facts(name, some_gpus(name, 2)) for name in ("g1", "g2")]
+    planned = plan(job, *gpus)
+    assert {str(task.id): len(task.gpus) for task in planned.tasks if task.id.job != PS} == {
+        "chief/0": 1,
+        "worker/0": 1,
+        "worker/1": 1,
+        "worker/2": 1,
+    }
+    line = next(n for n, text in enumerate(ESTIMATOR.split("\n"), 1) if ".train_and_evaluate" in text)
+    assert planned.choices[-1] == (
+        f"a chief is started, which trains as a worker does: trainer.py:{line} uses "
+        "tf.estimator.train_and_evaluate, which refuses a cluster without one; to start none, add --job chief=0"
+    )
+    assert job.done == "workers"
+    for n, said in enumerate(({CHIEF: Role(0)}, {"master": Role(1)})):
+        assert not fit(tmp_path / f"said-{n}", ESTIMATOR, roles=said).count(CHIEF)
+
+
 @pytest.mark.parametrize(
     ("text", "roles"),
     [
