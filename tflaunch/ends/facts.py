@@ -21,6 +21,7 @@ env:NAME      the task's environment has that variable
 slow_start    the task ended within its first minute
 writes        its last call, as the traceback shows it, writes a file     own_port   its log names the port it was given
 restores      it failed in a call that reads a checkpoint
+unset         a variable that its last calls ask for, and that it was not given
 """
 
 from __future__ import annotations

@@ -68,6 +68,7 @@ RULES = (
     Rule(rf"option (-{FLAG}) not recognized", _NO_SUCH),
     Rule(rf"the following arguments are required: (?:.{{0,300}} )?(--{_HOSTS})\b", _OTHER_NAMES, needs=("given",)),
     Rule(rf"the following arguments are required: (?:.*? )??--{_HOSTS}\b", _WITH_FLAGS),
+    Rule(rf"the following arguments are required: (-?{FLAG}(?:, -?{FLAG}){{1,9}})$", "the program wants {0}, and was not given them: add them after --"),
     Rule(rf"the following arguments are required: (-?{FLAG})", _MISSING),
     Rule(rf"argument (-?{FLAG})\S{{0,60}}: invalid choice: '(?:ps|worker|chief|master|evaluator)'", _ROLE),
     Rule(rf"argument (-?{FLAG})\S{{0,60}}: invalid choice: ", _CHOICE),

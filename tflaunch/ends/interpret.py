@@ -65,6 +65,8 @@ def meaning(lines: Sequence[str], end: Ending, here: Here = NOWHERE) -> Meaning:
         facts["place"] = log.place
     if log_end.writes(log.stack):
         facts["writes"] = "a file"
+    if (unset := log_end.unset(log.stack)) and f"env:{unset}" not in facts:
+        facts["unset"] = unset
     if log_end.restores(log.stack):
         facts["restores"] = "a checkpoint"
     if end.port and any(re.search(rf"(?<!\d){end.port}(?!\d)", line) for line in log.final):

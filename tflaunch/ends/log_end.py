@@ -40,6 +40,8 @@ _WRITES = re.compile(
     r"to_json|to_parquet|to_pickle|FileHandler|TFRecordWriter|imwrite|symlink)\("
 )
 # Files of the libraries in which a checkpoint is read, and calls that read one.
+# A variable that is None where it is not set.
+_GETS = re.compile(r"\b(?:getenv|environ\.get)\(['\"](\w{1,60})['\"]\)")
 _RESTORES = re.compile(
     r"/(?:checkpoint|saved_model|saving)/|/(?:saver|session_manager|saving_lib)\.py\"|"
     r"\b(?:restore|load_weights|load_model|load_state_dict|from_pretrained)\("
@@ -106,6 +108,12 @@ def writes(stack: Sequence[str]) -> bool:
         if _WRITES.search(call):
             return True
     return False
+
+
+def unset(stack: Sequence[str]) -> str:
+    """The variable of the environment that the last calls of a traceback ask for, whose last line comes first."""
+    found = filter(None, map(_GETS.search, stack[:_LAST_CALLS]))
+    return next((each.group(1) for each in found), "")
 
 
 def restores(stack: Sequence[str]) -> bool:

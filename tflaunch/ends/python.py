@@ -14,7 +14,11 @@ _SPAWN = (
     "the program starts processes by multiprocessing while it is being imported: put its main part under `if __name__ "
     '== "__main__":`'
 )
-_ENV = "the program wants the variable {0}, which {task} does not have: --env {0}=VALUE sets it, --env {0} takes it over from here; `env:` in the hostfile sets it for a host"
+_ENV = (
+    "the program wants the variable {0}, which {task} does not have: --env {0}=VALUE sets it (where tasks differ, by a "
+    "placeholder: {{index}}, {{rank}}, {{world_size}}, {{chief_host}}, ...), --env {0} takes it over from here; `env:` in the "
+    "hostfile sets it for a host"
+)
 
 RULES = (
     Rule(r"bdb\.BdbQuit", "a breakpoint() or pdb.set_trace() is left in the program, before {place}, and a task has no terminal: take it out, or --env PYTHONBREAKPOINT=0 passes over breakpoint()"),
@@ -25,7 +29,7 @@ RULES = (
     Rule(r"SyntaxError", "the text of the program is wrong at {place_or_file}: correct it here; if it is written for a newer Python than{version} of {host}, name one by `python:` in the hostfile"),
     Rule(r"'(?:type|ABCMeta|_GenericAlias)' object is not subscriptable|unsupported operand type\(s\) for \|: '(?:type|NoneType|_GenericAlias|ABCMeta|ForwardRef)'", _OLD),
     Rule(r"object has no attribute 'removeprefix'|has no attribute 'removesuffix'|unexpected keyword argument '(?:strict|dirs_exist_ok|capture_output|text|encoding|slots|kw_only|missing_ok)'|module 'typing' has no attribute|has no attribute '(?:cached_property|batched|pairwise|to_thread|TaskGroup)'", _USES_NEW),
-    Rule(r"module 'collections' has no attribute|has no attribute 'getargspec'|module 'inspect' has no attribute|module 'asyncio' has no attribute '(?:coroutine|async)|module 'time' has no attribute 'clock'|module 'ast' has no attribute|module 'pkgutil' has no attribute 'ImpImporter'|has no attribute 'SafeConfigParser'|module 'fractions' has no attribute 'gcd'", "the program or a package was written for an older Python than{version} on {host}: update that package by --requirements, or name an older Python in the hostfile (`python:`)"),
+    Rule(r"module 'collections' has no attribute|has no attribute 'getargspec'|module 'inspect' has no attribute|module 'asyncio' has no attribute '(?:coroutine|async)|module 'time' has no attribute 'clock'|module 'ast' has no attribute|module 'pkgutil' has no attribute 'ImpImporter'|has no attribute 'SafeConfigParser'|module 'fractions' has no attribute 'gcd'|mutable default <class '[\w.]{1,160}'> for field", "the program or a package was written for an older Python than{version} on {host}: update that package by --requirements, or name an older Python in the hostfile (`python:`)"),
     Rule(r"bootstrapping phase|freeze_support", _SPAWN),
     Rule(r"context has already been set", _SPAWN + ", and call set_start_method there, once"),
     Rule(r"Can't (?:pickle|get) (?:local object|attribute|<function)|PicklingError|cannot pickle '[\w. ]{1,60}' object|Can't pickle", "multiprocessing can send only functions and objects that stand at the top of a module (no lambda, no local function, no open file, no lock) to another process ({place}): move it there, or use threads"),
@@ -35,6 +39,7 @@ RULES = (
     Rule(r"unsupported locale setting|locale\.Error", "{host} has no such locale: --env LC_ALL=C.UTF-8, or have the locale installed there"),
     Rule(r"KeyError: 'TF_CONFIG'", "the program wants TF_CONFIG, which {task} does not have: say --framework tensorflow", unless=("env:TF_CONFIG",)),
     Rule(r"KeyError: '([A-Z][A-Z0-9_]{2,60})'", _ENV),
+    Rule(r"TypeError: .{0,200}\bNoneType\b", _ENV.replace("{0}", "{unset}"), needs=("unset",)),
     Rule(r"[Ee]nv(?:ironment)?[ _-]?[Vv]ar(?:iable)?s? '?\"?\$?([A-Z][A-Z0-9_]{2,60})'?\"? (?:is )?(?:not set|not found|missing|must be set|is required)", _ENV),
     Rule(r"EOFError: EOF when reading a line|getpass|GetPassWarning", "the program asks on its terminal ({place}), and tasks have none: pass the answer as an argument or by --env-file"),
     Rule(r"no display name and no \$DISPLAY|cannot connect to X server|could not connect to display|Qt platform plugin|Cannot load backend '(?:TkAgg|Qt\w{0,6})'|Can't connect to display", "the program opens a window, and {host} has no screen: --env MPLBACKEND=Agg (matplotlib), --env QT_QPA_PLATFORM=offscreen; save figures to files"),
