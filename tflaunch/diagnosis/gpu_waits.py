@@ -63,7 +63,7 @@ class GpuWaits(Rule):
     """Names the task that all other GPUs of the run wait for."""
 
     def __init__(
-        self, watched: Watched, told_with_a_line: Callable[[float], Iterable[str]] = lambda now: ()
+        self, watched: Watched, told_with_a_line: Callable[[float], Iterable[str]] = lambda _now: ()
     ) -> None:
         """`told_with_a_line`: the tasks of which another rule has said at which line they stand."""
         self._watched = watched

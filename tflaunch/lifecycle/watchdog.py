@@ -212,13 +212,13 @@ def _of_success(exit: TaskExit) -> list[str]:
     said = []
     if left := exit.facts.get("left_running"):
         said.append(
-            f"{exit.task} on {exit.host} ended with 0 after {exit.seconds:.1f} s, and its program goes on in the background"
-            f" ({', '.join(left)}), where it is ended with the run: a task lasts as long as its first process, so start"
+            f"{exit.task} on {exit.host} ended with 0 after {exit.seconds:.1f} s, and its program goes on in the"
+            f" background ({', '.join(left)}), where it is ended with the run: a task lasts as long as its first process, so start"
             " the program without `&`, nohup, os.fork() or a daemon mode"
         )
     if done := exit.facts.get("nothing_left"):
         said.append(
-            f"{exit.task} on {exit.host} has trained nothing: its checkpoint is at step {done[0]}, and {done[1]} is the last"
-            " one; a larger number trains on, another directory begins anew"
+            f"{exit.task} on {exit.host} has trained nothing: its checkpoint is at step {done[0]}, and {done[1]} is the"
+            " last one; a larger number trains on, another directory begins anew"
         )
     return said

@@ -259,7 +259,7 @@ def test_a_success_that_is_none_is_told() -> None:
     )
     exit = dataclasses.replace(exit, facts={"nothing_left": [1000, "--train_steps 1000"]})
     assert watchdog.happened(exit, 1002.0) == [
-        "worker/0 on gpu02 has trained nothing: its checkpoint is at step 1000, and --train_steps 1000 is the last one; a"
-        " larger number trains on, another directory begins anew"
+        "worker/0 on gpu02 has trained nothing: its checkpoint is at step 1000, and --train_steps 1000 is the last one;"
+        " a larger number trains on, another directory begins anew"
     ]
     assert not watchdog.happened(dataclasses.replace(exit, facts={}), 1003.0)
