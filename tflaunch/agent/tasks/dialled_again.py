@@ -22,7 +22,7 @@ OPEN = "open"
 
 
 def dialled(task: "Task") -> "List[List[Any]]":
-    """[address, port, verdict] of endpoints of its cluster: those that its log names, else the first; [] if no reset."""
+    """[address, port, verdict] of the endpoints that its log names, else of the first of its cluster; [] if no reset."""
     log = task.logs.tail(task.logs.attempt, LOG_BYTES)
     if not any(words in log for words in WORDS):
         return []
