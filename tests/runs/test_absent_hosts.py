@@ -76,7 +76,7 @@ def test_the_plan_names_who_is_left_out(launcher: Launcher, lab: list[Sshd]) -> 
     asks = launcher.run(*words).ran()
     asked = "a run would ask first (--yes answers yes): go on without, with 2 workers on 2 hosts?"
     assert f"{cause(lab[2])}: {asked}" in asks.sentences
-    assert asks.sentences.count("would be asked") == 1
+    assert asks.sentences.count("would ask first") == 1
     assert "connected to 2 hosts" in asks.err
 
 
