@@ -124,7 +124,7 @@ class Scene:
             self.turns_s[task] = 0.0
 
     def spins(self, *tasks: str) -> None:
-        """From now on these wait for a peer on their GPUs: another thread uses a core, the main one never wakes."""
+        """From now on these wait for a peer on GPUs: another thread uses a core, the main thread never wakes."""
         self.still(*tasks)
         for task in tasks:
             self.cores[task], self.use[task] = 1.0, 100

@@ -63,7 +63,7 @@ class GpuWaits(Rule):
     """Names the task that all other GPUs of the run wait for."""
 
     def __init__(
-        self, watched: Watched, told_with_a_line: Callable[[float], Iterable[str]] = lambda _now: ()
+        self, watched: Watched, told_with_a_line: Callable[[float], Iterable[str]] = lambda _: ()
     ) -> None:
         """`told_with_a_line`: the tasks of which another rule has said at which line they stand."""
         self._watched = watched
@@ -196,9 +196,9 @@ class GpuWaits(Rule):
         why: dict[str, str] = {}
         for name, task in self._tasks.items():
             if task.at >= 0 and task.load is None:
-                why.setdefault("the GPU does not tell its use or power (MIG, or an error)", name)
+                why.setdefault("its GPU tells no use or power (MIG, or an error)", name)
             if task.looked and task.bytes is None:
-                why.setdefault("the kernel does not tell how many bytes its connections carry", name)
+                why.setdefault("the bytes of its connections are hidden there", name)
         return why
 
     def questions(self, now: float) -> list[tuple[str, str, dict[str, Any]]]:
@@ -275,7 +275,7 @@ class GpuWaits(Rule):
         if len(self._tasks) < 2:
             return []
         return [
-            f"whether GPUs wait for one another: of {name}, {why}"
+            f"GPUs that wait for one another: of {name}, {why}"
             for why, name in sorted(self._missing().items())
         ]
 

@@ -213,8 +213,8 @@ def _of_success(exit: TaskExit) -> list[str]:
     if left := exit.facts.get("left_running"):
         said.append(
             f"{exit.task} on {exit.host} ended with 0 after {exit.seconds:.1f} s, and its program goes on in the"
-            f" background ({', '.join(left)}), where it is ended with the run: a task lasts as long as its first process,"
-            " so start the program without `&`, nohup, os.fork() or a daemon mode"
+            f" background ({', '.join(left)}), where it is ended with the run: a task lasts as long as its first"
+            " process, so start the program without `&`, nohup, os.fork() or a daemon mode"
         )
     if done := exit.facts.get("nothing_left"):
         said.append(

@@ -22,7 +22,10 @@ OPEN = "open"
 
 
 def dialled(task: "Task") -> "List[List[Any]]":
-    """[address, port, verdict] of the endpoints that its log names, else of the first of its cluster; [] if no reset."""
+    """[address, port, verdict] of the endpoints of its cluster that its log names, else of the first ones.
+
+    [] where the log tells of no reset.
+    """
     log = task.logs.tail(task.logs.attempt, LOG_BYTES)
     if not any(words in log for words in WORDS):
         return []
@@ -40,7 +43,7 @@ def dialled(task: "Task") -> "List[List[Any]]":
         dialling.close()
         selector.close()
     found = []
-    for (address, port, _), result in zip(targets, dialling.results):  # noqa: B905 - Python 3.10
+    for (address, port, _), result in zip(targets, dialling.results):  # noqa: B905  Python 3.8
         if result is not None:
             answers = not isinstance(result, list) or result[0] in (STRANGER, NARROW)
             found.append([address, port, OPEN if answers else result[0]])  # type: ignore[index]
