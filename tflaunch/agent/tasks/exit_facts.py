@@ -104,9 +104,12 @@ def nothing_left(task: "Task") -> "Dict[str, Any]":
     restored = re.search(r"Restoring parameters from \S*-(\d{1,12})\b", log)
     if restored is None or "Saving checkpoint" in log[: restored.start()] or LOSS in signs_in(log):
         return {}
-    for flag, last in re.findall(r"--([\w-]*steps?)[= ](\d{1,12})(?= |$)", " ".join(words)):
-        if int(last) <= int(restored.group(1)):
-            return {"nothing_left": [int(restored.group(1)), "--%s %s" % (flag, last)]}
+    for word, following in zip(words, [*words[1:], ""]):  # noqa: B905  Python 3.8
+        flag, equals, last = word.partition("=")
+        last = last if equals else following
+        if flag.startswith("--") and flag.endswith(("step", "steps")) and last.isdecimal():
+            if int(last[:12]) <= int(restored.group(1)):
+                return {"nothing_left": [int(restored.group(1)), "%s %s" % (flag[:40], last[:12])]}
     return {}
 
 
