@@ -107,9 +107,9 @@ def nothing_left(task: "Task") -> "Dict[str, Any]":
     for word, following in zip(words, [*words[1:], ""]):  # noqa: B905  Python 3.8
         flag, equals, last = word.partition("=")
         last = last if equals else following
-        if flag.startswith("--") and flag.endswith(("step", "steps")) and last.isdecimal():
-            if int(last[:12]) <= int(restored.group(1)):
-                return {"nothing_left": [int(restored.group(1)), "%s %s" % (flag[:40], last[:12])]}
+        limits = flag.startswith("--") and flag.endswith(("step", "steps")) and last.isdecimal()
+        if limits and int(last[:12]) <= int(restored.group(1)):
+            return {"nothing_left": [int(restored.group(1)), "%s %s" % (flag[:40], last[:12])]}
     return {}
 
 
