@@ -10,6 +10,7 @@ import time
 import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from paramiko import Channel, Message, Transport
@@ -91,7 +92,7 @@ def reach(client: Client, tmp_path: Path) -> Iterator[Callable[..., Host]]:
     key = make_key(tmp_path / "hostile")
     made: list[Listener] = []
 
-    def at(make: Callable[[Path], Listener], connection: str) -> Host:
+    def at(make: Callable[[Path], Listener], connection: Literal["ssh", "openssh"]) -> Host:
         server = make(key)
         made.append(server)
         network = client.network

@@ -83,10 +83,12 @@ def _is_number(value: str) -> bool:
 
 _READ: dict[str, Keyword] = {
     **dict.fromkeys(
-        ("user", "bindaddress", "hostname", "hostkeyalias", "identityfile", "certificatefile", "revokedhostkeys"),
+        ("user", "hostname", "hostkeyalias", "identityfile", "certificatefile", "revokedhostkeys"),
         Keyword("word", read=True),
     ),
-    **dict.fromkeys(("pkcs11provider", "ignoreunknown", "identityagent"), Keyword("word", read=True)),
+    **dict.fromkeys(
+        ("pkcs11provider", "ignoreunknown", "identityagent", "bindaddress"), Keyword("word", read=True)
+    ),
     **dict.fromkeys(
         ("ciphers", "macs", "kexalgorithms", "hostkeyalgorithms", "pubkeyacceptedalgorithms"),
         Keyword("word", read=True),

@@ -275,7 +275,10 @@ def test_jump_hosts_in_the_order_of_their_passing(ssh_dir: Path, config: str, ho
         ("KnownHostsCommand /bin/true\n", "config:1: ssh_config sets knownhostscommand"),
         ("PubkeyAuthentication no\n", "config:1: ssh_config sets pubkeyauthentication"),
         ("BindInterface lo\n", "config:1: ssh_config sets bindinterface"),
-        ("User ${USER}\n", "config:1: User '${USER}' is another account to one version of ssh than to another"),
+        (
+            "User ${USER}\n",
+            "config:1: User '${USER}' is another account to one version of ssh than to another",
+        ),
         ("Host other\nHost *\n  User %u\n", "config:3: User '%u' is another account to one version of ssh"),
         (
             "UserKnownHostsFile ${TFLAUNCH_NOT_SET}/kh\n",
