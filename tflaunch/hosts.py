@@ -21,6 +21,7 @@ from tflaunch.inputs.documents import Text, read_file
 from tflaunch.inputs.hostnames import expand, fold
 from tflaunch.inputs.ownership import planted
 from tflaunch.protocol.errors import HostfileError, Problem, UsageError
+from tflaunch.text.numbers import agreeing
 
 _MOST_SLOTS = 256  # behind a colon; what is above is meant as a port, and so is 22
 
@@ -327,7 +328,7 @@ class _Hosts:
                     name, f"{again[0]} has several ports; in a YAML hostfile each has a name: {entry}"
                 )
                 continue
-            verb = "is" if len(again) == 1 else "are"
+            verb = agreeing(len(again), "is", "are")
             self.report(name, f"{fold(again)} {verb} listed twice; first at {_place(first)}")
 
     def _check_machine(self, host: Host) -> None:
@@ -372,7 +373,7 @@ class _Hosts:
         if not (words := self._with_port):
             return ()
         shown = ", ".join(words[:3]) + (f" and {len(words) - 3} more" if len(words) > 3 else "")
-        numbers = "number is" if len(words) == 1 else "numbers are"
+        numbers = agreeing(len(words), "number is", "numbers are")
         return (f"{shown}: the {numbers} read as SSH's port, not as slots",)
 
 

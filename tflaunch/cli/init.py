@@ -18,6 +18,7 @@ from tflaunch.cli.connecting import connected
 from tflaunch.cli.options import parser
 from tflaunch.cli.reporting import Patient, reporting
 from tflaunch.protocol.errors import ConnectError, ConnectErrors, RecordError, UsageError
+from tflaunch.text.numbers import counted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -158,7 +159,7 @@ def _chosen(ssh_config: Path | None) -> Hostfile:
 
     known = _of_ssh_config(ssh_config)
     names = fold(host.name for host in known.hosts)
-    many = f"{len(known.hosts)} host{'' if len(known.hosts) == 1 else 's'}"
+    many = counted(len(known.hosts), "host")
     if sys.stdin is None or not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise UsageError(
             f"no host is named; {known.source} names {many}: {names}",
@@ -314,7 +315,7 @@ def _tell(
     if output == STDOUT:
         return
     gpus = sum(len(each.gpus) for each in there)
-    reporter.note(f"{output} is written: {_count(len(there), 'host')}, {_count(gpus, 'GPU')}")
+    reporter.note(f"{output} is written: {counted(len(there), 'host')}, {counted(gpus, 'GPU')}")
 
 
 def _tell_next(output: Path, ssh_config: Path | None, reporter: Reporter) -> None:
@@ -335,7 +336,3 @@ def _tell_next(output: Path, ssh_config: Path | None, reporter: Reporter) -> Non
     if ssh_config is not None:  # a hostfile cannot name an ssh_config
         named += f" -F {shlex.quote(str(ssh_config))}"
     reporter.note(f"next: tflaunch check{named}, then tflaunch run{named} trainer.py")
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"

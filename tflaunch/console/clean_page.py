@@ -9,7 +9,7 @@ from tflaunch.console.pen import BAD, GOOD, WARN, Marks, Sheet
 from tflaunch.console.safe_text import Text, paragraph
 from tflaunch.console.table import Column, table
 from tflaunch.runs.clean import HERE, Kept, Place, Selection, named, titles
-from tflaunch.text.numbers import counted
+from tflaunch.text.numbers import agreeing, counted
 from tflaunch.text.sizes import amount
 from tflaunch.text.times import age
 
@@ -75,7 +75,7 @@ def _fate(place: Mapping[str, Any], dry_run: bool, marks: Marks) -> tuple[Text, 
     text = f": {' and '.join(gone)} {'would be removed' if dry_run else 'removed'}, {amount(place['freed_bytes'])}"
     text = text if gone else ": nothing to remove"
     if stay["runs"]:
-        text += f"; {stay['runs']} stay{'s' if stay['runs'] == 1 else ''}, {amount(stay['bytes'])}"
+        text += f"; {stay['runs']} stay{agreeing(stay['runs'], 's', '')}, {amount(stay['bytes'])}"
     if place["failed"]:
         return Text(f"{marks.bad} ", BAD), Text(text)
     done = gone and not dry_run

@@ -20,7 +20,7 @@ from tflaunch.protocol.errors import (
     TflaunchError,
 )
 from tflaunch.ssh.refused_keys import Together, some_lines, together
-from tflaunch.text.numbers import counted
+from tflaunch.text.numbers import agreeing, counted
 
 PROBLEMS_SHOWN = 20  # of a hostfile; a file that is no hostfile has a problem in every line
 _HOSTS_COLUMNS, _LEAST_COLUMNS = 28, 8
@@ -34,7 +34,7 @@ def headline(errors: ConnectErrors | LaunchError) -> str:
     count = len(errors.failures)
     if isinstance(errors, DialError):
         hosts = "1 host does not reach" if count == 1 else f"{count} hosts do not reach"
-        hosts += f" every peer that {'its' if count == 1 else 'their'} tasks will call"
+        hosts += f" every peer that {agreeing(count, 'its', 'their')} tasks will call"
         return hosts if errors.unconfirmed else f"{hosts}; nothing was started"
     hosts = "1 host could not start its tasks" if count == 1 else f"{count} hosts could not start their tasks"
     return hosts if errors.unconfirmed else f"{hosts}; nothing is left running"

@@ -49,7 +49,7 @@ def users_lines(overview: Overview, sheet: Sheet) -> list[Text]:
         runs = len({hold.run for hold in each.holds if hold.run})
         processes = len({(hold.host, hold.pid) for hold in each.holds if not hold.run and hold.pid})
         parts = [counted(runs, "run")] if runs else []
-        parts += [f"{processes} other process{'' if processes == 1 else 'es'}"] if processes else []
+        parts += [counted(processes, "other process")] if processes else []
         by = f": {', '.join(parts)}" if parts else ""
         lines.append(
             paragraph(

@@ -26,7 +26,7 @@ from tflaunch.protocol.outcome import (
     exit_code_of,
     how,
 )
-from tflaunch.text.numbers import counted
+from tflaunch.text.numbers import agreeing, counted
 from tflaunch.text.times import duration
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def _limit_lines(limit: TimedOut, outcome: Outcome, marks: Marks) -> list[Text]:
         elif state:
             without_stack.setdefault(state, []).append(str(task))
     for where, tasks in list(places.items())[:STACKS_SHOWN]:
-        were = "was" if len(tasks) == 1 else "were"
+        were = agreeing(len(tasks), "was", "were")
         lines.append(Text(f"  {_some(tasks, marks)} {were} here, the innermost call first:", "dim"))
         lines += [Text.assemble((f"  {marks.bar} ", "red"), line, no_wrap=True) for line in where]
     if len(places) > STACKS_SHOWN:

@@ -9,6 +9,7 @@ from tflaunch.console.pen import BAD, Marks, Sheet
 from tflaunch.console.safe_text import Text, hung, unstacked
 from tflaunch.diagnosis.frames import own_frame, place
 from tflaunch.runs.stacks import TaskStacks
+from tflaunch.text.numbers import counted
 from tflaunch.text.times import age
 
 NAMES_SHOWN = 8
@@ -111,7 +112,7 @@ def _stacks(process: _Process, marks: Marks, all_threads: bool, waits_in: str) -
             continue
         count = each.get("count", 1)
         in_python += count
-        threads = f"{count} thread{'' if count == 1 else 's'}"
+        threads = counted(count, "thread")
         if all_threads:
             yield Text(f"  {threads}:")
             yield from _frame_lines(each["frames"], marks, "    ")
@@ -119,7 +120,7 @@ def _stacks(process: _Process, marks: Marks, all_threads: bool, waits_in: str) -
             yield Text(f"  + {threads} at {_summary(each['frames'])}", "dim")
     others = len(process["threads"]) - in_python
     if others > 0:
-        yield Text(f"  + {others} thread{'' if others == 1 else 's'} outside Python", "dim")
+        yield Text(f"  + {counted(others, 'thread')} outside Python", "dim")
 
 
 def _summary(frames: _Frames) -> str:

@@ -9,6 +9,7 @@ import re
 import time
 
 from tflaunch.protocol.job import TaskId
+from tflaunch.text.numbers import counted
 
 # The file of TensorFlow that writes a line, and how its text begins; some are at level E, and mean nothing.
 KNOWN: tuple[tuple[str, str], ...] = (
@@ -101,4 +102,4 @@ class Folded:
         if not self._count or not (over or time.monotonic() - self._last >= _SETTLED_S):
             return ""
         count, self._count = self._count, 0
-        return f"{count} start-up line{'' if count == 1 else 's'} of TensorFlow folded; --raw shows them"
+        return f"{counted(count, 'start-up line')} of TensorFlow folded; --raw shows them"

@@ -196,9 +196,9 @@ class GpuWaits(Rule):
         why: dict[str, str] = {}
         for name, task in self._tasks.items():
             if task.at >= 0 and task.load is None:
-                why.setdefault("its GPU tells no use or power (MIG, or an error)", name)
+                why.setdefault("the GPU does not tell its use or power (MIG, or an error)", name)
             if task.looked and task.bytes is None:
-                why.setdefault("the bytes of its connections are hidden there", name)
+                why.setdefault("the kernel does not tell how many bytes its connections carry", name)
         return why
 
     def questions(self, now: float) -> list[tuple[str, str, dict[str, Any]]]:
@@ -275,7 +275,7 @@ class GpuWaits(Rule):
         if len(self._tasks) < 2:
             return []
         return [
-            f"GPUs that wait for one another: of {name}, {why}"
+            f"whether GPUs wait for one another: of {name}, {why}"
             for why, name in sorted(self._missing().items())
         ]
 

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tflaunch.diagnosis.rule import Rule, Sentence, endpoint, names_of, trains
 from tflaunch.protocol.dialling import DIAL_S, STRANGER, meaning
+from tflaunch.text.numbers import agreeing
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -349,7 +350,7 @@ class Hangs(Rule):
         """One sentence for all `tasks` that wait in this way, for this peer, for this cause."""
         kind, _, peer, cause = finding
         who, waited = self._watched.who(tasks), f"{now - since:.0f} s"
-        first, have = self._tasks[tasks[0]], "has" if len(tasks) == 1 else "have"
+        first, have = self._tasks[tasks[0]], agreeing(len(tasks), "has", "have")
         if kind == "stopped":
             return f"{who} is stopped (state T): kill -CONT {cause} on {first.place.host} lets it go on"
         if kind == "disk":
@@ -365,7 +366,7 @@ class Hangs(Rule):
                 for name, task in self._tasks.items()
                 if task.fresh(now) and tasks[0] in self._waits(name, task, now)
             ]
-            wait = "waits" if len(waiters) == 1 else "wait"
+            wait = agreeing(len(waiters), "waits", "wait")
             return f"{who} has not opened its port for {waited} ({output}); {names_of(waiters)} {wait} for it"
         if kind == "idle":
             what = f"{have} done nothing for {waited} and {have} no connection to {peer}"

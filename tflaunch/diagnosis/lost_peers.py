@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from tflaunch.diagnosis.lasting import Finding, Lasting
 from tflaunch.diagnosis.rule import names_of
 from tflaunch.protocol.dialling import REFUSED, meaning
+from tflaunch.text.numbers import agreeing
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -101,7 +102,7 @@ class LostPeers(Lasting):
 
     def _tell(self, peer: Track, waiting: list[Track], now: float) -> Finding:
         names = [track.name for track in waiting]
-        who, have = self.watched.who(names), "has" if len(names) == 1 else "have"
+        who, have = self.watched.who(names), agreeing(len(names), "has", "have")
         still_s = max(track.still_s(now) for track in waiting)
         advice = (
             PS if peer.name.startswith("ps/") else ENDED_WELL if peer.ended == "ended with 0" else ENDED_BADLY
@@ -110,4 +111,4 @@ class LostPeers(Lasting):
             f"{who} {have} done nothing for {still_s:.0f} s, since {self.watched.who([peer.name])} {peer.ended}"
             f" {now - peer.ended_at:.0f} s ago: {advice}"
         )
-        return Finding(text, f"{who} {'goes' if len(names) == 1 else 'go'} on", tuple(names))
+        return Finding(text, f"{who} {agreeing(len(names), 'goes', 'go')} on", tuple(names))

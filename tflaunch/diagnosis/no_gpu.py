@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from tflaunch.diagnosis.rule import WRAPPERS, Rule, Sentence, Stop
 from tflaunch.protocol.errors import EXIT_PLAN
+from tflaunch.text.numbers import agreeing
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -196,7 +197,7 @@ class NoGpu(Rule):
         return said
 
     def _text(self, names: list[str], why: str) -> str:
-        uses = "uses no GPU, although it was given one" if len(names) == 1 else "use none of their GPUs"
+        uses = agreeing(len(names), "uses no GPU, although it was given one", "use none of their GPUs")
         return f"{self._watched.who(names)} {uses}: {why}"
 
     def _why(self, task: _Gpu) -> str:

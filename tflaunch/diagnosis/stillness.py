@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tflaunch.diagnosis.movement import Movement
 from tflaunch.diagnosis.rule import Rule, Sentence, names_of, trains
+from tflaunch.text.numbers import agreeing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -473,7 +474,7 @@ def _where(processes: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
 
 
 def _stand_still(tasks: Sequence[str]) -> str:
-    return f"{names_of(tasks)} stand{'s' if len(tasks) == 1 else ''} still"
+    return f"{names_of(tasks)} stand{agreeing(len(tasks), 's', '')} still"
 
 
 def _without_old_stacks(process: Mapping[str, Any], most_s: float) -> Mapping[str, Any]:

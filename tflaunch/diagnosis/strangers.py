@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from tflaunch.diagnosis.lasting import TENSORFLOW, Finding, Lasting
 from tflaunch.diagnosis.rule import names_of
+from tflaunch.text.numbers import agreeing
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -101,7 +102,7 @@ class Strangers(Lasting):
             found["listens"] = self._other(others, waiting)
         if posing:
             waits = [name for name in waiting if name not in posing]
-            also = f"; {names_of(waits)} {'waits' if len(waits) == 1 else 'wait'}" if waits else ""
+            also = f"; {names_of(waits)} {agreeing(len(waits), 'waits', 'wait')}" if waits else ""
             found["poses"] = Finding(self._in_another_order(posing, also), "", (*posing, *waits))
         return found
 
@@ -153,7 +154,7 @@ class Strangers(Lasting):
             f"{self.watched.who([name])} listens on {port}, not on {self.tracks[name].place.port}"
             for name, port in others.items()
         ]
-        also = f"; {names_of(list(others)[1:])} {'does' if len(more) == 1 else 'do'} so, too" if more else ""
+        also = f"; {names_of(list(others)[1:])} {agreeing(len(more), 'does', 'do')} so, too" if more else ""
         single = len(waiting) == 1
         text = f"{one}, its port in this run{also}; {names_of(waiting)} {'waits' if single else 'wait'}: {CLUSTER}"
         over = f"{names_of(waiting)} {'goes' if single else 'go'} on"

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from tflaunch.diagnosis.hangs import waits_for
 from tflaunch.diagnosis.lasting import Finding, Lasting
 from tflaunch.diagnosis.rule import names_of
+from tflaunch.text.numbers import agreeing
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -139,8 +140,8 @@ class Unready(Lasting):
     def _uninitialized(self, waiting: Mapping[str, float], now: float) -> Finding:
         names = list(waiting)
         waited_s = now - min(waiting.values())
-        who, have = self.watched.who(names), "has" if len(names) == 1 else "have"
-        over = f"{who} {'waits' if len(names) == 1 else 'wait'} no longer for the variables"
+        who, have = self.watched.who(names), agreeing(len(names), "has", "have")
+        over = f"{who} {agreeing(len(names), 'waits', 'wait')} no longer for the variables"
         chief = self.watched.chief
         if chief in names or chief not in self.tracks:
             text = (
@@ -194,7 +195,7 @@ class Unready(Lasting):
         waiting = self._waiting(now)
         others = "no trainer stands still for it yet"
         if waiting:
-            others = f"{names_of(waiting)} {'waits' if len(waiting) == 1 else 'wait'}, maybe for it"
+            others = f"{names_of(waiting)} {agreeing(len(waiting), 'waits', 'wait')}, maybe for it"
         does = f"uses {track.movement.cores:.1f} cores"
         if self._idle(track, now):
             does = self._does_there.get(track.name, "does nothing")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tflaunch.diagnosis.rule import names_of, trains
 from tflaunch.diagnosis.standing import FOR_PEERS, OWN_THREADS
+from tflaunch.text.numbers import agreeing
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -155,15 +156,15 @@ class Court:
         seen = self._seen[first]
         busy = seen.stand.kind in ("busy", "native")
         who = self._watched.who(culprits[:1]) if len(culprits) == 1 else names_of(culprits)
-        have = "has" if len(culprits) == 1 else "have"
+        have = agreeing(len(culprits), "has", "have")
         if busy:
             text = f"{who} {have} used {seen.cores:.1f} cores and moved no byte for {self._waited}: "
         else:
             text = f"{who} {have} done nothing for {self._waited}: "
         text += self._it_is(seen, len(culprits))
         if others:
-            wait = "waits" if len(others) == 1 else "wait"
-            text += f"; {names_of(others)} {wait} for {'it' if len(culprits) == 1 else 'them'}"
+            wait = agreeing(len(others), "waits", "wait")
+            text += f"; {names_of(others)} {wait} for {agreeing(len(culprits), 'it', 'them')}"
             text += self._at(others)
         text += self._question(seen)
         unknown = not seen.stand.place and seen.stand.kind != "native"
@@ -216,7 +217,7 @@ class Court:
         else:
             culprits = tuple(ranked[0][1])
         parts = [
-            f"{names_of(names)} {'is' if len(names) == 1 else 'are'} at {place or 'an unknown place'}"
+            f"{names_of(names)} {agreeing(len(names), 'is', 'are')} at {place or 'an unknown place'}"
             f" ({self._seen[names[0]].stand.words})"
             for place, names in ranked[:3]
         ]
@@ -304,7 +305,7 @@ class Court:
         if not self._ended:
             return ""
         names = sorted(self._ended, key=_order)
-        have = "has" if len(names) == 1 else "have"
+        have = agreeing(len(names), "has", "have")
         return (
             f"; {names_of(names)} {have} ended {self._ended[names[0]]} and no longer takes part: {SAME_STEPS}"
         )

@@ -21,6 +21,7 @@ from tflaunch.planning.required_gpus import check_required
 from tflaunch.planning.usable_hosts import moved, usable_hosts
 from tflaunch.protocol.errors import PlanError
 from tflaunch.protocol.job import CHIEF, MASTER, WORKER
+from tflaunch.text.numbers import agreeing, counted
 
 
 def hosts_at_first(request: Request) -> tuple[Host, ...]:
@@ -144,10 +145,8 @@ def hold_spares(
     taken = sum(len(task.gpus) for task in plan.tasks) + leased
     if leased and request.gpu_limit and taken > left_of(request.gpu_limit, cluster.inventory):
         raise too_many(request.gpu_limit, taken, cluster.inventory, leased)
-    gpus = f", with {leased} GPU{'' if leased == 1 else 's'} leased for it" if leased else ""
-    watcher.note(
-        f"{fold(found.spares)} {'waits' if len(found.spares) == 1 else 'wait'} for a lost host{gpus}"
-    )
+    gpus = f", with {counted(leased, 'GPU')} leased for it" if leased else ""
+    watcher.note(f"{fold(found.spares)} {agreeing(len(found.spares), 'waits', 'wait')} for a lost host{gpus}")
     return found
 
 

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Protocol
 
 from tflaunch.hosts import Host, Hostfile, fold
 from tflaunch.planning.cluster_plan import ClusterPlan
-from tflaunch.planning.gpu_words import plural
 from tflaunch.planning.inventory import HostFacts, Inventory
 from tflaunch.planning.usable_hosts import fewer_workers
 from tflaunch.protocol.errors import ConnectError, ConnectErrors, PlanError, TflaunchError
 from tflaunch.protocol.job import PS, WORKER, JobSpec
 from tflaunch.sessions.watcher import Watcher
 from tflaunch.survey.known_models import remember_models
+from tflaunch.text.numbers import agreeing, counted
 
 if TYPE_CHECKING:
     from tflaunch.launch.acquisition import Planner
@@ -125,7 +125,7 @@ class RollCall:
         fewer = dataclasses.replace(planner, job=job)
         plan = fewer.plan(self.inventory)
         if not agreed:
-            gone = f"{fold(lost)} {'is' if len(lost) == 1 else 'are'} lost"
+            gone = f"{fold(lost)} {agreeing(len(lost), 'is', 'are')} lost"
             self._agree(
                 fewer, plan, gone, lambda hint: PlanError(self._why, hint), consent=consent, fits=True
             )
@@ -140,7 +140,7 @@ class RollCall:
         """Warn the user of the hosts that the run goes on without."""
         self._all_connected()
         for names, cause in _by_cause(self.absent):
-            them = "it" if len(names) == 1 else "them"
+            them = agreeing(len(names), "it", "them")
             self.watcher.warn(f"{fold(names)} cannot be reached ({cause}): going on without {them}")
 
     def _all_connected(self) -> None:
@@ -210,7 +210,7 @@ class RollCall:
         """The plan in the words of the question to the user."""
         wanted = consent.lacking(planner.shares(plan), self.inventory)
         hosts = fold(dict.fromkeys(task.host for task in plan.tasks))
-        what = wanted or f"{plural(_workers(plan), 'worker')} on {hosts}"
+        what = wanted or f"{counted(_workers(plan), 'worker')} on {hosts}"
         return f"with {what}" if fits else f"with up to {what} once they are free"
 
 

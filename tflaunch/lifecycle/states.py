@@ -24,6 +24,7 @@ from tflaunch.protocol.events import AgentGaveUp, Event, TaskStarted, TimerFired
 from tflaunch.protocol.job import CHIEF, EVALUATOR, MASTER, WORKER, TaskId, ends_as
 from tflaunch.protocol.outcome import EndedByRule, HostLost, TaskExit, TimedOut, how
 from tflaunch.protocol.wire import LAST_GRACE_S
+from tflaunch.text.numbers import agreeing, counted
 
 if TYPE_CHECKING:
     from typing import Literal
@@ -85,7 +86,7 @@ class State(Ending):
     @property
     def alive(self) -> str:
         """As Ending promises."""
-        return _tasks(len(_left(self)))
+        return counted(len(_left(self)), "task")
 
     @property
     def final_exits(self) -> Mapping[TaskId, TaskExit]:
@@ -224,7 +225,7 @@ def _drain_if_done(state: State) -> tuple[State, list[Action]]:
     if not left:
         return ending.end(state, state.grace_s)
     usual = [task for task in left if task.job not in state.drains_s]
-    times = [(_tasks(len(usual)), state.drain_s, "--ps-grace")] if usual else []
+    times = [(counted(len(usual), "task"), state.drain_s, "--ps-grace")] if usual else []
     for job in dict.fromkeys(task.job for task in left if task.job in state.drains_s):
         of_job = [task for task in left if task.job == job]
         name = str(of_job[0]) if len(of_job) == 1 else f"{len(of_job)} {job} tasks"
@@ -379,7 +380,7 @@ def _move(state: State, event: HostLost, now: float) -> tuple[State, list[Action
     together = _together(state)
     state = dataclasses.replace(state, waiting=state.waiting.difference(together, moving))
     text = (
-        f"{lost} is lost ({event.reason}): {', '.join(map(str, moving))} {'moves' if len(moving) == 1 else 'move'} to "
+        f"{lost} is lost ({event.reason}): {', '.join(map(str, moving))} {agreeing(len(moving), 'moves', 'move')} to "
         f"{spare}, and all tasks start again (restart {len(state.restarted)} of {state.restarts.most}). Files that lie "
         f"on {lost} alone are not there"
     )
@@ -394,15 +395,11 @@ def _fail(state: State, failure: TaskExit | HostLost | TimedOut | EndedByRule) -
     state, actions = ending.end(state, state.grace_s, stacks=isinstance(failure, TimedOut))
     left = _left(state)
     if left:
-        text = f"stopping the {_tasks(len(left))} left, {state.grace_s:g} s to end by themselves"
+        text = f"stopping the {counted(len(left), 'task')} left, {state.grace_s:g} s to end by themselves"
         if isinstance(failure, (TimedOut, EndedByRule)):
             text = f"{failure.reason}: {text}"
         actions = [Say(text, urgent=False), *actions]
     return state, actions
-
-
-def _tasks(count: int) -> str:
-    return f"{count} task" if count == 1 else f"{count} tasks"
 
 
 # ---- as JSON, for the coordinator of a detached run

@@ -10,6 +10,7 @@ from tflaunch.hosts import Host, fold
 from tflaunch.planning.cluster_plan import Standing
 from tflaunch.planning.inventory import HostFacts, Inventory
 from tflaunch.protocol.errors import PlanError
+from tflaunch.text.numbers import counted
 
 _LOOPBACK_NAMES = {"localhost", "localhost.localdomain", "localhost6", "ip6-localhost", "ip6-loopback"}
 
@@ -135,7 +136,7 @@ def take_ports(places: Sequence[str], hosts: Mapping[str, Host], inventory: Inve
                     f" connections (net.ipv4.ip_local_port_range): name others by `ports:` of {name}"
                 )
             raise PlanError(
-                f"{name}: need {count} {'port' if count == 1 else 'ports'}, {len(free)}{where} could be had"
+                f"{name}: need {counted(count, 'port')}, {len(free)}{where} could be had"
                 f"{who_has_them(facts)}",
                 f"{more}, or put fewer tasks on {name}.",
             )

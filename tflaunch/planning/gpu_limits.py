@@ -14,10 +14,10 @@ from tflaunch.hosts import Hostfile
 from tflaunch.planning.cluster_plan import ClusterPlan
 from tflaunch.planning.gpu_choice import LeftOut, take_nearest
 from tflaunch.planning.gpu_supply import free_gpus
-from tflaunch.planning.gpu_words import plural
 from tflaunch.planning.inventory import Gpu, GpuOrInstance, HostFacts, Inventory
 from tflaunch.protocol.errors import PlanError
 from tflaunch.protocol.job import WORKER, JobSpec
+from tflaunch.text.numbers import counted
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ def within_hosts(inventory: Inventory, hostfile: Hostfile, own: Mapping[str, int
         taken, _ = take_nearest(free, max(0, facts.gpu_limit - facts.gpus_held - has.get(name, 0)))
         allowed = {gpu.uuid for gpu in taken}
         held = f", and your other runs hold {facts.gpus_held}" if facts.gpus_held else ""
-        beyond = LeftOut(f"a user may hold {plural(facts.gpu_limit, 'GPU')} of this host{held}")
+        beyond = LeftOut(f"a user may hold {counted(facts.gpu_limit, 'GPU')} of this host{held}")
 
         def seen(device: GpuOrInstance) -> str:
             return device.busy or ("" if device.uuid in allowed else beyond)
@@ -82,7 +82,7 @@ def within(
             raise too_many(limit, taken, inventory)
         role = dataclasses.replace(job.role(WORKER), count=fewer)
         made = plan(dataclasses.replace(job, roles={**job.roles, WORKER: role}))
-        job_note = f"{plural(fewer, 'worker')}: a user may hold {plural(limit.most, 'GPU')} ({limit.place})"
+        job_note = f"{counted(fewer, 'worker')}: a user may hold {counted(limit.most, 'GPU')} ({limit.place})"
         made = replace(made, notes=(*made.notes, job_note))
         if _gpus(made) >= taken:
             raise too_many(limit, taken, inventory)
@@ -108,11 +108,13 @@ def at_limits(limit: GpuLimit | None, inventory: Inventory) -> list[tuple[str, s
     found = []
     if limit is not None and held:
         found.append(
-            (f"your limit is {plural(limit.most, 'GPU')},", f"your other runs hold {sum(held.values())}")
+            (f"your limit is {counted(limit.most, 'GPU')},", f"your other runs hold {sum(held.values())}")
         )
     for name, count in held.items():
         if (most := inventory[name].gpu_limit) is not None:
-            found.append((f"your limit on {name} is {plural(most, 'GPU')},", f"your other runs hold {count}"))
+            found.append(
+                (f"your limit on {name} is {counted(most, 'GPU')},", f"your other runs hold {count}")
+            )
     return found
 
 
@@ -129,7 +131,7 @@ def too_many(limit: GpuLimit, taken: int, inventory: Inventory, on_spares: int =
     waiting = f", {on_spares} of them on spares" if on_spares else ""
     way = f"Ask for {left} at most" if left else "End one of your other runs: tflaunch ps"
     return PlanError(
-        f"this run takes {plural(taken, 'GPU')}{waiting}; a user may hold {limit.most}{others} "
+        f"this run takes {counted(taken, 'GPU')}{waiting}; a user may hold {limit.most}{others} "
         f"(max_gpus_per_user, {limit.place})",
         f"{way}.",
     )

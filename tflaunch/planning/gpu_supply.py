@@ -11,10 +11,11 @@ from tflaunch.gpu_probe import CRASHED, HANGS
 from tflaunch.hosts import Host, fold
 from tflaunch.planning.cluster_plan import Standing
 from tflaunch.planning.gpu_choice import NEEDS_MIG, LeftOut
-from tflaunch.planning.gpu_words import not_one_of_it, one_of, plural, repair, short_name, what_keeps_them
+from tflaunch.planning.gpu_words import not_one_of_it, one_of, repair, short_name, what_keeps_them
 from tflaunch.planning.inventory import GpuOrInstance, HostFacts, MigInstance
 from tflaunch.protocol.errors import PlanError
 from tflaunch.protocol.job import GpuCount
+from tflaunch.text.numbers import agreeing, counted
 
 
 @dataclass
@@ -159,7 +160,7 @@ def make_room(
         )
     bare = [capacity.host.name for capacity in capacities if capacity.bare]
     if bare and len(bare) < len(capacities):
-        why = "which has no GPU to give" if len(bare) == 1 else "which have no GPU to give"
+        why = agreeing(len(bare), "which has no GPU to give", "which have no GPU to give")
         notes.append(
             Standing(
                 f"no worker runs on {fold(bare)}, {why}; to start workers without GPUs: --gpus-per-worker 0"
@@ -254,7 +255,7 @@ def _count_there(facts: HostFacts) -> str:
     if not facts.gpus and facts.gpu_note:
         return f"no GPUs can be seen: {facts.gpu_note}"
     there = facts.gpus_or_instances
-    return f"{plural(len(there), 'GPU')} {'is' if len(there) == 1 else 'are'} there"
+    return f"{counted(len(there), 'GPU')} {agreeing(len(there), 'is', 'are')} there"
 
 
 def too_few_for(job: str, count: int, gpus: GpuCount, capacities: Sequence[HostCapacity]) -> PlanError:
@@ -265,7 +266,7 @@ def too_few_for(job: str, count: int, gpus: GpuCount, capacities: Sequence[HostC
     there = _by_host((capacity.host.name, _describe_gpus(capacity)) for capacity in capacities)
     if gpus == "all":
         return PlanError(
-            f"need {plural(count, 'host')} with a free GPU ({count} {job}, each with all GPUs of its host): {there}",
+            f"need {counted(count, 'host')} with a free GPU ({count} {job}, each with all GPUs of its host): {there}",
             one_of(
                 *_repairs(capacities),
                 f"say how many GPUs one gets: --job-gpus {job}=1",
@@ -273,7 +274,7 @@ def too_few_for(job: str, count: int, gpus: GpuCount, capacities: Sequence[HostC
             ),
         )
     message = (
-        f"need {plural(count * gpus, 'GPU')} ({count} {job} x {gpus}), {free} {'is' if free == 1 else 'are'}"
+        f"need {counted(count * gpus, 'GPU')} ({count} {job} x {gpus}), {free} {agreeing(free, 'is', 'are')}"
     )
     message += f" free: {there}"
     if free >= count * gpus:
@@ -292,21 +293,21 @@ def too_few(
 ) -> PlanError:
     """The error for `workers`, and chiefs that are placed as workers, where there are only `places` places."""
     tasks = workers + len(leading)
-    who = plural(workers, "worker") if workers else ""
+    who = counted(workers, "worker") if workers else ""
     who = " and ".join(filter(None, [*(f"the {job}" for job in leading), who]))
-    ways = [f"ask for {plural(places - len(leading), 'worker')} at most"] if places > len(leading) else []
+    ways = [f"ask for {counted(places - len(leading), 'worker')} at most"] if places > len(leading) else []
     if not per_worker:
         slots = _by_host((capacity.host.name, str(capacity.host.slots)) for capacity in capacities)
         message = (
-            f"need {plural(tasks, 'slot')} ({who}), {places} {'is' if places == 1 else 'are'} given: {slots}"
+            f"need {counted(tasks, 'slot')} ({who}), {places} {agreeing(places, 'is', 'are')} given: {slots}"
         )
         return PlanError(message + _by_the_job(capacities), one_of(*ways, _more_slots(capacities)))
     if error := _not_one_of_it(capacities):
         return error
     if per_worker == "all":
         gpus = _by_host((capacity.host.name, _describe_gpus(capacity)) for capacity in capacities)
-        message = f"need {plural(tasks, 'host')} with a free GPU ({who}, each with all GPUs of its host), "
-        message += f"{places} {'has' if places == 1 else 'have'} one: {gpus}"
+        message = f"need {counted(tasks, 'host')} with a free GPU ({who}, each with all GPUs of its host), "
+        message += f"{places} {agreeing(places, 'has', 'have')} one: {gpus}"
         ways = [*_repairs(capacities), *ways]
         return PlanError(message, one_of(*ways, "say how many GPUs one gets: --gpus-per-worker 1"))
     need, free = tasks * per_worker, sum(len(capacity.free_gpus) for capacity in capacities)
@@ -314,9 +315,9 @@ def too_few(
     each = f"{who} x {per_worker}"
     if not places and (error := _no_host_has(per_worker, capacities, f"{each}: {gpus}")):
         return error
-    message = f"need {plural(need, 'GPU')} ({each}), {free} {'is' if free == 1 else 'are'} free: {gpus}"
+    message = f"need {counted(need, 'GPU')} ({each}), {free} {agreeing(free, 'is', 'are')} free: {gpus}"
     if free >= need:
-        message += f"; they hold {plural(places, 'worker')}, since the GPUs of one are on one host"
+        message += f"; they hold {counted(places, 'worker')}, since the GPUs of one are on one host"
         if any(len({gpu.name for gpu in capacity.free_gpus}) > 1 for capacity in capacities):
             message += " and of one model (--mix-models)"
         if any(capacity.host.slots is not None for capacity in capacities):
@@ -358,7 +359,7 @@ def _no_host_has(
     if not 0 < most < per_worker:
         return None
     first = [capacity.host.name for capacity in capacities if len(capacity.free_gpus) == most]
-    have = "has the most" if len(first) == 1 else "have the most"
+    have = agreeing(len(first), "has the most", "have the most")
     return PlanError(
         f"no host has {per_worker} free GPUs for a worker; {fold(first)} {have}: {most} ({asked_and_there})",
         f"Give each worker fewer: --gpus-per-worker {most}.",
@@ -405,7 +406,7 @@ def _by_host(facts: Iterable[tuple[str, str]]) -> str:
     return ", ".join(f"{fold(group)} {fact}" for fact, group in names.items())
 
 
-def mixed(gpus: Sequence[tuple[str, GpuOrInstance]], workers: int, counted: bool) -> PlanError | None:
+def mixed(gpus: Sequence[tuple[str, GpuOrInstance]], workers: int, said: bool) -> PlanError | None:
     """The error where these GPUs of workers, each with its host, are of several models; None: they are of one."""
     hosts: dict[str, dict[str, None]] = defaultdict(dict)
     counts = Counter(gpu.name for _, gpu in gpus)
@@ -414,13 +415,13 @@ def mixed(gpus: Sequence[tuple[str, GpuOrInstance]], workers: int, counted: bool
     if len(counts) < 2:
         return None
     there = ", ".join(f"{count} x {name} ({fold(hosts[name])})" for name, count in counts.most_common())
-    who = plural(workers, "worker")
+    who = counted(workers, "worker")
     message = f"{who} would get GPUs of {len(counts)} models: {there}; in step, the slowest sets the pace"
-    if counted:
+    if said:
         message += f". No one model is enough for {who}"
     first = counts.most_common(1)[0][0]
     ways = [f"take one model: --gpu-model {shlex.quote(short_name(first, counts))}"]
     if any(isinstance(gpu, MigInstance) for _, gpu in gpus):
         ways = [f"take instances of one profile: --mig {short_name(first, counts)}"]
-    ways.append("ask for fewer workers: --workers N" if counted else "say how many workers: --workers N")
+    ways.append("ask for fewer workers: --workers N" if said else "say how many workers: --workers N")
     return PlanError(message, one_of(*ways, "mix them: --mix-models"))

@@ -11,13 +11,9 @@ from tflaunch.hosts import fold
 from tflaunch.planning.gpu_choice import LeftOut
 from tflaunch.planning.inventory import GpuOrInstance, HostFacts
 from tflaunch.protocol.errors import PlanError
+from tflaunch.text.numbers import counted
 
 _REASONS_SHOWN = 2
-
-
-def plural(count: int, noun: str) -> str:
-    """`1 GPU`, `2 GPUs`, `2 ps`."""
-    return f"{count} {noun}" if count == 1 or noun == "ps" else f"{count} {noun}s"
 
 
 def one_of(*ways: str) -> str:
@@ -101,7 +97,7 @@ def not_one_of_it(hosts: Sequence[tuple[str, HostFacts]]) -> PlanError | None:
     )
     first = shlex.quote(short_name((free or counts).most_common(1)[0][0], counts))
     return PlanError(
-        f"{option}: none of the {plural(len(found), 'GPU')} is one; there are {there}",
+        f"{option}: none of the {counted(len(found), 'GPU')} is one; there are {there}",
         one_of(f"name a model that is there: --gpu-model {first}", "leave --gpu-model out"),
     )
 

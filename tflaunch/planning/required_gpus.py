@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from tflaunch.planning.gpu_words import plural
 from tflaunch.protocol.errors import PlanError
 from tflaunch.protocol.job import CHIEF, MASTER, WORKER
+from tflaunch.text.numbers import counted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,7 +29,7 @@ def check_required(plan: ClusterPlan, inventory: Inventory) -> None:
         without = [f"{task.id} on {task.host}" for task in tasks if not task.gpus]
         if without and len(without) < len(tasks):
             raise PlanError(
-                f"--require-gpu: {len(without)} of {plural(len(tasks), job)} get no GPU: {', '.join(without[:4])}",
+                f"--require-gpu: {len(without)} of {counted(len(tasks), job)} get no GPU: {', '.join(without[:4])}",
                 "ask for fewer, or leave --require-gpu out",
             )
 
@@ -42,7 +42,7 @@ def _there(inventory: Mapping[str, HostFacts]) -> str:
 
 def _count(facts: HostFacts) -> str:
     if facts.gpus or not facts.gpu_note:
-        return plural(len(facts.gpus_or_instances), "GPU")
+        return counted(len(facts.gpus_or_instances), "GPU")
     return f"0 GPUs ({facts.gpu_note})"
 
 

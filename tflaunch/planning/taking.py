@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from tflaunch.hosts import Hostfile, fold
 from tflaunch.planning.inventory import HostFacts, Inventory
 from tflaunch.protocol.job import WORKER
+from tflaunch.text.numbers import counted
 
 MOST_GPUS = 8
 
@@ -60,7 +61,7 @@ class Taking:
         where = f"{len(self.hosts)} hosts" if len(self.hosts) > 1 else self.hosts[0]
         noun = "MIG instances" if self.instances else "GPUs" if self.there > 1 else "GPU"
         of_gpus = f"{self.gpus} of {self.there} {noun} of " if self.gpus else ""
-        text = f"{counted(self.tasks)} on {of_gpus}{where}"
+        text = f"{tasks_counted(self.tasks)} on {of_gpus}{where}"
         users = list(dict.fromkeys(user for each in self.full.values() for user in each))
         return text + (f" (none stays free on {fold(self.full)}, which {_and(users)} uses)" if users else "")
 
@@ -116,7 +117,7 @@ def others_on(facts: HostFacts, run_id: str, me: str) -> tuple[str, ...]:
     return tuple(user or "somebody" for user in users if user != me)
 
 
-def counted(tasks: Mapping[str, int]) -> str:
+def tasks_counted(tasks: Mapping[str, int]) -> str:
     """`17 workers, 4 ps and 1 chief`: the workers first."""
     names = sorted(tasks, key=lambda job: (job not in (WORKER, "trial"), -tasks[job]))
     return _and([_of(tasks[name], name) for name in names])
@@ -124,7 +125,7 @@ def counted(tasks: Mapping[str, int]) -> str:
 
 def _of(count: int, job: str) -> str:
     if job == "trial":
-        return f"{count} {'trial' if count == 1 else 'trials'} at a time"
+        return f"{counted(count, 'trial')} at a time"
     return f"{count} {job}" if count == 1 or job != WORKER else f"{count} {job}s"
 
 

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator
 
 from tflaunch.hosts import Hostfile, fold
 from tflaunch.protocol.job import JobSpec
+from tflaunch.text.numbers import agreeing
 
 # `$NAME` as a whole part of a path or of a list of paths; elsewhere it may be anything, also part of a password.
 _VARIABLE = re.compile(r"(?:^|(?<=[:/ ]))\$(?:[A-Za-z_]\w*|\{[A-Za-z_]\w*\})(?=$|[:/ ])")
@@ -43,7 +44,7 @@ def _warning(where: str, name: str, value: str, *, shown: bool = True) -> Iterat
         return
     last = f" and {found[-1]}" if len(found) > 1 else ""
     what = ", ".join(found[:-1] or found) + last
-    verb = "stays as it is" if len(found) == 1 else "stay as they are"
+    verb = agreeing(len(found), "stays as it is", "stay as they are")
     line = f"export {name}={_in_shell(value) if shown else '…'}"
     yield f"{where}: {what} in {name} {verb}: tflaunch expands nothing; in the hostfile, setup: {line}"
 

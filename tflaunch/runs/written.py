@@ -12,6 +12,7 @@ from tflaunch.runs.fetch_result import Fetched
 from tflaunch.runs.fetch_search import Search
 from tflaunch.sessions.group import Sessions, Stopped
 from tflaunch.sessions.watcher import Watcher
+from tflaunch.text.numbers import agreeing
 from tflaunch.text.safe import one_line
 from tflaunch.text.sizes import amount
 
@@ -56,8 +57,8 @@ def written(run_id: str, found: Mapping[str, Mapping[str, FoundFile]], *, whole:
     count = sum(map(len, found.values()))
     size = sum(file.size for files in found.values() for file in files.values())
     least = "" if whole else "at least "
-    files = f"{least}{count:,} file{'' if count == 1 else 's'}, {amount(size)}"
-    them = "it" if count == 1 else "them"
+    files = f"{least}{count:,} file{agreeing(count, '', 's')}, {amount(size)}"
+    them = agreeing(count, "it", "them")
     return f"the tasks wrote {names} on {fold(found)} ({files}); to copy {them} here: tflaunch fetch {run_id}"
 
 

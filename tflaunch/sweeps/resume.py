@@ -15,6 +15,7 @@ from tflaunch.runs.run_ids import new_run_id
 from tflaunch.sweeps.results import TRIALS, Metric, Results
 from tflaunch.sweeps.seats import SweepRequest
 from tflaunch.sweeps.trials import Params, Trial, identity
+from tflaunch.text.numbers import agreeing, counted
 
 NAMED = "named"  # the file that marks the record of a sweep whose name the user gave
 _SHOWN = 3  # trials in a sentence
@@ -114,10 +115,10 @@ def compare(results: Results, request: SweepRequest, wanted: Sequence[Trial], wa
     left_out = [params for key, params in known.items() if key not in asked]
     for which, what in ((new, "new"), (left_out, "left out this time, and kept on record")):
         if which:
-            watcher.note(f"{run_id}: {_some(which)} {'is' if len(which) == 1 else 'are'} {what}")
+            watcher.note(f"{run_id}: {_some(which)} {agreeing(len(which), 'is', 'are')} {what}")
 
 
 def _some(trials: Sequence[Params]) -> str:
     shown = "; ".join(str(Trial(0, params)) for params in trials[:_SHOWN])
     more = "; ..." if len(trials) > _SHOWN else ""
-    return f"{len(trials)} trial{'' if len(trials) == 1 else 's'} ({shown}{more})"
+    return f"{counted(len(trials), 'trial')} ({shown}{more})"

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -177,5 +178,6 @@ def test_json_of_python_cannot_bring_what_json_does_not_have() -> None:
 def test_every_message_to_an_agent_has_its_handler(tmp_path: Path) -> None:
     life = dict.fromkeys(("renew", "end", "bye"))
     directory = RunDirectory(str(tmp_path), "run", "h1")
-    requests = Requests(directory, *[None] * 4, life=life)  # type: ignore[arg-type]
+    viewers = SimpleNamespace(all=[])
+    requests = Requests(directory, None, None, None, viewers, life=life)  # type: ignore[arg-type]
     assert requests._handlers.keys() == TO_AGENT.keys()

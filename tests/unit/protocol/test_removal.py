@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+import tflaunch
 from tests.support.ages import DAY_S
-from tflaunch.agent import garbage
 from tflaunch.protocol import removal
 
 IS_ROOT = os.geteuid() == 0
@@ -69,11 +69,11 @@ def test_what_cannot_be_removed_is_told(tmp_path: Path) -> None:
     (tmp_path / "tree" / "mounted").mkdir(parents=True)
     script = (
         f"mount -t tmpfs none {tmp_path}/tree/mounted && touch {tmp_path}/tree/mounted/file && "
-        "python3 -c 'import sys; sys.path.insert(0, sys.argv[1]); from tflaunch.agent.files import garbage; "
+        "python3 -c 'import sys; sys.path.insert(0, sys.argv[1]); from tflaunch.agent import garbage; "
         "from tflaunch.protocol import removal; "
         f'print(garbage._mounted("{tmp_path}/tree")); print(removal.remove("{tmp_path}/tree"))\' "$@"'
     )
-    root = str(Path(garbage.__file__).parents[2])
+    root = str(Path(tflaunch.__file__).parents[1])
     words = ["unshare", "--mount", "sh", "-c", script, "sh", root]
     told = subprocess.run(words, capture_output=True, text=True, check=False)
     if "mount" in told.stderr:

@@ -11,6 +11,7 @@ from tflaunch.agent.tasks.task import Task
 from tflaunch.protocol import wire
 from tflaunch.protocol.machine import pid_namespace, this_machine
 from tflaunch.protocol.selector import EVENT_READ
+from tflaunch.text.numbers import agreeing
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -186,7 +187,7 @@ class Team:
         """Tell all who watch, before anything else of them, which tasks have moved to this host."""
         new = [task for task in tasks if task not in self.tasks]
         if new:
-            text = "%s %s on this host from now on" % (", ".join(new), "is" if len(new) == 1 else "are")
+            text = "%s %s on this host from now on" % (", ".join(new), agreeing(len(new), "is", "are"))
             self._journal.add("said", text=text, replanned=False, moved=new)
 
     def restart(self, attempts: "Mapping[str, int]") -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tflaunch.protocol.errors import RecordError, UsageError
+from tflaunch.text.numbers import counted
 
 if TYPE_CHECKING:
     from tflaunch.console.reporter import Reporter
@@ -43,7 +44,7 @@ def load_hosts(source: str | None, connection: str = "", reporter: Reporter | No
         count = len(hostfile.hosts)
         named = "$TFLAUNCH_HOSTS" if os.environ.get("TFLAUNCH_HOSTS") else "none was named"
         named = setting.place if setting is not None else named
-        reporter.note(f"hosts: {found} ({named}): {count} host{'' if count == 1 else 's'}")
+        reporter.note(f"hosts: {found} ({named}): {counted(count, 'host')}")
     if reporter is not None:
         for note in hostfile.notes:
             reporter.note(note)
