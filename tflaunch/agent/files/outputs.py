@@ -205,10 +205,11 @@ class OutputsInTime:
 
     def find(self, patterns: "List[Tuple[str, bool]]", roots: "List[str]") -> "Iterator[Dict[str, Any]]":
         """See Outputs.find."""
+        parts = self._outputs.find(patterns, roots)  # a pattern that is none is found out here, not in the child
 
         def look() -> "Iterator[Dict[str, Any]]":
             try:
-                for part in self._outputs.find(patterns, roots):
+                for part in parts:
                     yield part
             except HostError as error:
                 yield {"reason": error.reason, "hint": error.hint}
