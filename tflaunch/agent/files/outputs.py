@@ -205,8 +205,9 @@ class OutputsInTime:
 
     def find(self, patterns: "List[Tuple[str, bool]]", roots: "List[str]") -> "Iterator[Dict[str, Any]]":
         """See Outputs.find."""
-        parts = self._outputs.find(patterns, roots)  # a pattern that is none is found out here, not in the child
+        return self._find(self._outputs.find(patterns, roots))
 
+    def _find(self, parts: "Iterator[Dict[str, Any]]") -> "Iterator[Dict[str, Any]]":
         def look() -> "Iterator[Dict[str, Any]]":
             try:
                 for part in parts:
