@@ -43,3 +43,9 @@ def stopping(bed: Bed, tmp_path: Path) -> Iterator[Stopping]:
         yield launcher
     finally:
         launcher.close()
+
+
+@pytest.fixture
+def started_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each command is a Python of its own: where a command forks, its child is found by what /proc tells of it."""
+    monkeypatch.setenv("TFLAUNCH_PRELOADED", "0")

@@ -17,6 +17,8 @@ from tests.support.patience import PATIENCE_S, until
 from tests.support.sshd import SshNetwork
 
 # Says its value; waits for $OUT/go.
+pytestmark = pytest.mark.usefixtures("started_anew")
+
 TRIAL = """\
 import os, sys, time
 value = sys.argv[1].partition("=")[2]

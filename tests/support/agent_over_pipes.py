@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import select
 import shutil
@@ -23,6 +24,7 @@ from tflaunch.protocol import wire
 from tflaunch.sessions import payload
 
 
+@functools.cache
 def interpreters() -> list[str]:
     """Every Python >= 3.8 that can be had here, the oldest first, one of each version."""
     found: dict[tuple[int, ...], str] = {}
