@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import stored_agent
 from tests.support.bed import Bed
 from tests.support.lab import Gpus
 from tests.support.launcher import Launcher
@@ -43,3 +44,15 @@ def stopping(bed: Bed, tmp_path: Path) -> Iterator[Stopping]:
         yield launcher
     finally:
         launcher.close()
+
+
+@pytest.fixture
+def started_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each command is a Python of its own: where a command forks, its child is found by what /proc tells of it."""
+    monkeypatch.setenv("TFLAUNCH_PRELOADED", "0")
+
+
+@pytest.fixture
+def never_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No host has the agent in its store: it is sent."""
+    monkeypatch.setattr(stored_agent, "keep", lambda *_: None)

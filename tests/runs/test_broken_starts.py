@@ -15,6 +15,8 @@ from tests.support.patience import until
 from tests.support.sshd import SshNetwork
 from tests.support.stopping import Stopping
 
+pytestmark = pytest.mark.usefixtures("never_seen")
+
 HELLO = "print('hello', flush=True)\n"
 ONE = ("--workers=1", "--ps=0", "--connect-timeout=20")
 

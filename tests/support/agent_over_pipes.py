@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import select
 import shutil
@@ -17,12 +18,14 @@ from typing import Any
 
 import pytest
 
+from tests.support import stored_agent
 from tests.support.patience import PATIENCE_S, until
 from tflaunch.agent import processes
 from tflaunch.protocol import wire
 from tflaunch.sessions import payload
 
 
+@functools.cache
 def interpreters() -> list[str]:
     """Every Python >= 3.8 that can be had here, the oldest first, one of each version."""
     found: dict[tuple[int, ...], str] = {}
@@ -207,6 +210,7 @@ class Host:
         self.env = dict(os.environ)
         if python is not None:
             self.env["PATH"] = python_path(directory / "bin", python)
+        stored_agent.keep(self.run_dir, *([python] if python is not None else []))
         self.work_dir = directory
         self._channels: list[Channel] = []
         self._watched: dict[int, int] = {}

@@ -30,6 +30,7 @@ from typing import Any, Protocol
 
 import yaml
 
+from tests.support import preloaded, stored_agent
 from tests.support.patience import PATIENCE_S, until
 from tflaunch.agent import foreign
 from tflaunch.console.json_documents import DOCUMENTS
@@ -212,6 +213,18 @@ class Done:
         return self
 
 
+def _started(
+    argv: Sequence[str | bytes | Path], cwd: Path, env: Mapping[str, str], out: int, err: int
+) -> subprocess.Popen[bytes] | preloaded.Preloaded:
+    if tuple(argv[: len(TFLAUNCH)]) == TFLAUNCH and preloaded.can_start(env):
+        words = [os.fsdecode(word) for word in argv[len(TFLAUNCH) :]]
+        with Path(os.devnull).open("rb") as nothing:
+            return preloaded.Preloaded(words, env, cwd, (nothing.fileno(), out, err))
+    return subprocess.Popen(
+        argv, cwd=cwd, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True
+    )
+
+
 class Running:
     """A command that runs, its output in files; as a context it is killed at the end if it still lives."""
 
@@ -221,15 +234,7 @@ class Running:
         directory.mkdir(parents=True)
         self.stdout, self._err = directory / "out", directory / "err"
         with self.stdout.open("wb") as out, self._err.open("wb") as err:
-            self.process = subprocess.Popen(
-                argv,
-                cwd=cwd,
-                env=env,
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=err,
-                start_new_session=True,
-            )
+            self.process = _started(argv, cwd, env, out.fileno(), err.fileno())
 
     @property
     def out(self) -> str:
@@ -327,6 +332,7 @@ class Launcher:
         A default that is None is left out.
         """
         path = self.directory / name
+        stored_agent.keep(self.hosts)
         settings = {"run_dir": str(self.hosts), "gpus": 0, **defaults}
         settings = {key: value for key, value in settings.items() if value is not None}
         content = {"defaults": settings, "hosts": list(hosts)}
@@ -416,7 +422,11 @@ class Launcher:
         deadline = time.monotonic() + patience_s
         while left := self.leftovers():
             assert time.monotonic() < deadline, f"still alive after {patience_s:g} s: {[*map(str, left)]}"
-            time.sleep(0.05)
+            again = (
+                time.monotonic() + 1
+            )  # to look at all processes of this machine costs more than to look at these
+            while time.monotonic() < again and any(alive(process.pid) for process in left):
+                time.sleep(0.02)
 
     def wait_until_no_run_is_kept(self) -> None:
         """Until no host keeps the directory of a run: an agent whose run started nothing removes it as it leaves."""

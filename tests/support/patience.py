@@ -12,10 +12,13 @@ PATIENCE_S = 120.0  # for what must happen, on a machine that is busy with anyth
 
 def until(happened: Callable[[], Any], what: str, patience_s: float = PATIENCE_S) -> Any:
     """Wait until `happened()` is true and return what it returned; fail with `what` when it never is."""
-    deadline = time.monotonic() + patience_s
+    began = asked = time.monotonic()
     while not (result := happened()):
-        assert time.monotonic() < deadline, f"not within {patience_s:g} s: {what}"
-        time.sleep(0.01)
+        now = time.monotonic()
+        assert now < began + patience_s, f"not within {patience_s:g} s: {what}"
+        # What takes long to ask is asked less often, and so is what has been long in coming.
+        time.sleep(min(max(0.01, 4 * (now - asked), (now - began) / 100), 0.1))
+        asked = time.monotonic()
     return result
 
 

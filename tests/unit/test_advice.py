@@ -6,8 +6,6 @@ import ast
 import re
 from collections.abc import Iterator
 
-import pytest
-
 from tests.docs import known
 from tests.support import ROOT
 from tflaunch.cli import VERBS
@@ -42,30 +40,29 @@ def advice(text: str) -> Iterator[tuple[str, list[str]]]:
             yield found[1], re.findall(r"(?<=\s)--?[a-zA-Z][\w-]*", own)
 
 
-COMMANDS = [
-    (f"{path.relative_to(ROOT)}:{line}", verb, options)
-    for path in FILES
-    for line, text in said(ast.parse(path.read_text()))
-    for verb, options in advice(text)
-]
+def texts(pattern: str) -> Iterator[tuple[str, str]]:
+    """Where tflaunch has a text, and the text, in all files that match the pattern."""
+    for path in FILES:
+        if re.search(pattern, source := path.read_text()):
+            for line, text in said(ast.parse(source)):
+                yield f"{path.relative_to(ROOT)}:{line}", text
 
 
-def test_there_is_advice() -> None:
-    """Were it not found, nothing below could fail."""
-    assert len(COMMANDS) > 60
-    assert len([options for _, _, options in COMMANDS if options]) > 15
-
-
-@pytest.mark.parametrize(("where", "verb", "options"), COMMANDS)
-def test_every_option_that_is_advised_is_one_of_its_verb(where: str, verb: str, options: list[str]) -> None:
-    assert not set(options) - known.options_of(verb), f"{where}: tflaunch {verb}"
+def test_every_option_that_is_advised_is_one_of_its_verb() -> None:
+    found = [
+        (f"{where}: tflaunch {verb}", options, set(options) - known.options_of(verb))
+        for where, text in texts("tflaunch [a-z]")
+        for verb, options in advice(text)
+    ]
+    assert len(found) > 60, "were the advice not found, nothing below could fail"
+    assert len([options for _, options, _ in found if options]) > 15
+    assert not [(where, unknown) for where, _, unknown in found if unknown]
 
 
 def test_no_advice_is_one_that_debian_refuses() -> None:
     """`pip install` outside an environment: PEP 668, "externally-managed-environment"."""
-    for path in FILES:
-        for line, text in said(ast.parse(path.read_text())):
-            assert not re.search(r"\bpip3? install|-m pip\b", text), f"{path}:{line}: {text}"
+    pip = r"\bpip3? install|-m pip\b"
+    assert not [each for each in texts(pip) if re.search(pip, each[1])]
 
 
 def test_advice_that_is_wrong_is_noticed() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -66,7 +67,10 @@ def imports_of(path: Path) -> set[str]:
     return {name for name in found if name in FILES and name != "tflaunch"}
 
 
-IMPORTS = {name: imports_of(path) for name, path in FILES.items()}
+@cache
+def imports() -> dict[str, set[str]]:
+    """What each file imports; not read before a test asks, for each of pytest's workers reads this file."""
+    return {name: imports_of(path) for name, path in FILES.items()}
 
 
 def room_of(module: str) -> str:
@@ -85,7 +89,7 @@ def test_every_folder_is_a_room_on_a_floor() -> None:
 def test_a_room_imports_only_from_the_floors_below(room: str) -> None:
     upwards = [
         f"{name} imports {other}"
-        for name, others in IMPORTS.items()
+        for name, others in imports().items()
         if room_of(name) == room
         for other in others
         if room_of(other) != room and FLOOR[room_of(other)] >= FLOOR[room]
@@ -96,7 +100,7 @@ def test_a_room_imports_only_from_the_floors_below(room: str) -> None:
 def test_nothing_outside_the_agent_imports_it() -> None:
     assert not [
         f"{name} imports {other}"
-        for name, others in IMPORTS.items()
+        for name, others in imports().items()
         if room_of(name) != "agent"
         for other in others
         if room_of(other) == "agent"
@@ -106,7 +110,7 @@ def test_nothing_outside_the_agent_imports_it() -> None:
 def test_what_is_shipped_imports_only_what_is_shipped() -> None:
     assert not [
         f"{name} imports {other}"
-        for name, others in IMPORTS.items()
+        for name, others in imports().items()
         if room_of(name) in SHIPPED
         for other in others
         if room_of(other) not in SHIPPED
@@ -135,14 +139,14 @@ def test_only_the_watch_of_gpus_loads_textual() -> None:
         if any(each.split(".")[0] == "textual" for each in modules_named_in(path))
     }
     assert users == {"tflaunch.console.gpu_watch.app"}
-    loading = [name for name, others in IMPORTS.items() if others & users]
+    loading = [name for name, others in imports().items() if others & users]
     assert loading == ["tflaunch.console.gpus_output"]
     text = FILES["tflaunch.console.gpus_output"].read_text("utf-8")
     assert "\nfrom tflaunch.console.gpu_watch" not in text, "not for `gpus` without --watch"
 
 
 def test_no_files_import_each_other_in_a_circle() -> None:
-    left = {name: set(others) for name, others in IMPORTS.items()}
+    left = {name: set(others) for name, others in imports().items()}
     while free := [name for name, others in left.items() if not others]:
         for name in free:
             del left[name]

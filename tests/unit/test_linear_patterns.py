@@ -40,25 +40,34 @@ class Use(NamedTuple):
     search: bool
 
 
+@cache
+def uses() -> list[Use]:
+    """All of them; not found before a test asks, for each of pytest's workers reads this file."""
+    return sorted(set(_uses()))
+
+
 def _uses() -> Iterator[Use]:
-    trees = {path: ast.parse(path.read_text()) for path in sorted((ROOT / "tflaunch").rglob("*.py"))}
+    nodes = {
+        path: list(ast.walk(ast.parse(text)))
+        for path in sorted((ROOT / "tflaunch").rglob("*.py"))
+        if re.search(rf"\.(?:{'|'.join([*CALLS, 'find'])})\(", text := path.read_text())
+    }
     searched = {  # names on which a method that searches is called, in any file
         node.func.value.id
-        for tree in trees.values()
-        for node in ast.walk(tree)
+        for node in itertools.chain(*nodes.values())
         if isinstance(node, ast.Call)
         and isinstance(node.func, ast.Attribute)
         and node.func.attr in SEARCHES
         and isinstance(node.func.value, ast.Name)
     }
-    for path, tree in trees.items():
+    for path, own in nodes.items():
         name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
         targets = {
             id(node.value): node.targets[0].id
-            for node in ast.walk(tree)
+            for node in own
             if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
         }
-        for node in ast.walk(tree):
+        for node in own:
             if not (
                 isinstance(node, ast.Call)
                 and isinstance(node.func, ast.Attribute)
@@ -99,9 +108,6 @@ def _pattern(node: ast.expr, module: str) -> str:
         value = eval(compile(ast.Expression(node), module, "eval"), dict(known))  # noqa: S307 - our own code
         return value.decode("latin-1") if isinstance(value, bytes) else str(value)
     return f"<{ast.unparse(node)}>"
-
-
-USES = sorted(set(_uses()))
 
 
 def _units(pattern: str, flags: int) -> set[str]:
@@ -234,7 +240,7 @@ def _without_verdict(
 
 
 def test_the_work_of_every_pattern_grows_with_the_text_or_the_text_is_short_or_the_users_own() -> None:
-    known = [use for use in USES if not use.pattern.startswith("<")]
+    known = [use for use in uses() if not use.pattern.startswith("<")]
     assert len(known) > 150
     growing = {use: text for use in known if (text := grows(use.pattern, use.flags, use.search))}
     unexplained, needless = _without_verdict(list(growing), GROWING)
@@ -243,7 +249,7 @@ def test_the_work_of_every_pattern_grows_with_the_text_or_the_text_is_short_or_t
 
 
 def test_every_pattern_that_is_made_has_its_verdict() -> None:
-    assert _without_verdict([use for use in USES if use.pattern.startswith("<")], MADE) == ([], set())
+    assert _without_verdict([use for use in uses() if use.pattern.startswith("<")], MADE) == ([], set())
 
 
 def test_a_pattern_whose_work_is_quadratic_is_found() -> None:
