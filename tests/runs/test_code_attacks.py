@@ -146,6 +146,7 @@ def test_a_program_that_reads_dotenv_is_told_before_the_start(launcher: Launcher
     )
 
 
+@pytest.mark.usefixtures("never_seen")
 def test_a_file_that_is_no_program_never_leaves(launcher: Launcher) -> None:
     hosts = launcher.local(1)
     for verb, more in (("run", []), ("sweep", ["--grid=a=1"])):
