@@ -70,7 +70,7 @@ def test_the_order_from_the_command_line_to_the_machines_file(launcher: Launcher
     ]
     (endpoint,) = plan["cluster"]["worker"]
     assert 23000 <= int(endpoint.rpartition(":")[2]) <= 23099
-    assert launcher.hosts.exists(), "the hostfile's run_dir wins"
+    assert launcher.run_directories(), "the hostfile's run_dir wins"
     assert not (launcher.directory / "unused").exists()
     assert [event["line"] for event in done.events if event["event"] == "log"] == ["has user job line"]
 

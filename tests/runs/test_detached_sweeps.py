@@ -17,10 +17,10 @@ from tests.support.patience import PATIENCE_S, until
 from tests.support.sshd import SshNetwork
 
 # Says its value; waits for $OUT/go.
+pytestmark = pytest.mark.usefixtures("started_anew")
+
 TRIAL = """\
 import os, sys, time
-
-pytestmark = pytest.mark.usefixtures("started_anew")
 value = sys.argv[1].partition("=")[2]
 open(os.path.join(os.environ["OUT"], f"begun-{value}"), "x").close()
 while not os.path.exists(os.path.join(os.environ["OUT"], "go")):
