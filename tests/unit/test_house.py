@@ -108,7 +108,7 @@ def layer(module: str) -> int:
 def test_a_layer_of_the_agent_imports_only_from_those_below() -> None:
     upwards = [
         f"{name} imports {other}"
-        for name, others in IMPORTS.items()
+        for name, others in imports().items()
         if room_of(name) == "agent"
         for other in others
         if room_of(other) == "agent" and layer(other) > layer(name)
