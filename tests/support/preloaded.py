@@ -2,7 +2,7 @@
 
 One process has imported all that a launcher imports, and forks for each command: a process of its own with the words,
 environment, directory, streams and session of that command, which goes on as a new one does once its imports are over.
-What a new one does before that, and what others see of it in /proc (words, environment), is not tested so: this is for a
+What a new one does before that, and what others see of it in /proc (words, environment), is not tested: this is for a
 quick look while you work, with `TFLAUNCH_PRELOADED=1`, and never in terminals, on the bed, for a wheel or docs/.
 """
 

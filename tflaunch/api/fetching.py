@@ -18,7 +18,7 @@ from tflaunch.runs.wanted import Wanted
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tflaunch.api.options.groups import SshOptions
+    from tflaunch.inputs.options.groups import SshOptions
 
 
 def fetch(

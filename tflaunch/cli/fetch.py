@@ -7,13 +7,14 @@ from typing import Annotated
 
 import typer
 
-from tflaunch.api.options.declared import Part
-from tflaunch.api.options.groups import OutputOptions, ReachOptions
 from tflaunch.api.requests.outputs import make_wish, parse_patterns
 from tflaunch.api.requests.which_hosts import run_and_words
 from tflaunch.cli.arguments import Run
 from tflaunch.cli.attach import open_view
 from tflaunch.cli.reporting import reporting
+from tflaunch.inputs.options.declared import Part
+from tflaunch.inputs.options.groups import OutputOptions, ReachOptions
+from tflaunch.inputs.options.job_groups import FetchedOptions
 from tflaunch.protocol.errors import ConnectErrors, FetchError
 
 
@@ -32,15 +33,10 @@ def fetch(
         Path | None,
         typer.Option("--to", metavar="DIR", help="Copy them into this directory [./RUN]", show_default=False),
     ] = None,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Overwrite files here that have other content.")
-    ] = False,
     most: Annotated[
         str, typer.Option("--max", metavar="SIZE", help="Copy nothing if it is more than this: 20GiB.")
     ] = "",
-    keep_mode: Annotated[
-        bool, typer.Option("--keep-mode", help="Files that are executable there are executable here, too.")
-    ] = False,
+    files: FetchedOptions,
     output: Annotated[OutputOptions, Part("json")],
     reach: ReachOptions,
 ) -> None:
@@ -57,7 +53,7 @@ def fetch(
     with reporting("stopped; the same command continues where it stopped", json=output.json) as show:
         run, words = run_and_words(run, patterns or [])
         wanted = parse_patterns(words or [EVERYTHING], option="")
-        wish = make_wish(wanted, to=to, overwrite=overwrite, keep_mode=keep_mode, most=most)
+        wish = make_wish(wanted, to=to, overwrite=files.overwrite, keep_mode=files.keep_mode, most=most)
         with open_view(run, reach, show, Wanted(), output.json) as view:
             fetched = Fetch(
                 view.run.run_id,

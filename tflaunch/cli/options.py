@@ -1,4 +1,4 @@
-"""Give typer the options that tflaunch.api.options declares.
+"""Give typer the options that tflaunch.inputs.options declares.
 
 A verb's function takes groups, or one dataclass that consists of groups.  `flatten` turns it into a function with one
 parameter for each option, which builds the groups and calls the verb.
@@ -13,7 +13,7 @@ from typing import Any, TypeVar, get_args, get_type_hints
 
 import typer
 
-from tflaunch.api.options.declared import Group, Option, group_of
+from tflaunch.inputs.options.declared import Group, Option, group_of
 
 T = TypeVar("T")
 
@@ -48,6 +48,13 @@ def flatten(function: Callable[..., T]) -> Callable[..., T]:
         values = {name: given[name] for name in own}
         return function(**values, **{name: group.made_of(given) for name, group in groups.items()})
 
+    options = [option for group in groups.values() for option in group.options]
+    with_groups.optional_values = {  # type: ignore[attr-defined]  # tflaunch.cli.command reads it
+        name: each.declared.alone
+        for each in options
+        if each.declared.alone
+        for name in each.declared.names or [each.shown]
+    }
     with_groups.__name__, with_groups.__doc__ = function.__name__, function.__doc__
     with_groups.__annotations__ = {each.name: each.annotation for each in parameters}
     with_groups.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]

@@ -11,23 +11,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tflaunch.api.options.given import Given
     from tflaunch.hosts import Hostfile
     from tflaunch.inputs.config import Config, Setting
     from tflaunch.inputs.job_file import JobFile
+    from tflaunch.inputs.options.given import Given
     from tflaunch.planning.gpu_limits import GpuLimit
     from tflaunch.protocol.job import JobSpec
 
 NOT_FOR = ("schema", "help")  # they help to mend a file that cannot be used
 _UNTOLD = ("raw", "quiet", "show_host", "accept_new", "connect_timeout", "ssh_config")  # no part of a plan
-# Parameter of a command -> the key that has set it.
-_KEYS = {
-    "no_sync": "sync",
-    "no_dial_check": "dial_check",
-    "no_empty_flags": "empty_flags",
-    "no_stacks": "stacks",
-    "flag": "flags",
-}
 
 
 @dataclass
@@ -66,9 +58,9 @@ def apply(verb: str, given: Given) -> None:
                     name == "connection" and os.environ.get("TFLAUNCH_CONNECTION")
                 ):
                     given.put(name, value)
-                    state.used[name] = said[_KEYS.get(name, name)]
+                    state.used[name] = said[defaults.keys[name]]
             for name, values in defaults.lists.items():
-                setting = said.get(_KEYS.get(name, name))
+                setting = said[defaults.keys[name]]
                 if values and setting in counts and name in given.values:
                     given.values[name] = [*values, *(given.values[name] or ())]
                     state.listed[name] = len(values)

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from tflaunch.api.options.declared import Part, argument, option
-from tflaunch.api.options.groups import ConnectionOptions, EndOptions, OutputOptions
-from tflaunch.api.options.job_groups import (
+from tflaunch.inputs.options.declared import NOWHERE, In, Part, argument, option
+from tflaunch.inputs.options.groups import ConnectionOptions, EndOptions, OutputOptions
+from tflaunch.inputs.options.job_groups import (
     GpuOptions,
     JobHosts,
     ProgramOptions,
@@ -22,14 +22,11 @@ from tflaunch.api.options.job_groups import (
 class SweepArguments(JobHosts):
     """HOSTS, the trainer and the arguments of all trials."""
 
-    script: str | None = argument(
-        None, metavar="TRAINER.py", help="The program (or -m PKG.MOD).", show_default=False
-    )
+    script: str | None = argument(None, metavar="TRAINER.py", help="The program (or -m PKG.MOD).")
     arguments: tuple[str, ...] = argument(
         (),
         metavar="-- ARGS",
         help="Arguments of all trials; {lr} stands for the value of lr, which else is added as --lr=VALUE.",
-        show_default=False,
     )
 
 
@@ -38,6 +35,7 @@ class TrialOptions:
     """Which trials to run."""
 
     panel = "Trials"
+    also_in = NOWHERE
 
     grid: tuple[str, ...] = option(
         (), metavar="NAME=A,B,C", help="All combinations of these values; repeatable."
@@ -47,12 +45,10 @@ class TrialOptions:
         metavar="NAME=A..B[:log]",
         help="Draw --trials values from a range, or from NAME=A,B,C; repeatable.",
     )
-    trials: int | None = option(None, min=1, metavar="N", help="With --random: how many trials.")
-    seed: int | None = option(
-        None, metavar="N", help="With --random: the same seed draws the same trials [a new one]"
-    )
+    trials: int | None = option(None, min=1, help="With --random: how many trials.")
+    seed: int | None = option(None, help="With --random: the same seed draws the same trials [a new one]")
     trials_file: Path | None = option(
-        None, metavar="FILE", help="Read the list of trials from this file: .yaml, .json, .jsonl or .csv."
+        None, help="Read the list of trials from this file: .yaml, .json, .jsonl or .csv."
     )
     name: str | None = option(
         None, metavar="NAME", help="The sweep's name; if there is such a sweep, it goes on [a new name]"
@@ -70,15 +66,13 @@ class TrialGpuOptions:
     """How many GPUs each trial gets, and how many trials run at a time."""
 
     panel = GpuOptions.panel
+    also_in = NOWHERE
 
-    gpus_per_trial: int | None = option(
-        None, min=0, metavar="N", help="GPUs for each trial [1 where there are any]"
-    )
-    trials_per_gpu: int = option(1, min=1, metavar="N", help="Trials that share a GPU.")
+    gpus_per_trial: int | None = option(None, min=0, help="GPUs for each trial [1 where there are any]")
+    trials_per_gpu: int = option(1, min=1, help="Trials that share a GPU.")
     trials_per_host: int | None = option(
         None,
         min=1,
-        metavar="N",
         help="Trials at a time on a host [`slots:` of the hostfile; as many as it has GPUs, or 1]",
     )
 
@@ -88,6 +82,7 @@ class ScoreOptions:
     """How to compare the trials."""
 
     panel = "Results"
+    also_in = NOWHERE
 
     metric: str | None = option(
         None,
@@ -111,12 +106,10 @@ class RetryOptions:
     """What to do when a trial fails."""
 
     panel = "When something fails"
+    also_in = In.CONFIG
 
     retries: int = option(
-        0,
-        min=0,
-        metavar="N",
-        help="Run a trial that fails again, at most N times, on another host if there is one.",
+        0, min=0, help="Run a trial that fails again, at most N times, on another host if there is one."
     )
     keep_going: bool = option(
         False, "--keep-going", help="Run all trials, even if the first three fail at once and alike."
@@ -131,28 +124,18 @@ class SweepOptions:
     trials: TrialOptions
     score: ScoreOptions
     per_trial: TrialGpuOptions
-    gpus: Annotated[GpuOptions, Part(without=("gpus_per_worker", "mix_models"))]
+    gpus: Annotated[GpuOptions, Part(of="sweep")]
     start: Annotated[
         StartOptions,
-        Part(
-            "require_all",
-            "dry_run",
-            "yes",
-            help={"dry_run": "Print the trials and how many run at a time, and start nothing."},
-        ),
+        Part(of="sweep", help={"dry_run": "Print the trials and how many run at a time, and start nothing."}),
     ]
     failure: RetryOptions
-    program: Annotated[
-        ProgramOptions, Part(without=("flag", "flag_style", "no_empty_flags", "framework", "flags"))
-    ]
-    tasks: TaskOptions
+    program: Annotated[ProgramOptions, Part(of="sweep")]
+    tasks: Annotated[TaskOptions, Part(of="sweep")]
     end: Annotated[
         EndOptions,
         Part(
-            "grace",
-            "timeout",
-            "lease",
-            "detach",
+            of="sweep",
             help={
                 "detach": "Return once the trials start; the sweep goes on from this machine, without this terminal.",
                 "timeout": "End a trial that takes longer; it counts as failed.",
@@ -163,12 +146,13 @@ class SweepOptions:
     results: Annotated[
         ResultOptions,
         Part(
+            of="sweep",
             help={
                 "fetch": "Copy files of the trials here at the end, by patterns in each trial's directory: "
                 "'checkpoints/**'; repeatable.",
                 "tensorboard": "Show in TensorBoard what the trials write on the host of the first trial.",
-            }
+            },
         ),
     ]
-    output: Annotated[OutputOptions, Part("json")]
-    connection: ConnectionOptions
+    output: Annotated[OutputOptions, Part(of="sweep")]
+    connection: Annotated[ConnectionOptions, Part(of="sweep")]
