@@ -24,7 +24,6 @@ What the command line would refuse is refused here with the same words: each err
     given_keywords.py   from keywords to options
     command_shown.py    from keywords to the command that means the same
     connecting.py       connections to the hosts of a request
-    options/            what can be asked for
     requests/           from options to requests
 """
 

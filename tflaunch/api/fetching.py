@@ -17,7 +17,7 @@ from tflaunch.runs.wanted import Wanted
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tflaunch.api.options.groups import SshOptions
+    from tflaunch.inputs.options.groups import SshOptions
 
 EVERYTHING = "**"
 

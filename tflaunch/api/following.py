@@ -16,9 +16,9 @@ from tflaunch.sessions.watcher import ProgressWatcher
 from tflaunch.text.times import duration
 
 if TYPE_CHECKING:
-    from tflaunch.api.options.groups import SshOptions
     from tflaunch.console.reporter import Reporter
     from tflaunch.hosts import Hostfile
+    from tflaunch.inputs.options.groups import SshOptions
     from tflaunch.protocol.outcome import Outcome
     from tflaunch.remote import Connector
     from tflaunch.runs.follow import Follower

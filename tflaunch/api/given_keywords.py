@@ -12,9 +12,9 @@ from pathlib import Path
 from types import NoneType
 from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
-from tflaunch.api.options.declared import Group, Option
-from tflaunch.api.options.given import Given
-from tflaunch.api.options.of_run import RunOptions
+from tflaunch.inputs.options.declared import Group, Option
+from tflaunch.inputs.options.given import Given
+from tflaunch.inputs.options.of_run import RunOptions
 from tflaunch.inputs.times import FOR_EVER
 from tflaunch.protocol.errors import UsageError
 

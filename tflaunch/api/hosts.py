@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tflaunch.api.connecting import connected
-from tflaunch.api.options.groups import SshOptions
 from tflaunch.api.requests.which_hosts import load_hosts as load
 from tflaunch.hosts import Hostfile
+from tflaunch.inputs.options.groups import SshOptions
 
 if TYPE_CHECKING:
     from tflaunch.survey.gpus import Overview

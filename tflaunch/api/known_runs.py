@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from tflaunch.api.connecting import visiting
 from tflaunch.api.hosts import Hosts, load_hosts
-from tflaunch.api.options.groups import SshOptions
 from tflaunch.api.requests.which_hosts import hosts_of_all, hosts_of_run
+from tflaunch.inputs.options.groups import SshOptions
 from tflaunch.protocol.errors import ConnectErrors, StopError, UsageError
 from tflaunch.sessions.interrupts import INTERRUPTER, Interrupter
 

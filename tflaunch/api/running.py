@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from tflaunch.api.keywords import Keywords
-    from tflaunch.api.options.groups import SshOptions
     from tflaunch.console.reporter import Reporter
+    from tflaunch.inputs.options.groups import SshOptions
     from tflaunch.launch.request import Request
     from tflaunch.remote import Connector
     from tflaunch.runs.visits import Visits

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from tflaunch.api.options.groups import OUTPUT
 from tflaunch.cli import completion
+from tflaunch.inputs.options.groups import OUTPUT
 
 Hosts = Annotated[
     str | None,

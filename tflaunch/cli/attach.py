@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tflaunch.api.options.declared import Part
-from tflaunch.api.options.groups import OUTPUT, LogOptions, OutputOptions, ReachOptions
 from tflaunch.api.requests.which_hosts import hosts_of_newest, hosts_of_run, run_and_words
 from tflaunch.cli import completion
 from tflaunch.cli.arguments import Run
 from tflaunch.cli.connecting import way_to_ask
 from tflaunch.cli.reporting import Patient, Show, reporting
+from tflaunch.inputs.options.declared import Part
+from tflaunch.inputs.options.groups import OUTPUT, LogOptions, OutputOptions, ReachOptions
 from tflaunch.protocol.errors import ConnectErrors, UsageError
 from tflaunch.protocol.job import TaskId
 

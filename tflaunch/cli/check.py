@@ -6,15 +6,15 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
-from tflaunch.api.options.declared import Part, option
-from tflaunch.api.options.groups import ConnectionOptions
-from tflaunch.api.options.job_groups import TaskOptions
-from tflaunch.api.options.values import time_parser
 from tflaunch.api.requests.job_parts import with_environment
 from tflaunch.api.requests.which_hosts import load_hosts
 from tflaunch.cli.arguments import Hosts, JsonDocument
 from tflaunch.cli.connecting import connected
 from tflaunch.cli.reporting import Patient, reporting
+from tflaunch.inputs.options.declared import Part, option
+from tflaunch.inputs.options.groups import ConnectionOptions
+from tflaunch.inputs.options.job_groups import TaskOptions
+from tflaunch.inputs.options.values import time_parser
 
 if TYPE_CHECKING:
     from tflaunch.survey.check_findings import Findings

@@ -8,9 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tflaunch.api.options.declared import option
-from tflaunch.api.options.groups import SshOptions
-from tflaunch.api.options.values import parse_age
 from tflaunch.api.requests.which_hosts import (
     default_hostfile,
     hosts_of_run,
@@ -24,6 +21,9 @@ from tflaunch.cli.arguments import JsonDocument
 from tflaunch.cli.connecting import visiting
 from tflaunch.cli.options import parser
 from tflaunch.cli.reporting import Patient, Show, reporting
+from tflaunch.inputs.options.declared import option
+from tflaunch.inputs.options.groups import SshOptions
+from tflaunch.inputs.options.values import parse_age
 from tflaunch.inputs.times import seconds
 from tflaunch.protocol.errors import CleanError, ConnectErrors, UsageError
 

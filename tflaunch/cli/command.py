@@ -15,7 +15,7 @@ from tflaunch.inputs.times import FOR_EVER
 from tflaunch.text.times import written
 
 if TYPE_CHECKING:
-    from tflaunch.api.options.given import Given
+    from tflaunch.inputs.options.given import Given
 
 TIME_WORD = (
     r"[0-9]*\.?[0-9]+[a-z]*"  # for optional_values: a word meant as a time, right or wrong; not 10.0.0.1
@@ -106,7 +106,7 @@ class Command(typer.core.TyperCommand):
 
 def given_of(ctx: typer.Context) -> Given:
     """Return the values of the command's options, and which of them the command line or the environment has set."""
-    from tflaunch.api.options.given import Given
+    from tflaunch.inputs.options.given import Given
 
     sources = {name: getattr(ctx.get_parameter_source(name), "name", "") for name in ctx.params}
     return Given(ctx.params, {name for name, source in sources.items() if source != "DEFAULT"})

@@ -13,9 +13,9 @@ from tflaunch.api import connecting
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tflaunch.api.options.groups import SshOptions
     from tflaunch.console.reporter import Reporter
     from tflaunch.hosts import Host
+    from tflaunch.inputs.options.groups import SshOptions
     from tflaunch.remote import Connector
     from tflaunch.runs.visits import Visits
     from tflaunch.sessions.watcher import ProgressWatcher

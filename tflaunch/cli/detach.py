@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from tflaunch.api.options.declared import Part
-from tflaunch.api.options.groups import OutputOptions, ReachOptions
 from tflaunch.api.requests.which_hosts import hosts_of_newest, hosts_of_run
 from tflaunch.cli.arguments import Run
 from tflaunch.cli.connecting import visiting
 from tflaunch.cli.reporting import Patient, reporting
+from tflaunch.inputs.options.declared import Part
+from tflaunch.inputs.options.groups import OutputOptions, ReachOptions
 from tflaunch.protocol.errors import ConnectErrors
 
 

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, cast
 
 import typer
 
-from tflaunch.api.options.declared import Part, option
-from tflaunch.api.options.groups import OUTPUT, ConnectionOptions
-from tflaunch.api.options.values import time_parser
 from tflaunch.api.requests.which_hosts import default_source, kind_of_file, load_hosts
 from tflaunch.cli.arguments import Hosts
 from tflaunch.cli.command import TIME_WORD, Command
 from tflaunch.cli.connecting import connected
 from tflaunch.cli.options import parser
 from tflaunch.cli.reporting import Show, reporting
+from tflaunch.inputs.options.declared import Part, option
+from tflaunch.inputs.options.groups import OUTPUT, ConnectionOptions
+from tflaunch.inputs.options.values import time_parser
 from tflaunch.inputs.times import seconds
 from tflaunch.protocol.errors import ConnectErrors, UsageError
 

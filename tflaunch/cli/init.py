@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tflaunch.api.options.declared import Part
-from tflaunch.api.options.groups import ConnectionOptions
-from tflaunch.api.options.values import time_parser
 from tflaunch.cli.connecting import connected
 from tflaunch.cli.options import parser
 from tflaunch.cli.reporting import Patient, reporting
+from tflaunch.inputs.options.declared import Part
+from tflaunch.inputs.options.groups import ConnectionOptions
+from tflaunch.inputs.options.values import time_parser
 from tflaunch.protocol.errors import ConnectError, ConnectErrors, RecordError, UsageError
 
 if TYPE_CHECKING:

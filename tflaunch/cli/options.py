@@ -1,4 +1,4 @@
-"""Give typer the options that tflaunch.api.options declares.
+"""Give typer the options that tflaunch.inputs.options declares.
 
 A verb's function takes groups, or one dataclass that consists of groups.  `flatten` turns it into a function with one
 parameter for each option, which builds the groups and calls the verb.
@@ -13,7 +13,7 @@ from typing import Any, TypeVar, get_args, get_type_hints
 
 import typer
 
-from tflaunch.api.options.declared import Group, Option, group_of
+from tflaunch.inputs.options.declared import Group, Option, group_of
 
 T = TypeVar("T")
 

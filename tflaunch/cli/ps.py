@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tflaunch.api.options.declared import Part
-from tflaunch.api.options.groups import OUTPUT, SshOptions
-from tflaunch.api.options.values import parse_user
 from tflaunch.api.requests.which_hosts import hosts_of_all
 from tflaunch.cli.arguments import JsonDocument
 from tflaunch.cli.connecting import visiting
 from tflaunch.cli.options import parser
 from tflaunch.cli.reporting import Patient, Show, reporting
+from tflaunch.inputs.options.declared import Part
+from tflaunch.inputs.options.groups import OUTPUT, SshOptions
+from tflaunch.inputs.options.values import parse_user
 from tflaunch.protocol.errors import ConnectErrors, UsageError
 
 if TYPE_CHECKING:

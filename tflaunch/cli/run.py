@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import typer
 
-from tflaunch.api.options.of_run import RunOptions
 from tflaunch.api.requests.run import request_of
 from tflaunch.cli.command import command_line
 from tflaunch.cli.connecting import connected
 from tflaunch.cli.reporting import reporting
+from tflaunch.inputs.options.of_run import RunOptions
 from tflaunch.protocol.errors import TflaunchError, UsageError
 from tflaunch.protocol.job import TaskId
 

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tflaunch.api.options.declared import Part
-from tflaunch.api.options.groups import OUTPUT, ReachOptions
 from tflaunch.api.requests.which_hosts import hosts_of_all, hosts_of_run
 from tflaunch.cli import completion
 from tflaunch.cli.arguments import JsonDocument, LivingRun
 from tflaunch.cli.connecting import visiting
 from tflaunch.cli.reporting import Patient, reporting
+from tflaunch.inputs.options.declared import Part
+from tflaunch.inputs.options.groups import OUTPUT, ReachOptions
 from tflaunch.protocol.errors import ConnectErrors, UsageError
 from tflaunch.protocol.job import TaskId
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Annotated
 
-from tflaunch.api.options.declared import Part
-from tflaunch.api.options.groups import ReachOptions
 from tflaunch.api.requests.which_hosts import hosts_of_newest, hosts_of_run
 from tflaunch.cli.arguments import JsonDocument, Run
 from tflaunch.cli.connecting import visiting
 from tflaunch.cli.reporting import Patient, reporting
+from tflaunch.inputs.options.declared import Part
+from tflaunch.inputs.options.groups import ReachOptions
 from tflaunch.protocol.errors import ConnectErrors, RecordError, UsageError
 
 if TYPE_CHECKING:

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tflaunch.api.options.declared import Part
-from tflaunch.api.options.groups import EndOptions, OutputOptions, ReachOptions
-from tflaunch.api.options.values import parse_user
 from tflaunch.api.requests.which_hosts import hosts_to_stop_on
 from tflaunch.cli.arguments import LivingRun
 from tflaunch.cli.connecting import visiting
 from tflaunch.cli.options import parser
 from tflaunch.cli.reporting import Show, reporting
+from tflaunch.inputs.options.declared import Part
+from tflaunch.inputs.options.groups import EndOptions, OutputOptions, ReachOptions
+from tflaunch.inputs.options.values import parse_user
 from tflaunch.protocol.errors import ConnectErrors, StopError, UsageError
 from tflaunch.text.numbers import counted
 

@@ -8,7 +8,6 @@ from typing import ClassVar
 
 import typer
 
-from tflaunch.api.options.of_sweep import SweepOptions
 from tflaunch.api.requests.sweep import request_of
 from tflaunch.cli.background import behind_the_terminal
 from tflaunch.cli.command import command_line
@@ -16,6 +15,7 @@ from tflaunch.cli.connecting import connected
 from tflaunch.cli.reporting import reporting
 from tflaunch.cli.trainer_command import TrainerCommand
 from tflaunch.cli.trainer_words import Line, shell_command
+from tflaunch.inputs.options.of_sweep import SweepOptions
 from tflaunch.protocol.errors import UsageError
 
 _SILENT = "A sweep does not show what its trials print; tflaunch logs NAME trial/7 does, also while they run"

@@ -6,12 +6,12 @@ from typing import Annotated
 
 import typer
 
-from tflaunch.api.options.declared import Part
-from tflaunch.api.options.groups import OutputOptions, ReachOptions
 from tflaunch.api.requests.which_hosts import run_and_words
 from tflaunch.cli.arguments import Run
 from tflaunch.cli.attach import open_view
 from tflaunch.cli.reporting import reporting
+from tflaunch.inputs.options.declared import Part
+from tflaunch.inputs.options.groups import OutputOptions, ReachOptions
 from tflaunch.protocol.errors import LaunchError
 
 Port = Annotated[

@@ -9,11 +9,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tflaunch.api.options.of_up import UpOptions
 from tflaunch.api.requests.up import request_of
 from tflaunch.cli.command import command_line
 from tflaunch.cli.connecting import connected
 from tflaunch.cli.reporting import reporting
+from tflaunch.inputs.options.of_up import UpOptions
 from tflaunch.protocol.errors import RecordError, UsageError
 
 if TYPE_CHECKING:

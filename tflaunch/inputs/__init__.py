@@ -1,5 +1,6 @@
 """What people write, read with the positions of every mistake.  Lowest first:
 
+options/        every option of every verb, each once: for the command line, the files and the API
 variables       what may stand in a task's environment
 placeholders    `{index}` in arguments and variables of tasks
 times, sizes    `90s`, `2h`, `40GiB`, as they are written

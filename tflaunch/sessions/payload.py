@@ -6,7 +6,6 @@ import functools
 import hashlib
 import importlib.util
 import marshal
-import re
 import shlex
 import threading
 import warnings
@@ -15,6 +14,7 @@ from pathlib import Path
 
 import tflaunch
 from tflaunch.gpu_probe import MODULE
+from tflaunch.inputs.options.values import USER_NAME
 from tflaunch.protocol import wire
 
 # The files and rooms that an agent is made of: standard library only, Python 3.8+, and they import only each other.
@@ -96,7 +96,6 @@ if not os.getuid()==p.pw_uid:
   if os.access(e,os.X_OK):os.execv(e,[e,"-I","-S","-X","utf8","-c",os.environ["TFLAUNCH_BOOT"]]+sys.argv[1:])
  sys.exit("tflaunch: no python3 that "+u+" may run on this host")
 """
-USER_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@+-]{0,63}\$?")
 
 # Only the loader is sent at every boot; a host that has not stored this agent yet asks for the rest.
 _LOADER = "tflaunch.agent.loader"

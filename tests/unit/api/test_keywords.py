@@ -15,10 +15,10 @@ import typer
 from tflaunch import api
 from tflaunch.api.command_shown import command_of, words_of
 from tflaunch.api.given_keywords import ALONE, NOT_HERE, options_of
-from tflaunch.api.options.declared import Group
-from tflaunch.api.options.of_run import RunArguments, RunOptions
 from tflaunch.cli.options import flatten
 from tflaunch.cli.trainer_command import RunCommand
+from tflaunch.inputs.options.declared import Group
+from tflaunch.inputs.options.of_run import RunArguments, RunOptions
 from tflaunch.protocol.errors import UsageError
 
 ONLY_THERE = {"hosts", "script", "arguments", "show_files", "raw", "quiet", "only", "show_host", *NOT_HERE}

@@ -15,7 +15,6 @@ import typer.main
 
 from tests.docs import known
 from tflaunch import cli
-from tflaunch.api.options.job_groups import ClusterOptions, RoleOptions
 from tflaunch.api.requests.roles import roles_of
 from tflaunch.api.requests.which_hosts import hosts_of_run, load_hosts
 from tflaunch.cli import VERBS, application
@@ -23,6 +22,7 @@ from tflaunch.cli.mistakes import INSTEAD, unknown_verb
 from tflaunch.cli.trainer_words import Line
 from tflaunch.hosts import load
 from tflaunch.inputs.kinds import kind_of
+from tflaunch.inputs.options.job_groups import ClusterOptions, RoleOptions
 from tflaunch.protocol.errors import HostfileError, UsageError
 from tflaunch.protocol.job import Role, near_role
 from tflaunch.sweeps import trials

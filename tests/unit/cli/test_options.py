@@ -9,8 +9,8 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from tflaunch.api.options.declared import Part, argument, option
 from tflaunch.cli.options import flatten
+from tflaunch.inputs.options.declared import Part, argument, option
 
 
 @dataclass

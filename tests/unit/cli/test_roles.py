@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from tflaunch.api.options.job_groups import ClusterOptions, RoleOptions
 from tflaunch.api.requests.roles import roles_of
+from tflaunch.inputs.options.job_groups import ClusterOptions, RoleOptions
 from tflaunch.protocol.errors import UsageError
 from tflaunch.protocol.job import Role
 

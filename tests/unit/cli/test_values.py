@@ -9,9 +9,9 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from tflaunch.api.options.values import time_parser
 from tflaunch.cli.command import Command
 from tflaunch.cli.options import parser
+from tflaunch.inputs.options.values import time_parser
 
 
 class Choice(str, Enum):

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tflaunch.api.options.given import Given
     from tflaunch.hosts import Hostfile
     from tflaunch.inputs.config import Config, Setting
     from tflaunch.inputs.job_file import JobFile
+    from tflaunch.inputs.options.given import Given
     from tflaunch.planning.gpu_limits import GpuLimit
     from tflaunch.protocol.job import JobSpec
 

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, NamedTuple
 from tflaunch.protocol.errors import UsageError
 
 if TYPE_CHECKING:
-    from tflaunch.api.options.job_groups import GpuOptions, ProgramOptions, TaskOptions
     from tflaunch.code.bundle import Bundle
     from tflaunch.code.program import Program
     from tflaunch.console.code_page import CodeReporter
     from tflaunch.hosts import Hostfile
+    from tflaunch.inputs.options.job_groups import GpuOptions, ProgramOptions, TaskOptions
     from tflaunch.planning.gpu_choice import GpuChoice
     from tflaunch.protocol.job import JobSpec, Requirements, Role
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from tflaunch.protocol.errors import UsageError
 
 if TYPE_CHECKING:
-    from tflaunch.api.options.job_groups import ResultOptions
+    from tflaunch.inputs.options.job_groups import ResultOptions
     from tflaunch.inputs.patterns import Pattern, Wish
 
 

@@ -25,7 +25,7 @@ from tflaunch.protocol.job import (
 )
 
 if TYPE_CHECKING:
-    from tflaunch.api.options.job_groups import ClusterOptions, RoleOptions
+    from tflaunch.inputs.options.job_groups import ClusterOptions, RoleOptions
 
 MOST_TASKS = 10_000  # of one role
 

@@ -27,11 +27,11 @@ from tflaunch.protocol.job import CHIEF, EVALUATOR, FLAGS, PS, TASK_FLAG, WORKER
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from tflaunch.api.options.job_groups import RestartOptions
-    from tflaunch.api.options.of_run import RunOptions
     from tflaunch.console.reporter import Reporter
     from tflaunch.hosts import Hostfile
     from tflaunch.inputs.job_file import JobFile
+    from tflaunch.inputs.options.job_groups import RestartOptions
+    from tflaunch.inputs.options.of_run import RunOptions
     from tflaunch.launch.request import Request
     from tflaunch.lifecycle.states import Restarts
     from tflaunch.protocol.job import Done, Framework, RestartPolicy

@@ -26,9 +26,9 @@ from tflaunch.protocol.errors import UsageError
 from tflaunch.protocol.job import PS, WORKER, JobSpec, Role
 
 if TYPE_CHECKING:
-    from tflaunch.api.options.of_sweep import ScoreOptions, SweepOptions, TrialOptions
     from tflaunch.console.reporter import Reporter
     from tflaunch.hosts import Hostfile
+    from tflaunch.inputs.options.of_sweep import ScoreOptions, SweepOptions, TrialOptions
     from tflaunch.launch.request import Request
     from tflaunch.sweeps.curves import StopBelow
     from tflaunch.sweeps.results import Metric

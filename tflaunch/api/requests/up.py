@@ -17,9 +17,9 @@ from tflaunch.protocol.job import EVALUATOR, JobSpec
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from tflaunch.api.options.of_up import UpOptions
     from tflaunch.console.reporter import Reporter
     from tflaunch.hosts import Hostfile
+    from tflaunch.inputs.options.of_up import UpOptions
     from tflaunch.launch.request import Request
     from tflaunch.protocol.job import Role
 

@@ -7,8 +7,8 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from tflaunch.api.options.declared import option
-from tflaunch.api.options.values import read_threshold, time_parser
+from tflaunch.inputs.options.declared import option
+from tflaunch.inputs.options.values import read_threshold, time_parser
 
 OUTPUT = "Output"
 

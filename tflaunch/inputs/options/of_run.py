@@ -4,9 +4,9 @@
 
 from dataclasses import dataclass
 
-from tflaunch.api.options.declared import argument
-from tflaunch.api.options.groups import ConnectionOptions, EndOptions, OutputOptions, WatchOptions
-from tflaunch.api.options.job_groups import (
+from tflaunch.inputs.options.declared import argument
+from tflaunch.inputs.options.groups import ConnectionOptions, EndOptions, OutputOptions, WatchOptions
+from tflaunch.inputs.options.job_groups import (
     ClusterOptions,
     GpuOptions,
     JobHosts,

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from tflaunch.api.options.declared import Part, option
-from tflaunch.api.options.groups import OUTPUT, ConnectionOptions, EndOptions, OutputOptions, WatchOptions
-from tflaunch.api.options.job_groups import (
+from tflaunch.inputs.options.declared import Part, option
+from tflaunch.inputs.options.groups import OUTPUT, ConnectionOptions, EndOptions, OutputOptions, WatchOptions
+from tflaunch.inputs.options.job_groups import (
     ClusterOptions,
     GpuOptions,
     JobHosts,

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from tflaunch.protocol.job import GpuCount
 
 MOST_GPUS = 1024  # of one task
+USER_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@+-]{0,63}\$?")
 
 
 def time_parser(least_s: float = 0.0) -> Callable[[str], float]:
@@ -74,8 +75,6 @@ def parse_age(text: str) -> float:
 
 def parse_user(text: str) -> str:
     """Return the name of an account; raises ValueError."""
-    from tflaunch.sessions.payload import USER_NAME
-
     if not USER_NAME.fullmatch(text):
         raise ValueError(f"{text[:40]!r} is not the name of an account")
     return text

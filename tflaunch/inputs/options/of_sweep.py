@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from tflaunch.api.options.declared import Part, argument, option
-from tflaunch.api.options.groups import ConnectionOptions, EndOptions, OutputOptions
-from tflaunch.api.options.job_groups import (
+from tflaunch.inputs.options.declared import Part, argument, option
+from tflaunch.inputs.options.groups import ConnectionOptions, EndOptions, OutputOptions
+from tflaunch.inputs.options.job_groups import (
     GpuOptions,
     JobHosts,
     ProgramOptions,

@@ -1,4 +1,4 @@
-"""What can be asked for: the options of the verbs, as the command line and `api.run` have them.
+"""What can be asked for: the options of the verbs, as the command line, the files and `api.run` have them.
 
 declared.py                      how a dataclass declares options
 groups.py, job_groups.py         the options, in groups

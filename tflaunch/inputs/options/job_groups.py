@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from tflaunch.api.options.declared import argument, option
-from tflaunch.api.options.values import parse_gpus, parse_wait, time_parser
+from tflaunch.inputs.options.declared import argument, option
+from tflaunch.inputs.options.values import parse_gpus, parse_wait, time_parser
 from tflaunch.protocol.job import GpuCount
 
 CLUSTER, GPUS, START, AGAIN = "Cluster", "GPUs", "Start", "When a task fails"
