@@ -17,8 +17,8 @@ from tflaunch.cli import completion
 from tflaunch.cli.arguments import Run
 from tflaunch.cli.connecting import way_to_ask
 from tflaunch.cli.reporting import Patient, Show, reporting
-from tflaunch.inputs.options.declared import Part
 from tflaunch.inputs.options.groups import OUTPUT, LogOptions, OutputOptions, ReachOptions
+from tflaunch.inputs.options.of_others import LinesOptions
 from tflaunch.protocol.errors import ConnectErrors, UsageError
 from tflaunch.protocol.job import TaskId
 
@@ -86,7 +86,7 @@ def logs(
         typer.Option("--follow", "-f", help="Print new lines until the run ends.", rich_help_panel=OUTPUT),
     ] = False,
     lines: LogOptions,
-    output: Annotated[OutputOptions, Part("show_host", "json")],
+    output: LinesOptions,
     reach: ReachOptions,
 ) -> None:
     """Print what the tasks of a run have printed, also after its end.

@@ -3,46 +3,20 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 from tflaunch.api.requests.job_parts import with_environment
 from tflaunch.api.requests.which_hosts import load_hosts
 from tflaunch.cli.arguments import Hosts, JsonDocument
 from tflaunch.cli.connecting import connected
 from tflaunch.cli.reporting import Patient, reporting
-from tflaunch.inputs.options.declared import Part, option
-from tflaunch.inputs.options.groups import ConnectionOptions
 from tflaunch.inputs.options.job_groups import TaskOptions
-from tflaunch.inputs.options.values import time_parser
+from tflaunch.inputs.options.of_others import CheckOptions, QuickOptions
 
 if TYPE_CHECKING:
     from tflaunch.survey.check_findings import Findings
 
 CONNECT_S = 15.0
-
-
-@dataclass(repr=False, eq=False)
-class CheckOptions:
-    """What to check, and how strictly."""
-
-    tensorflow: bool = option(
-        True,
-        "--tensorflow/--no-tensorflow",
-        help="Import TensorFlow on every host, as a task would.",
-    )
-    timeout: float = option(
-        120.0,
-        parser=time_parser(1),
-        metavar="TIME",
-        help="Time for a host's `setup:`, and again for the import.",
-    )
-    strict: bool = option(False, help="Warnings count as errors.")
-    bandwidth: bool = option(
-        False,
-        help="Measure what each host can send to each other one, pair by pair; with more than 16 hosts, a sample.",
-    )
-    all_pairs: bool = option(False, "--all", help="With --bandwidth: measure all pairs, however many.")
 
 
 def check(
@@ -51,7 +25,7 @@ def check(
     what: CheckOptions,
     json: JsonDocument = False,
     tasks: TaskOptions,
-    connection: Annotated[ConnectionOptions, Part(without=("connect_timeout",))],
+    connection: QuickOptions,
 ) -> None:
     """Find what would make a run fail on these hosts, and say what to do about it.
 

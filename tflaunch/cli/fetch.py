@@ -14,6 +14,7 @@ from tflaunch.cli.attach import open_view
 from tflaunch.cli.reporting import reporting
 from tflaunch.inputs.options.declared import Part
 from tflaunch.inputs.options.groups import OutputOptions, ReachOptions
+from tflaunch.inputs.options.job_groups import FetchedOptions
 from tflaunch.protocol.errors import ConnectErrors, FetchError
 
 EVERYTHING = "**"
@@ -34,15 +35,10 @@ def fetch(
         Path | None,
         typer.Option("--to", metavar="DIR", help="Copy them into this directory [./RUN]", show_default=False),
     ] = None,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Overwrite files here that have other content.")
-    ] = False,
     most: Annotated[
         str, typer.Option("--max", metavar="SIZE", help="Copy nothing if it is more than this: 20GiB.")
     ] = "",
-    keep_mode: Annotated[
-        bool, typer.Option("--keep-mode", help="Files that are executable there are executable here, too.")
-    ] = False,
+    files: FetchedOptions,
     output: Annotated[OutputOptions, Part("json")],
     reach: ReachOptions,
 ) -> None:
@@ -58,7 +54,7 @@ def fetch(
     with reporting("stopped; the same command continues where it stopped", json=output.json) as show:
         run, words = run_and_words(run, patterns or [])
         wanted = parse_patterns(words or [EVERYTHING], option="")
-        wish = make_wish(wanted, to=to, overwrite=overwrite, keep_mode=keep_mode, most=most)
+        wish = make_wish(wanted, to=to, overwrite=files.overwrite, keep_mode=files.keep_mode, most=most)
         with open_view(run, reach, show, Wanted(), output.json) as view:
             fetched = Fetch(
                 view.run.run_id,

@@ -5,20 +5,17 @@ from __future__ import annotations
 import os
 import sys
 from dataclasses import dataclass
-from enum import Enum
-from typing import TYPE_CHECKING, Annotated, ClassVar, cast
-
-import typer
+from typing import TYPE_CHECKING, ClassVar, cast
 
 from tflaunch.api.requests.which_hosts import default_source, kind_of_file, load_hosts
 from tflaunch.cli.arguments import Hosts
-from tflaunch.cli.command import TIME_WORD, Command
+from tflaunch.cli.command import Command
 from tflaunch.cli.connecting import connected
-from tflaunch.cli.options import parser
 from tflaunch.cli.reporting import Show, reporting
-from tflaunch.inputs.options.declared import Part, option
-from tflaunch.inputs.options.groups import OUTPUT, ConnectionOptions
-from tflaunch.inputs.options.values import time_parser
+from tflaunch.inputs.options.declared import option
+from tflaunch.inputs.options.groups import OUTPUT
+from tflaunch.inputs.options.of_others import AnswerOptions, ListOptions, QuickOptions
+from tflaunch.inputs.options.values import TIME_WORD, TimeParser
 from tflaunch.inputs.times import seconds
 from tflaunch.protocol.errors import ConnectErrors, UsageError
 
@@ -32,45 +29,29 @@ EVERY = "2s"  # the interval of --watch without a TIME
 
 
 class GpusCommand(Command):
-    """The class of the command `gpus`; the TIME of --watch may be left out."""
+    """The class of the command `gpus`."""
 
     earlier: ClassVar = {"--model": "--gpu-model", "--host": "--hosts"}
-    optional_values = dict.fromkeys(("--watch", "-w"), (TIME_WORD, EVERY))
-
-
-class SortChoice(str, Enum):
-    """Values of --sort."""
-
-    host = "host"
-    memory = "memory"
-    utilization = "utilization"
-    temperature = "temperature"
 
 
 @dataclass(repr=False, eq=False)
-class ListOptions:
-    """Which GPUs to show, and in which order."""
+class AgainOptions:
+    """Whether to go on asking, and how often."""
 
-    panel = "Which GPUs"
-
-    free: bool = option(False, help="Only GPUs that nobody uses.")
-    gpu_model: str = option(
-        "",
-        metavar="TEXT",
-        help="Only GPUs with this in their name: H100.",
-        complete="gpu_models",
+    watch: float | None = option(
+        None,
+        "--watch",
+        "-w",
+        parser=TimeParser(0.1),
+        metavar="[TIME]",
+        help="Go on asking: graphs of use and memory since the start (no history is kept), keys (? lists them).",
+        alone=(TIME_WORD, EVERY),
     )
-    min_free: str = option("", metavar="SIZE", help="Only GPUs with at least this much free memory: 40GiB")
-    only_hosts: str = option(
-        "",
-        "--hosts",
-        "-H",
-        metavar="PATTERN",
-        help="Only these hosts: names, ranges, globs, label=value; without HOSTS: or those of a hostfile.",
-        complete="hosts",
-    )
-    sort: SortChoice = option(
-        SortChoice.host, help="Most free memory, least utilization or highest temperature first."
+    interval: float | None = option(
+        None,
+        parser=TimeParser(0.1),
+        metavar="TIME",
+        help=f"With --watch: ask every TIME instead of every {EVERY}.",
     )
 
 
@@ -95,32 +76,10 @@ def gpus(
     hosts: Hosts = None,
     *,
     which: ListOptions,
-    watch: Annotated[
-        float | None,
-        typer.Option(
-            "--watch",
-            "-w",
-            parser=parser(time_parser(0.1)),
-            metavar="[TIME]",
-            help="Go on asking: graphs of use and memory since the start (no history is kept), keys (? lists them).",
-        ),
-    ] = None,
-    interval: Annotated[
-        float | None,
-        typer.Option(
-            parser=parser(time_parser(0.1)),
-            metavar="TIME",
-            help=f"With --watch: ask every TIME instead of every {EVERY}.",
-        ),
-    ] = None,
+    again: AgainOptions,
     form: FormOptions,
-    timeout: Annotated[
-        float,
-        typer.Option(
-            parser=parser(time_parser(1)), metavar="TIME", help="Time for one host to connect and answer."
-        ),
-    ] = 15.0,
-    connection: Annotated[ConnectionOptions, Part(without=("connect_timeout",))],
+    answer: AnswerOptions,
+    connection: QuickOptions,
 ) -> None:
     """Show the GPUs of all hosts: their state, who uses them since when, which are free.
 
@@ -133,16 +92,16 @@ def gpus(
     from tflaunch.survey.survey import Survey
 
     with reporting("stopped before all hosts had answered", json=form.json) as show:
-        every_s = _every_s(watch, interval)
-        chosen_form = _form(form, watching=watch is not None)
+        every_s = _every_s(again.watch, again.interval)
+        chosen_form = _form(form, watching=again.watch is not None)
         # A script takes what the line names, so that it names no GPU that is in use.
         free = which.free or form.oneline
         wanted = Wanted(free, which.gpu_model, size(which.min_free) if which.min_free else 0)
         hostfile = _chosen(hosts, which.only_hosts, connection.connection)
         # Leave some time for the answer, so that a dead host fails with the error of its connection.
-        connection.connect_timeout = 0.8 * timeout
+        connection.connect_timeout = 0.8 * answer.timeout
         with connected(hostfile.hosts, connection, show.reporter) as connector:
-            survey = Survey(connector, hostfile.hosts, timeout, topology=form.topology or form.json)
+            survey = Survey(connector, hostfile.hosts, answer.timeout, topology=form.topology or form.json)
             if form.all_users:
                 _show_users(survey, wanted, show, json=form.json)
                 return

@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tflaunch.cli.connecting import connected
-from tflaunch.cli.options import parser
 from tflaunch.cli.reporting import Patient, reporting
 from tflaunch.inputs.options.declared import Part
 from tflaunch.inputs.options.groups import ConnectionOptions
-from tflaunch.inputs.options.values import time_parser
+from tflaunch.inputs.options.of_others import InitAnswerOptions
 from tflaunch.protocol.errors import ConnectError, ConnectErrors, RecordError, UsageError
 
 if TYPE_CHECKING:
@@ -47,12 +46,7 @@ def init(
         Path, typer.Option("--output", "-o", metavar="FILE", help="Write this hostfile; - prints it.")
     ] = Path("hosts.yaml"),
     force: Annotated[bool, typer.Option("--force", help="Overwrite a file that is there.")] = False,
-    timeout: Annotated[
-        float,
-        typer.Option(
-            parser=parser(time_parser(1)), metavar="TIME", help="Time for each host to say what it has."
-        ),
-    ] = 60.0,
+    answer: InitAnswerOptions,
     connection: Annotated[ConnectionOptions, Part(default={"connect_timeout": 15.0})],
 ) -> None:
     """Make a hostfile: connect to the hosts, all at once, and write down what they have.
@@ -66,7 +60,7 @@ def init(
         _check_output(output, force)
         hostfile = _wanted(names or [], connection)
         with connected(hostfile.hosts, connection, show.reporter) as connector:
-            visited = _visit(hostfile, connector, show.reporter, timeout, connection.connect_timeout)
+            visited = _visit(hostfile, connector, show.reporter, answer.timeout, connection.connect_timeout)
             found = _found(visited, connector)
         failures = {each.host.name: each.error for each in visited if each.error is not None}
         if len(failures) == len(visited):

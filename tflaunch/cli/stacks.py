@@ -13,7 +13,8 @@ from tflaunch.cli.arguments import JsonDocument, LivingRun
 from tflaunch.cli.connecting import visiting
 from tflaunch.cli.reporting import Patient, reporting
 from tflaunch.inputs.options.declared import Part
-from tflaunch.inputs.options.groups import OUTPUT, ReachOptions
+from tflaunch.inputs.options.groups import ReachOptions
+from tflaunch.inputs.options.of_others import StacksOptions
 from tflaunch.protocol.errors import ConnectErrors, UsageError
 from tflaunch.protocol.job import TaskId
 
@@ -33,9 +34,7 @@ def stacks(
         ),
     ] = None,
     *,
-    all_threads: Annotated[
-        bool, typer.Option("--all-threads", "-a", help="Show every thread in full.", rich_help_panel=OUTPUT)
-    ] = False,
+    form: StacksOptions,
     json: JsonDocument = False,
     reach: Annotated[ReachOptions, Part(default={"connect_timeout": 15.0})],
 ) -> None:
@@ -72,7 +71,7 @@ def stacks(
         finally:
             patient.settle()
         failures = failures_of(one, {**listed.failures, **silent})
-        _print(one.run_id, found, failures, json=json, all_threads=all_threads)
+        _print(one.run_id, found, failures, json=json, all_threads=form.all_threads)
         if failures:
             if not json:
                 show.reporter.failures(ConnectErrors(failures, len(hostfile.hosts)))

@@ -17,7 +17,8 @@ from tflaunch.cli.connecting import visiting
 from tflaunch.cli.options import parser
 from tflaunch.cli.reporting import Show, reporting
 from tflaunch.inputs.options.declared import Part
-from tflaunch.inputs.options.groups import EndOptions, OutputOptions, ReachOptions
+from tflaunch.inputs.options.groups import OutputOptions, ReachOptions
+from tflaunch.inputs.options.of_others import GraceOptions
 from tflaunch.inputs.options.values import parse_user
 from tflaunch.protocol.errors import ConnectErrors, StopError, UsageError
 from tflaunch.text.numbers import counted
@@ -35,7 +36,7 @@ def stop(
         bool, typer.Option("--all", help="End all runs of yours that are alive on the hosts; asks first.")
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="With --all: do not ask.")] = False,
-    end: Annotated[EndOptions, Part("grace")],
+    end: GraceOptions,
     output: Annotated[OutputOptions, Part("json")],
     user: Annotated[
         str | None,

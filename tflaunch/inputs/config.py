@@ -6,7 +6,7 @@ tflaunch.inputs.config_model lists the keys.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -53,6 +53,7 @@ class Defaults:
 
     options: Mapping[str, Any] = field(default_factory=dict)
     lists: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)  # the command line adds to them
+    keys: Mapping[str, str] = field(default_factory=dict)  # of the file, by the names of the options
 
 
 @dataclass(frozen=True)
@@ -134,6 +135,7 @@ def _load(path: Path, *, of_machine: bool) -> ConfigFile | None:
         )
     from tflaunch.inputs import config_model, toml_document
     from tflaunch.inputs.documents import read_file
+    from tflaunch.inputs.options.in_files import OF_VERB
     from tflaunch.inputs.yaml_document import Form, Tree, validate
 
     tree = Tree(str(path))
@@ -144,12 +146,12 @@ def _load(path: Path, *, of_machine: bool) -> ConfigFile | None:
     data, parsed = toml_document.read(text, tree)
     if tree.problems:
         raise ConfigError(tree.problems)
-    tables = [name for name in config_model.TABLES if name in data]
+    tables = [name for name in OF_VERB if name in data]
     keys = {name: config_model.keys_of(name) for name in tables}
     form = Form(
         config_model.model(tables),
-        keys={"": [*config_model.keys_of(""), *config_model.TABLES], **keys},
-        elsewhere=_elsewhere(config_model.TABLES),
+        keys={"": [*config_model.keys_of(""), *OF_VERB], **keys},
+        elsewhere=_elsewhere(),
     )
     document = validate(data, tree, form)
     if config_model.MACHINES_ONLY in data and not of_machine:
@@ -161,14 +163,14 @@ def _load(path: Path, *, of_machine: bool) -> ConfigFile | None:
     return _file(path, document, parsed, tree, of_machine=of_machine)
 
 
-def _elsewhere(tables: Iterable[str]) -> dict[str, str]:
+def _elsewhere() -> dict[str, str]:
     """A key of a verb's table that stands at the top -> where it belongs."""
-    from tflaunch.inputs.config_model import TABLES
+    from tflaunch.inputs.options.in_files import OF_VERB, of_table
 
     return {
-        key: f"it is an option of `{name}`: put it under [{name}]"
-        for name in reversed(list(tables))
-        for key in TABLES[name]
+        option.key: f"it is an option of `{name}`: put it under [{name}]"
+        for name in reversed(list(OF_VERB))
+        for option in of_table(name)
     }
 
 
@@ -181,12 +183,11 @@ def _in_toml(problem: Problem) -> Problem:
 def _file(
     path: Path, document: BaseModel, data: Mapping[str, Any], tree: Tree, *, of_machine: bool
 ) -> ConfigFile:
-    from tflaunch.inputs.config_model import EVERYWHERE, TABLES
-    from tflaunch.inputs.job_file import parameters
+    from tflaunch.inputs.options.in_files import OF_VERB, of_table, values_of
 
     settings: list[Setting] = []  # `data` is the file as Python's parser has it
     for key, value in data.items():
-        table = key if key in TABLES else ""
+        table = key if key in OF_VERB else ""
         for name in value if table else [key]:
             loc = (table, name) if table else (name,)
             model = getattr(document, table) if table else document
@@ -194,10 +195,10 @@ def _file(
             line = tree.keys[loc].start_mark.line + 1
             settings.append(Setting(table, name, getattr(model, name), written, str(path), line, of_machine))
     directory = path.absolute().parent
-    defaults = {
-        name: Defaults(*parameters(getattr(document, name), directory)) for name in TABLES if name in data
-    }
-    options, _ = parameters(document, directory, only=EVERYWHERE)
-    if options:
-        defaults[""] = Defaults(options)
+    defaults = {}
+    for name in ("", *OF_VERB):
+        model = getattr(document, name, None) if name else document
+        if model is not None:
+            said = {key: getattr(model, key) for key in model.model_fields_set}
+            defaults[name] = Defaults(*values_of(of_table(name), said, directory))
     return ConfigFile(path, tuple(settings), defaults)

@@ -1,11 +1,11 @@
-"""The job file: all options of a run in YAML; inputs/job_model.py lists its keys.
+"""The job file: all options of a run in YAML; inputs/job_model.py says which keys it has.
 
 Its keys are the options of `tflaunch run`, which takes from it whatever the command line does not say.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,24 +15,8 @@ from tflaunch.protocol.errors import JobFileError, Problem
 from tflaunch.protocol.job import CHIEF, MASTER, PS, WORKER, Role
 
 if TYPE_CHECKING:  # YAML and the models are heavy, and most runs have no job file
-    from pydantic import BaseModel
-
     from tflaunch.inputs.job_model import JobDocument, RoleSettings
     from tflaunch.inputs.yaml_document import Form, Tree
-
-_AS_THEY_ARE = (
-    "framework", "flag_style", "name",
-    "done", "place", "grace", "ps_grace", "timeout", "startup_timeout", "stall_timeout", "lease", "detach", "restarts",
-    "restart_window", "restart_on", "spares", "wait", "gpu_model", "min_gpu_memory", "mig", "include", "exclude",
-    "mix_models", "require_all", "share_gpus", "follow_links", "max_code", "system_site_packages", "container",
-    "container_engine", "mount", "fetch", "fetch_max", "keep_mode", "overwrite", "tensorboard", "tensorboard_port",
-    "require_gpu", "stop_on_nan",
-    # of a configuration only
-    "accept_new", "connect_timeout", "connection", "raw", "quiet", "show_host", "tail", "retries", "keep_going", "sort",
-    "strict", "all_threads",
-)  # fmt: skip
-_NEGATED = ("sync", "dial_check", "empty_flags", "stacks")
-_PATHS = {"code_dir", "requirements", "fetch_to", "ssh_config"}
 
 
 @dataclass(frozen=True)
@@ -46,7 +30,7 @@ class JobFile:
     roles: Mapping[str, Role] = field(default_factory=dict)
     options: Mapping[str, Any] = field(
         default_factory=dict
-    )  # parameters of `tflaunch run`, as typer has them
+    )  # of `tflaunch run`, as the command line has them
     lists: Mapping[str, tuple[Any, ...]] = field(
         default_factory=dict
     )  # likewise; the command line adds to them
@@ -88,13 +72,13 @@ def load(source: str) -> JobFile:
 
 
 def _form() -> Form[JobDocument]:
-    from tflaunch.inputs.job_model import JobDocument, RoleSettings
+    from tflaunch.inputs.job_model import RoleSettings, model
     from tflaunch.inputs.yaml_document import Form
 
     return Form(
-        JobDocument,
+        model(),
         keys={
-            "": JobDocument.model_fields,
+            "": model().model_fields,
             "roles": RoleSettings.model_fields,
             "jobs": RoleSettings.model_fields,
         },
@@ -128,39 +112,18 @@ def _check(document: JobDocument, data: Mapping[str, Any], tree: Tree) -> None:
             tree.report(node, f"{job}: a cluster has one {job}, not {document.roles[job].count}")
 
 
-def parameters(
-    document: BaseModel, directory: Path, *, only: Collection[str] | None = None
-) -> tuple[dict[str, Any], dict[str, tuple[Any, ...]]]:
-    """(options, lists) as in JobFile, of any model whose keys are options; `only`: of these keys."""
-    said = {
-        name: getattr(document, name)
-        for name in document.model_fields_set
-        if (only is None or name in only) and getattr(document, name) is not None
-    }
-    options = {name: said[name] for name in _AS_THEY_ARE if name in said}
-    options |= {f"no_{name}": not said[name] for name in _NEGATED if name in said}
-    if "flags" in document.model_fields_set and not said.get("flags"):
-        options["flags"] = "flags" in said
-    for name in _PATHS & said.keys():
-        options[name] = directory / Path(said[name]).expanduser()
-    lists = {
-        "env": tuple(f"{name}={value}" for name, value in said.get("env", {}).items()),
-        "env_file": tuple(directory / Path(name).expanduser() for name in said.get("env_file", ())),
-        "ship": said.get("ship", ()),
-        "threshold": said.get("threshold", ()),
-        "flag": tuple(f"{name}={other}" for name, other in said.get("flags", {}).items()),
-        "restart": (said["restart"],) if said.get("restart") else (),
-    }
-    return options, lists
-
-
 def _job_file(document: JobDocument, directory: Path) -> JobFile:
-    options, lists = parameters(document, directory)
-    lists["restart"] += tuple(_restart_by_job(document))
+    from tflaunch.inputs.options.in_files import of_job_file, values_of
+
+    said = {name: getattr(document, name) for name in document.model_fields_set}
+    options, lists, _ = values_of(of_job_file(), said, directory)
+    if by_job := tuple(_restart_by_job(document)):
+        lists = {**lists, "restart": (*lists.get("restart", ()), *by_job)}
+    module = options.pop("module", None)
     return JobFile(
         directory,
         document.program,
-        document.module,
+        module,
         document.args or (),
         {job: _role(job, settings) for job, settings in (document.roles | document.jobs).items()},
         options,

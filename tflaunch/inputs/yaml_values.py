@@ -29,12 +29,14 @@ def text_of(value: object, accepted: str, *, free: bool = True) -> str:
     return value
 
 
-def whole(value: object, low: int, high: int) -> int:
-    accepted = f"a whole number from {low} to {high}"
+def whole(value: object, low: int, high: int | None = None) -> int:
+    accepted = (
+        f"a whole number from {low} to {high}" if high is not None else f"a whole number, {low} or more"
+    )
     text = text_of(value, accepted, free=False)
     if re.fullmatch(r"0[0-9]+", text):
         raise ValueError(f"begins with 0, which YAML reads as octal; write {accepted} without it")
-    if not re.fullmatch(r"[0-9]{1,9}", text) or not low <= int(text) <= high:
+    if not re.fullmatch(r"[0-9]{1,9}", text) or not low <= int(text) <= (int(text) if high is None else high):
         raise ValueError(f"is not {accepted}")
     return int(text)
 

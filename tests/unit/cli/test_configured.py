@@ -6,9 +6,8 @@ import pytest
 import typer
 import typer.main
 
-from tflaunch.api.requests.configured import _KEYS
 from tflaunch.cli import VERBS, application
-from tflaunch.inputs.config_model import EVERYWHERE, SSH, TABLES
+from tflaunch.inputs.options.in_files import OF_VERB, of_table
 
 # Options of `run` that no configuration sets: what makes one run, what scripts rely on, answers to questions.
 _OF_ONE_RUN = {
@@ -21,19 +20,18 @@ _OF_ONE_RUN = {
 def _options(verb: str) -> set[str]:
     group = typer.main.get_command(application([verb]))
     params = group.commands[verb].params  # type: ignore[attr-defined]
-    return {_KEYS.get(each.name, each.name) for each in params if each.param_type_name == "option"}
+    return {each.name for each in params if each.param_type_name == "option"}
 
 
 @pytest.mark.parametrize("verb", sorted(VERBS))
 def test_each_key_is_an_option_of_its_verb(verb: str) -> None:
     if verb in ("schema", "config", "help"):
-        assert verb not in TABLES
+        assert verb not in OF_VERB
         return
-    options, keys = _options(verb), set(TABLES[verb])
+    options, keys = _options(verb), {each.name for each in of_table(verb)}
     assert keys <= options
-    assert set(SSH) & options <= keys
-    assert set(EVERYWHERE) & options <= keys
+    assert {each.name for each in of_table("")} & options <= keys
 
 
 def test_each_option_of_run_is_a_key_or_of_one_run() -> None:
-    assert _options("run") == set(TABLES["run"]) | _OF_ONE_RUN
+    assert _options("run") == {each.name for each in of_table("run")} | _OF_ONE_RUN

@@ -11,6 +11,7 @@ import pytest
 
 from tflaunch.inputs import config_model
 from tflaunch.inputs.config import ETC, Config, load, paths
+from tflaunch.inputs.options.in_files import OF_VERB
 from tflaunch.inputs.toml_document import read
 from tflaunch.inputs.yaml_document import Tree
 from tflaunch.protocol.errors import ConfigError
@@ -115,7 +116,7 @@ def test_all_mistakes_of_both_files_at_once(configured: Configured) -> None:
     assert told[4:] == [
         "2: connect_timeout: '0' is less than 1 s",
         "4: unknown key 'grcae'; did you mean 'grace'?",
-        "5: done: 'chef' is none of chief, workers, all, never",
+        "5: done: 'chef' is none of auto, chief, workers, all, never",
         "6: B: 'true' is a boolean, and text is wanted; put it in quotes",
         *(each for each in told if "'TF_CONFIG' is what tflaunch sets" in each),
         "7: stacks: 'no' is neither true nor false",
@@ -192,9 +193,9 @@ def test_the_schema_has_every_key() -> None:
     json.dumps(schema)
     tables = schema["$defs"]
     top = schema["properties"]
-    assert set(top) == {*config_model.keys_of(""), *config_model.TABLES}
-    for name, keys in config_model.TABLES.items():
+    assert set(top) == {*config_model.keys_of(""), *OF_VERB}
+    for name in OF_VERB:
         properties = tables[f"{name.capitalize()}Table"]["properties"]
-        assert set(properties) == set(keys)
+        assert set(properties) == set(config_model.keys_of(name))
         assert all(each.get("description") for each in properties.values()), name
     assert all(top[key].get("description") for key in config_model.keys_of(""))

@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer.main
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support import ROOT
-from tflaunch.cli import application
 from tflaunch.inputs.job_file import load
-from tflaunch.inputs.job_model import JobDocument, RoleSettings, json_schema
+from tflaunch.inputs.job_model import RoleSettings, json_schema, model
+from tflaunch.inputs.options.declared import Group
+from tflaunch.inputs.options.of_run import RunOptions
 from tflaunch.protocol.errors import EXIT_USAGE, JobFileError
 from tflaunch.protocol.job import Role
 
@@ -220,32 +220,28 @@ def test_programs_of_roles_and_placeholders_of_any_job(tmp_path: Path) -> None:
 
 
 def test_every_option_of_run_can_be_said_in_it() -> None:
-    run = typer.main.get_command(application()).commands["run"]  # type: ignore[attr-defined]
-    options = {option.name for option in run.params}
-    of_roles = {
-        "ps",
-        "workers",
-        "chief",
-        "evaluator",
-        "ps_hosts",
-        "worker_hosts",
-        "gpus_per_worker",
-    }
-    of_roles |= {name for name in options if name == "job" or name.startswith("job_")}
+    of_roles = {"ps", "workers", "chief", "evaluator", "ps_hosts", "worker_hosts", "gpus_per_worker"}
+    options = Group(RunOptions).options
+    of_roles |= {each.name for each in options if each.name == "job" or each.name.startswith("job_")}
     of_this_terminal = {
         "hosts", "script", "arguments", "json", "quiet", "only", "raw", "show_host", "dry_run", "yes", "accept_new",
-        "connect_timeout", "connection", "ssh_config", "help", "show_files",
+        "connect_timeout", "connection", "ssh_config", "show_files",
     }  # fmt: skip
-    called = {"no_sync": "sync", "no_dial_check": "dial_check", "no_stacks": "stacks", "flag": "flags"}
-    called["no_empty_flags"] = "empty_flags"
-    said = {called.get(name, name) for name in options - of_roles - of_this_terminal}
-    assert said == JobDocument.model_fields.keys() - {"program", "args", "roles", "jobs"}
+    said = {each.key for each in options if each.name not in of_roles | of_this_terminal}
+    assert said == model().model_fields.keys() - {"program", "args", "roles", "jobs"}
+    negated = {each.name: each.key for each in options if each.is_negated}
+    assert negated == {
+        "no_sync": "sync",
+        "no_dial_check": "dial_check",
+        "no_empty_flags": "empty_flags",
+        "no_stacks": "stacks",
+    }
 
 
 def test_schema_describes_every_key() -> None:
     schema = json_schema()
     json.dumps(schema)
-    assert schema["properties"].keys() == JobDocument.model_fields.keys()
+    assert schema["properties"].keys() == model().model_fields.keys()
     role = schema["properties"]["jobs"]["additionalProperties"]["anyOf"][1]
     assert schema["properties"]["roles"]["properties"]["worker"]["anyOf"][1] == role
     assert role["properties"].keys() == RoleSettings.model_fields.keys()
@@ -269,7 +265,7 @@ values = st.recursive(
     ),
     max_leaves=4,
 )
-keys = st.one_of(st.sampled_from([*JobDocument.model_fields]), st.text(max_size=8))
+keys = st.one_of(st.sampled_from([*model().model_fields]), st.text(max_size=8))
 role_keys = st.one_of(st.sampled_from([*RoleSettings.model_fields]), st.text(max_size=8))
 roles = st.dictionaries(
     st.one_of(st.sampled_from(["ps", "worker", "chief", "data"]), st.text(max_size=5)),

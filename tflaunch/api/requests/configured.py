@@ -20,14 +20,6 @@ if TYPE_CHECKING:
 
 NOT_FOR = ("schema", "help")  # they help to mend a file that cannot be used
 _UNTOLD = ("raw", "quiet", "show_host", "accept_new", "connect_timeout", "ssh_config")  # no part of a plan
-# Parameter of a command -> the key that has set it.
-_KEYS = {
-    "no_sync": "sync",
-    "no_dial_check": "dial_check",
-    "no_empty_flags": "empty_flags",
-    "no_stacks": "stacks",
-    "flag": "flags",
-}
 
 
 @dataclass
@@ -66,9 +58,9 @@ def apply(verb: str, given: Given) -> None:
                     name == "connection" and os.environ.get("TFLAUNCH_CONNECTION")
                 ):
                     given.put(name, value)
-                    state.used[name] = said[_KEYS.get(name, name)]
+                    state.used[name] = said[defaults.keys[name]]
             for name, values in defaults.lists.items():
-                setting = said.get(_KEYS.get(name, name))
+                setting = said[defaults.keys[name]]
                 if values and setting in counts and name in given.values:
                     given.values[name] = [*values, *(given.values[name] or ())]
                     state.listed[name] = len(values)

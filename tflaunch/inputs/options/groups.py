@@ -7,8 +7,8 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from tflaunch.inputs.options.declared import option
-from tflaunch.inputs.options.values import read_threshold, time_parser
+from tflaunch.inputs.options.declared import FILES, NOWHERE, In, option
+from tflaunch.inputs.options.values import TimeParser, read_threshold
 
 OUTPUT = "Output"
 
@@ -18,19 +18,26 @@ class SshOptions:
     """How to connect to the hosts by SSH."""
 
     panel = "Connection"
+    also_in = In.CONFIG | In.TOP | In.API
+    also_of = ("up", "sweep")
 
     accept_new: bool = option(
         False, help="Accept unknown host keys and write them to known_hosts; changed keys are refused."
     )
     connect_timeout: float = option(
         30.0,
-        parser=time_parser(1),
+        parser=TimeParser(1),
         metavar="TIME",
         help="Time limit to connect to a host: name lookup, TCP, log-in and the first answer together. While a run "
         "starts, an agent may also be silent for so long.",
     )
     ssh_config: Path | None = option(
-        None, "--ssh-config", "-F", metavar="FILE", help="Read this file instead of ~/.ssh/config."
+        None,
+        "--ssh-config",
+        "-F",
+        metavar="FILE",
+        help="Read this file instead of ~/.ssh/config.",
+        example="~/.ssh/lab",
     )
 
     @property
@@ -48,6 +55,7 @@ class ConnectionOptions(SshOptions):
         metavar="HOW",
         help="ssh, or openssh (the system's `ssh`), where the hostfile does not say [$TFLAUNCH_CONNECTION, ssh]",
         show_default=False,
+        choices=("ssh", "openssh"),
     )
 
 
@@ -62,6 +70,7 @@ class ReachOptions(SshOptions):
         metavar="HOSTS",
         help="The hosts to look on [those in this machine's record of the run]",
         rich_help_panel=None,
+        also_in=NOWHERE,
     )
 
 
@@ -70,21 +79,28 @@ class OutputOptions:
     """What to show of a run."""
 
     panel = OUTPUT
+    also_in = In.CONFIG
 
     raw: bool = option(
         False,
         help="On a terminal, show also the lines that TensorFlow writes at each start, and those that several "
         "tasks write alike.",
     )
-    quiet: bool = option(False, "--quiet", "-q", help="Do not show what the tasks print.")
+    quiet: bool = option(False, "--quiet", "-q", help="Do not show what the tasks print.", also_of=("up",))
     only: tuple[str, ...] = option(
         (),
         metavar="TASK",
         help="Show only the output of this task: worker/0; repeatable.",
         complete="tasks",
+        also_in=NOWHERE,
     )
-    show_host: bool = option(False, help="Show the host's name in each line.")
-    json: bool = option(False, help="Print one JSON object per line on stdout, for programs.")
+    show_host: bool = option(False, help="Show the host's name in each line.", also_of=("up",))
+    json: bool = option(
+        False,
+        help="Print one JSON object per line on stdout, for programs.",
+        also_in=NOWHERE,
+        also_of=("up", "sweep"),
+    )
 
 
 @dataclass(repr=False, eq=False)
@@ -92,15 +108,22 @@ class LogOptions:
     """Which lines to show of what the tasks have printed."""
 
     panel = OUTPUT
+    also_in = NOWHERE
 
     since: float | None = option(
         None,
-        parser=time_parser(),
+        parser=TimeParser(),
         metavar="TIME",
         help="Only lines printed in the last TIME: 10m (to within 5 s).",
     )
     tail: int | None = option(
-        None, "--tail", "-n", min=0, metavar="N", help="Only the last N lines of each task."
+        None,
+        "--tail",
+        "-n",
+        min=0,
+        metavar="N",
+        help="Only the last N lines of each task.",
+        also_in=In.CONFIG,
     )
     grep: str | None = option(None, metavar="PATTERN", help="Only lines that match this regular expression.")
 
@@ -125,8 +148,13 @@ class WatchOptions:
         (),
         metavar="NAME=VALUE",
         help="Change from when on a hang is told: wait_s=120; repeatable.  A wrong NAME lists them all.",
+        also_of=("up",),
+        adds=True,
+        example=["wait_s=120"],
     )
-    no_stacks: bool = option(False, help="Never have a task print its Python stacks while it runs.")
+    no_stacks: bool = option(
+        False, help="Never have a task print its Python stacks while it runs.", also_of=("up",)
+    )
 
     require_gpu: bool = option(
         False, help="End the run, with 65, if a task that has GPUs does not use them; plan none without."
@@ -157,36 +185,46 @@ class EndOptions:
     )
     grace: float = option(
         10.0,
-        parser=time_parser(),
+        parser=TimeParser(),
         metavar="TIME",
         help="Time between SIGTERM and SIGKILL when tasks are stopped.",
+        also_of=("up", "sweep"),
     )
     ps_grace: float = option(
         3.0,
-        parser=time_parser(),
+        parser=TimeParser(),
         metavar="TIME",
         help="Time for ps to end by themselves when the work is done.",
     )
-    timeout: float = option(0.0, parser=time_parser(), metavar="TIME", help="End the run after this time.")
+    timeout: float = option(
+        0.0, parser=TimeParser(), metavar="TIME", help="End the run after this time.", also_of=("sweep",)
+    )
     startup_timeout: float = option(
         0.0,
-        parser=time_parser(),
+        parser=TimeParser(),
         metavar="TIME",
         help="End the run if a task has not opened its port after this time.",
+        also_of=("up",),
     )
     stall_timeout: float = option(
         0.0,
-        parser=time_parser(),
+        parser=TimeParser(),
         metavar="TIME",
         help="End the run if no task has printed anything for this time.",
     )
     lease: float | None = option(
         None,
-        parser=time_parser(5),
+        parser=TimeParser(5),
         metavar="TIME",
         help="Hosts end the run after this time without word from the launcher or coordinator [60s; detached 10m]",
         show_default=False,
+        also_of=("up", "sweep"),
     )
     detach: bool = option(
-        False, "--detach", "-d", help="Start the run and return; it goes on without this command."
+        False,
+        "--detach",
+        "-d",
+        help="Start the run and return; it goes on without this command.",
+        also_in=FILES,
+        also_of=("sweep",),
     )

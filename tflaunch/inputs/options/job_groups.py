@@ -5,9 +5,11 @@
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
+from typing import Annotated
 
-from tflaunch.inputs.options.declared import argument, option
-from tflaunch.inputs.options.values import parse_gpus, parse_wait, time_parser
+from tflaunch.inputs.options.declared import EVERYWHERE, NOWHERE, In, Part, argument, option
+from tflaunch.inputs.options.values import TIME_WORD, TimeParser, parse_gpus, parse_wait
+from tflaunch.inputs.times import FOR_EVER
 from tflaunch.protocol.job import GpuCount
 
 CLUSTER, GPUS, START, AGAIN = "Cluster", "GPUs", "Start", "When a task fails"
@@ -48,47 +50,75 @@ class ProgramOptions:
     """Which program the tasks run, and which code to ship for it."""
 
     panel = PROGRAM
+    also_of = ("sweep",)
 
     module: str | None = option(
-        None, "--module", "-m", metavar="PKG.MOD", help="Run this module, as python -m does."
+        None,
+        "--module",
+        "-m",
+        metavar="PKG.MOD",
+        help="Run this module, as python -m does.",
+        also_in=In.JOB_FILE | In.API,
+        written="module",
+        example="package.trainer",
     )
     flag: tuple[str, ...] = option(
         (),
         metavar="NAME=OTHER",
         help="Rename a cluster flag: task_index=task_id; NAME= leaves it out; task=job passes --job=worker:0; "
         "repeatable.",
+        also_of=(),
+        key="flags",
+        written="flags",
+        adds=True,
     )
     flag_style: FlagStyleChoice = option(
-        FlagStyleChoice.equals, help="Write cluster flags as --task_index=0, or as two words: --task_index 0."
+        FlagStyleChoice.equals,
+        help="Write cluster flags as --task_index=0, or as two words: --task_index 0.",
+        also_of=(),
     )
-    no_empty_flags: bool = option(False, help="Pass no --ps_hosts= where the cluster has no ps.")
+    no_empty_flags: bool = option(False, help="Pass no --ps_hosts= where the cluster has no ps.", also_of=())
     framework: FrameworkChoice = option(
         FrameworkChoice.auto,
         help="Which framework's variables and flags the tasks get. auto: those that the program's source reads, all if "
         "that is unclear; torch, jax: no ps and no cluster flags unless you ask for them.",
+        also_of=(),
     )
     flags: bool | None = option(
         None,
         "--flags/--no-flags",
         help="Pass the cluster flags, or only TF_CONFIG [what the program's source reads]",
         show_default=False,
+        also_of=(),
+        written="flags",
     )
     code_dir: Path | None = option(
-        None, metavar="DIR", help="Ship this directory instead of the one that the program is in."
+        None,
+        metavar="DIR",
+        help="Ship this directory instead of the one that the program is in.",
+        also_in=In.JOB_FILE | In.API,
     )
     ship: tuple[str, ...] = option(
         (),
         metavar="PATH",
         help="Ship this file although it is ignored or looks like a secret; repeatable.",
+        adds=True,
+        example=["data/key.pem"],
     )
     follow_links: bool = option(
         False, help="Where a link leads out of the directory, ship what it points to."
     )
     max_code: str = option(
-        "", metavar="SIZE", help="Refuse to ship more than this: 500MiB [100MiB]", show_default=False
+        "",
+        metavar="SIZE",
+        help="Refuse to ship more than this: 500MiB [100MiB]",
+        show_default=False,
+        written="size",
     )
     show_files: bool = option(
-        False, help="With --dry-run: list each file that is shipped, and each that is not, with the reason."
+        False,
+        help="With --dry-run: list each file that is shipped, and each that is not, with the reason.",
+        also_in=NOWHERE,
     )
     no_sync: bool = option(
         False, help="Ship nothing: the hosts have the code, at the same path or in their `workdir:`."
@@ -100,6 +130,7 @@ class TaskOptions:
     """The environment of the tasks: variables, packages, containers."""
 
     panel = ENVIRONMENT
+    also_of = ("up", "sweep")
 
     env: tuple[str, ...] = option(
         (),
@@ -108,12 +139,16 @@ class TaskOptions:
         metavar="NAME[=VALUE]",
         help="Set a variable for the tasks, with {index} and other placeholders; without =VALUE, to its value here; "
         "repeatable.",
+        written="variables",
+        adds=True,
     )
     env_file: tuple[Path, ...] = option(
         (),
         metavar="FILE",
         help="Set variables for the tasks from a file like .env, NAME=VALUE per line; records hide the values; "
         "repeatable.",
+        adds=True,
+        example=".env",
     )
     requirements: Path | None = option(
         None,
@@ -123,12 +158,18 @@ class TaskOptions:
     system_site_packages: bool = option(
         False, help="With --requirements: the tasks see the packages of the hosts' Python, too."
     )
-    container: str = option("", metavar="IMAGE", help="Run each task in a container of this image.")
+    container: str = option(
+        "",
+        metavar="IMAGE",
+        help="Run each task in a container of this image.",
+        example="tensorflow/tensorflow:latest",
+    )
     container_engine: str = option("", metavar="ENGINE", help="podman, docker or a path [what the host has]")
     mount: tuple[str, ...] = option(
         (),
         metavar="PATH[:PATH[:ro]]",
         help="Mount a directory of the host in the containers; repeatable.",
+        example=["/data:/data:ro"],
     )
 
 
@@ -144,6 +185,8 @@ class ClusterOptions:
     """How many ps, workers, chiefs and evaluators to start, and on which hosts."""
 
     panel = CLUSTER
+    also_in = In.API
+    also_of = ("up",)
 
     ps: int | None = option(
         None, min=0, metavar="N", help="Number of ps tasks [one per 4 workers]", show_default=False
@@ -162,6 +205,8 @@ class ClusterOptions:
         metavar="[N]",
         help="Add an evaluator, or N; evaluators are not part of the cluster.",
         show_default=False,
+        also_of=(),
+        alone=(r"[0-9]+", "1"),
     )
     ps_hosts: str | None = option(
         None, metavar="PATTERN", help="Hosts for ps: names, ranges, globs, label=value."
@@ -170,7 +215,9 @@ class ClusterOptions:
         None, metavar="PATTERN", help="Hosts for workers, by the same patterns."
     )
     place: PlaceChoice = option(
-        PlaceChoice.spread, help="Spread the tasks over all hosts, or pack them on as few as possible."
+        PlaceChoice.spread,
+        help="Spread the tasks over all hosts, or pack them on as few as possible.",
+        also_in=EVERYWHERE,
     )
 
 
@@ -179,16 +226,25 @@ class RoleOptions:
     """Tasks under any job name, TensorFlow's or the user's own."""
 
     panel = "Roles, under any job name"
+    also_in = In.API
 
     job: tuple[str, ...] = option(
-        (), metavar="JOB=N", help="N tasks of any job name: data=2; repeatable, as all --job options are."
+        (),
+        metavar="JOB=N",
+        help="N tasks of any job name: data=2; repeatable, as all --job options are.",
+        also_of=("up",),
     )
-    job_hosts: tuple[str, ...] = option((), metavar="JOB=PATTERN", help="Hosts for the tasks of this job.")
-    job_gpus: tuple[str, ...] = option((), metavar="JOB=N|all", help="GPUs for each task of this job.")
+    job_hosts: tuple[str, ...] = option(
+        (), metavar="JOB=PATTERN", help="Hosts for the tasks of this job.", also_of=("up",)
+    )
+    job_gpus: tuple[str, ...] = option(
+        (), metavar="JOB=N|all", help="GPUs for each task of this job.", also_of=("up",)
+    )
     job_env: tuple[str, ...] = option(
         (),
         metavar="JOB=NAME[=VALUE]",
         help="Set a variable for the tasks of this job, as --env does for all.",
+        also_of=("up",),
     )
     job_args: tuple[str, ...] = option(
         (),
@@ -221,6 +277,7 @@ class GpuOptions:
     """Which GPUs the tasks may get, and how many."""
 
     panel = GPUS
+    also_of = ("up", "sweep")
 
     gpus_per_worker: GpuCount | None = option(
         None,
@@ -228,33 +285,45 @@ class GpuOptions:
         metavar="N|all",
         help="GPUs for each worker; all: one worker per host, with all its GPUs [1 where there are any]",
         show_default=False,
+        also_in=In.API,
+        also_of=("up",),
     )
     gpu_model: str = option(
-        "",
-        metavar="TEXT",
-        help="Only GPUs with this in their name: H100.",
-        complete="gpu_models",
+        "", metavar="TEXT", help="Only GPUs with this in their name: H100.", complete="gpu_models"
     )
-    min_gpu_memory: str = option("", metavar="SIZE", help="Only GPUs with at least this much memory: 40GiB.")
-    mix_models: bool = option(False, help="A worker may get GPUs of different models.")
+    min_gpu_memory: str = option(
+        "", metavar="SIZE", help="Only GPUs with at least this much memory: 40GiB.", written="memory"
+    )
+    mix_models: bool = option(False, help="A worker may get GPUs of different models.", also_of=("up",))
     mig: str | None = option(
-        None, metavar="[PROFILE]", help="Only MIG instances (of this profile: 1g.10gb), no whole GPUs."
+        None,
+        metavar="[PROFILE]",
+        help="Only MIG instances (of this profile: 1g.10gb), no whole GPUs.",
+        written="mig",
+        alone=(r"\d+[cg](\..*)?", ""),
     )
     include: tuple[str, ...] = option(
         (),
         metavar="HOST[:0,2]",
         help="Only these hosts, or these GPUs of a host; repeatable.",
         complete="hosts",
+        example=["gpu01:0,2"],
     )
     exclude: tuple[str, ...] = option(
         (),
         metavar="HOST[:0,2]",
         help="Not these hosts, or these GPUs of a host; repeatable.",
         complete="hosts",
+        example=["gpu01:3"],
     )
     share_gpus: bool = option(False, help="Also GPUs on which other processes compute.")
     wait: float | None = option(
-        None, parser=parse_wait, metavar="[TIME]", help="Wait for GPUs in use, at most this time [for ever]."
+        None,
+        parser=parse_wait,
+        metavar="[TIME]",
+        help="Wait for GPUs in use, at most this time [for ever].",
+        written="wait",
+        alone=(TIME_WORD, FOR_EVER),
     )
 
 
@@ -263,18 +332,29 @@ class StartOptions:
     """What must hold before tasks start."""
 
     panel = START
+    also_of = ("up", "sweep")
 
     name: str = option(
-        "", metavar="NAME", help="The run's id begins with it, and other verbs find it [the program's]."
+        "",
+        metavar="NAME",
+        help="The run's id begins with it, and other verbs find it [the program's].",
+        also_in=In.JOB_FILE | In.API,
+        also_of=("up",),
+        example="mnist",
     )
-    no_dial_check: bool = option(False, help="Start even if hosts cannot reach each other.")
+    no_dial_check: bool = option(False, help="Start even if hosts cannot reach each other.", also_of=("up",))
     require_all: bool = option(
         False,
         help="Start nothing if a host cannot be reached, even where the others have room for all tasks.",
     )
-    dry_run: bool = option(False, help="Print the plan and start nothing.")
+    dry_run: bool = option(False, help="Print the plan and start nothing.", also_in=NOWHERE)
     yes: bool = option(
-        False, "--yes", "-y", envvar="TFLAUNCH_YES", help="Answer yes wherever tflaunch would ask."
+        False,
+        "--yes",
+        "-y",
+        envvar="TFLAUNCH_YES",
+        help="Answer yes wherever tflaunch would ask.",
+        also_in=In.API,
     )
 
 
@@ -283,22 +363,32 @@ class ResultOptions:
     """What to do with the files that the tasks write: fetch them, show them in TensorBoard."""
 
     panel = FILES
+    also_of = ("sweep",)
 
     fetch: tuple[str, ...] = option(
         (),
         metavar="PATTERN",
         help="Copy files here at the end, by patterns as in .gitignore: 'checkpoints/**'; repeatable.",
+        written="patterns",
+        example=["checkpoints/**"],
     )
     fetch_to: Path | None = option(
-        None, metavar="DIR", help="Copy them into this directory [./RUN]", show_default=False
+        None,
+        metavar="DIR",
+        help="Copy them into this directory [./RUN]",
+        show_default=False,
+        example="outputs",
     )
-    fetch_max: str = option("", metavar="SIZE", help="Copy nothing if it is more than this: 20GiB.")
+    fetch_max: str = option(
+        "", metavar="SIZE", help="Copy nothing if it is more than this: 20GiB.", written="size"
+    )
     keep_mode: bool = option(False, help="Files that are executable there are executable here, too.")
     overwrite: bool = option(False, help="Overwrite files here that have other content.")
     tensorboard: str | None = option(
         None,
         metavar="LOGDIR",
         help="Show this directory of the chief's host in TensorBoard during the run.",
+        example="logs",
     )
     tensorboard_port: int = option(
         0,
@@ -308,6 +398,9 @@ class ResultOptions:
         help="TensorBoard's port on this machine [any]",
         show_default=False,
     )
+
+
+FetchedOptions = Annotated[ResultOptions, Part("keep_mode", "overwrite", panel="Options")]
 
 
 class RestartOnChoice(str, Enum):
@@ -324,7 +417,11 @@ class RestartOptions:
     panel = AGAIN
 
     restarts: int = option(
-        0, min=0, metavar="N", help="Start again what fails, at most N times in --restart-window."
+        0,
+        min=0,
+        metavar="N",
+        help="Start again what fails, at most N times in --restart-window.",
+        also_of=("up",),
     )
     restart: tuple[str, ...] = option(
         (),
@@ -332,14 +429,21 @@ class RestartOptions:
         help="What starts again: the task, the whole cluster, or never; by job: ps=task,worker=cluster [task where "
         "there are ps, else cluster]",
         show_default=False,
+        choices=("task", "cluster", "never"),
+        adds=True,
     )
     spares: str = option(
         "",
         metavar="PATTERN",
         help="With --restarts: keep these hosts free, to replace hosts that are lost or cannot be reached.",
+        example="gpu09",
     )
     restart_window: float = option(
-        3600.0, parser=time_parser(), metavar="TIME", help="The time over which --restarts counts."
+        3600.0,
+        parser=TimeParser(),
+        metavar="TIME",
+        help="The time over which --restarts counts.",
+        also_of=("up",),
     )
     restart_on: RestartOnChoice = option(
         RestartOnChoice.any, help="retryable: start again only after signals and exit codes from 128 on."

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from tflaunch.inputs.options.declared import Part, argument, option
+from tflaunch.inputs.options.declared import NOWHERE, In, Part, argument, option
 from tflaunch.inputs.options.groups import ConnectionOptions, EndOptions, OutputOptions
 from tflaunch.inputs.options.job_groups import (
     GpuOptions,
@@ -38,6 +38,7 @@ class TrialOptions:
     """Which trials to run."""
 
     panel = "Trials"
+    also_in = NOWHERE
 
     grid: tuple[str, ...] = option(
         (), metavar="NAME=A,B,C", help="All combinations of these values; repeatable."
@@ -70,6 +71,7 @@ class TrialGpuOptions:
     """How many GPUs each trial gets, and how many trials run at a time."""
 
     panel = GpuOptions.panel
+    also_in = NOWHERE
 
     gpus_per_trial: int | None = option(
         None, min=0, metavar="N", help="GPUs for each trial [1 where there are any]"
@@ -88,6 +90,7 @@ class ScoreOptions:
     """How to compare the trials."""
 
     panel = "Results"
+    also_in = NOWHERE
 
     metric: str | None = option(
         None,
@@ -111,6 +114,7 @@ class RetryOptions:
     """What to do when a trial fails."""
 
     panel = "When something fails"
+    also_in = In.CONFIG
 
     retries: int = option(
         0,
@@ -131,28 +135,18 @@ class SweepOptions:
     trials: TrialOptions
     score: ScoreOptions
     per_trial: TrialGpuOptions
-    gpus: Annotated[GpuOptions, Part(without=("gpus_per_worker", "mix_models"))]
+    gpus: Annotated[GpuOptions, Part(of="sweep")]
     start: Annotated[
         StartOptions,
-        Part(
-            "require_all",
-            "dry_run",
-            "yes",
-            help={"dry_run": "Print the trials and how many run at a time, and start nothing."},
-        ),
+        Part(of="sweep", help={"dry_run": "Print the trials and how many run at a time, and start nothing."}),
     ]
     failure: RetryOptions
-    program: Annotated[
-        ProgramOptions, Part(without=("flag", "flag_style", "no_empty_flags", "framework", "flags"))
-    ]
-    tasks: TaskOptions
+    program: Annotated[ProgramOptions, Part(of="sweep")]
+    tasks: Annotated[TaskOptions, Part(of="sweep")]
     end: Annotated[
         EndOptions,
         Part(
-            "grace",
-            "timeout",
-            "lease",
-            "detach",
+            of="sweep",
             help={
                 "detach": "Return once the trials start; the sweep goes on from this machine, without this terminal.",
                 "timeout": "End a trial that takes longer; it counts as failed.",
@@ -163,12 +157,13 @@ class SweepOptions:
     results: Annotated[
         ResultOptions,
         Part(
+            of="sweep",
             help={
                 "fetch": "Copy files of the trials here at the end, by patterns in each trial's directory: "
                 "'checkpoints/**'; repeatable.",
                 "tensorboard": "Show in TensorBoard what the trials write on the host of the first trial.",
-            }
+            },
         ),
     ]
-    output: Annotated[OutputOptions, Part("json")]
-    connection: ConnectionOptions
+    output: Annotated[OutputOptions, Part(of="sweep")]
+    connection: Annotated[ConnectionOptions, Part(of="sweep")]

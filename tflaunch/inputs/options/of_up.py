@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from tflaunch.inputs.options.declared import Part, option
+from tflaunch.inputs.options.declared import NOWHERE, Part, option
 from tflaunch.inputs.options.groups import OUTPUT, ConnectionOptions, EndOptions, OutputOptions, WatchOptions
 from tflaunch.inputs.options.job_groups import (
     ClusterOptions,
@@ -23,6 +23,8 @@ from tflaunch.inputs.options.job_groups import (
 class ServerOptions:
     """The options that only `up` has."""
 
+    also_in = NOWHERE
+
     spec: Path | None = option(
         None, metavar="FILE", help="Write the cluster spec to this file, as JSON.", rich_help_panel=OUTPUT
     )
@@ -38,14 +40,14 @@ class UpOptions:
     """All options and arguments of `up`."""
 
     where: JobHosts
-    cluster: Annotated[ClusterOptions, Part(without=("evaluator",))]
-    gpus: GpuOptions
-    start: StartOptions
-    tasks: TaskOptions
+    cluster: Annotated[ClusterOptions, Part(of="up")]
+    gpus: Annotated[GpuOptions, Part(of="up")]
+    start: Annotated[StartOptions, Part(of="up")]
+    tasks: Annotated[TaskOptions, Part(of="up")]
     servers: ServerOptions
-    output: Annotated[OutputOptions, Part(without=("only", "raw"))]
-    end: Annotated[EndOptions, Part("grace", "startup_timeout", "lease", default={"startup_timeout": 300.0})]
-    watch: Annotated[WatchOptions, Part("threshold", "no_stacks")]
-    roles: Annotated[RoleOptions, Part("job", "job_hosts", "job_gpus", "job_env")]
-    restarts: Annotated[RestartOptions, Part("restarts", "restart_window", default={"restarts": 3})]
-    connection: ConnectionOptions
+    output: Annotated[OutputOptions, Part(of="up")]
+    end: Annotated[EndOptions, Part(of="up", default={"startup_timeout": 300.0})]
+    watch: Annotated[WatchOptions, Part(of="up")]
+    roles: Annotated[RoleOptions, Part(of="up")]
+    restarts: Annotated[RestartOptions, Part(of="up", default={"restarts": 3})]
+    connection: Annotated[ConnectionOptions, Part(of="up")]

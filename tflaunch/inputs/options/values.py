@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tflaunch.inputs.times import FOR_EVER, seconds
@@ -13,28 +13,31 @@ from tflaunch.text.times import written
 if TYPE_CHECKING:
     from tflaunch.protocol.job import GpuCount
 
+TIME_WORD = r"[0-9]*\.?[0-9]+[a-z]*"  # a word meant as a time, right or wrong; not 10.0.0.1
 MOST_GPUS = 1024  # of one task
 USER_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@+-]{0,63}\$?")
 
 
-def time_parser(least_s: float = 0.0) -> Callable[[str], float]:
-    """Return a parser for a TIME of at least `least_s`; it returns seconds and raises ValueError."""
+@dataclass(frozen=True)
+class TimeParser:
+    """Parses a TIME of at least `least_s`."""
 
-    def read(text: str) -> float:
+    least_s: float = 0.0
+
+    def __call__(self, text: str) -> float:
+        """Return the time in seconds; raises ValueError."""
         try:
             time_s = seconds(text)
         except ValueError as error:
             raise ValueError(f"{text[:40]!r} {error}") from None
-        if time_s < least_s:
-            raise ValueError(f"{text!r} is less than {written(least_s)}")
+        if time_s < self.least_s:
+            raise ValueError(f"{text!r} is less than {written(self.least_s)}")
         return time_s
-
-    return read
 
 
 def parse_wait(text: str) -> float:
     """Return how long to wait, in seconds, or infinity for FOR_EVER; raises ValueError."""
-    return math.inf if text == FOR_EVER else time_parser()(text)
+    return math.inf if text == FOR_EVER else TimeParser()(text)
 
 
 _HINT_COLUMNS = 76  # hints are not wrapped, so that they can be copied
@@ -70,7 +73,7 @@ def parse_age(text: str) -> float:
     """Return a time in seconds; its unit must be written: `--older 7` hardly means seconds. Raises ValueError."""
     if text.strip()[-1:].isdigit():
         raise ValueError(f"{text!r} has no unit: {text.strip()}d (days), {text.strip()}h or {text.strip()}s")
-    return time_parser()(text)
+    return TimeParser()(text)
 
 
 def parse_user(text: str) -> str:
