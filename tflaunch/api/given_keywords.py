@@ -9,13 +9,11 @@ from collections.abc import Iterable, Mapping
 from decimal import Decimal
 from enum import Enum
 from pathlib import Path
-from types import NoneType
-from typing import TYPE_CHECKING, Any, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tflaunch.inputs.options.declared import Group, Option
+from tflaunch.inputs.options.declared import Group, In, Option
 from tflaunch.inputs.options.given import Given
 from tflaunch.inputs.options.of_run import RunOptions
-from tflaunch.inputs.times import FOR_EVER
 from tflaunch.protocol.errors import UsageError
 
 if TYPE_CHECKING:
@@ -26,7 +24,6 @@ NOT_HERE = {
     "dry_run": "make_plan plans, and starts nothing",
     "json": "a Run gives its events",
 }
-ALONE = {"mig": "", "wait": FOR_EVER, "evaluator": "1"}  # what True stands for, as the option without a value
 _YES = {"1", "true", "t", "yes", "y", "on"}
 
 
@@ -42,12 +39,12 @@ def options_of(program: str, args: Iterable[Any], keywords: Mapping[str, Any]) -
 
     Raises UsageError with the words of the command line, ConfigError, JobFileError.
     """
-    from tflaunch.api.keywords import Keywords
     from tflaunch.api.requests import configured
     from tflaunch.inputs import job_file
     from tflaunch.inputs.kinds import is_job_file
 
-    known = Keywords.__annotations__
+    group = Group(RunOptions)
+    known = {option.name: option for option in group.options if In.API in option.also_in}
     for name in keywords:
         if name not in known:
             near = difflib.get_close_matches(name, known, 1)
@@ -59,14 +56,13 @@ def options_of(program: str, args: Iterable[Any], keywords: Mapping[str, Any]) -
         raise UsageError(
             f"module={keywords['module']!r} and {program} both say what to run", "leave one of them out"
         )
-    group = Group(RunOptions)
     said: set[str] = set()
     given = Given({each.name: each.default for each in group.options}, said)
-    for option in group.options:
+    for option in known.values():
         value = keywords.get(option.name)
         if value is None:
             value = _from_environment(option)
-        if value is None or (value is False and option.name in ALONE):
+        if value is None or (value is False and option.declared.alone):
             continue
         given.values[option.name] = _read(option, value)
         said.add(option.name)
@@ -96,7 +92,7 @@ def _read(option: Option, value: Any) -> Any:
 
 
 def _value(option: Option, value: Any) -> Any:
-    kind = next((each for each in get_args(option.hint) if each is not NoneType), option.hint)
+    kind = option.kind
     if option.is_list:
         values = [f"{key}={each}" for key, each in value.items()] if isinstance(value, Mapping) else value
         values = [values] if isinstance(values, (str, os.PathLike)) else values
@@ -105,8 +101,8 @@ def _value(option: Option, value: Any) -> Any:
         if not isinstance(value, bool):
             raise ValueError(f"{value!r} is neither True nor False")
         return value
-    if value is True and option.name in ALONE:
-        value = ALONE[option.name]
+    if value is True and option.declared.alone:  # as the option without a value
+        _, value = option.declared.alone
     if isinstance(value, bool) or not isinstance(value, (str, int, float, os.PathLike, Enum)):
         raise ValueError(f"{value!r} is not accepted here")
     if option.name == "wait" and value == math.inf:

@@ -26,7 +26,7 @@ _COMMAND = "command:Command"
 # verb -> (its function, its class of command), each as module:name
 VERBS = {
     "run": ("run:run", "trainer_command:RunCommand"),
-    "up": ("up:up", "command:JobCommand"),
+    "up": ("up:up", _COMMAND),
     "sweep": ("sweep:sweep", "sweep:SweepCommand"),
     "attach": ("attach:attach", _COMMAND),
     "logs": ("attach:logs", _COMMAND),

@@ -11,22 +11,15 @@ import typer
 import typer.core
 
 from tflaunch.cli import verb_help
-from tflaunch.inputs.times import FOR_EVER
 from tflaunch.text.times import written
 
 if TYPE_CHECKING:
     from tflaunch.inputs.options.given import Given
 
-TIME_WORD = (
-    r"[0-9]*\.?[0-9]+[a-z]*"  # for optional_values: a word meant as a time, right or wrong; not 10.0.0.1
-)
-
 
 class Command(typer.core.TyperCommand):
     """A verb; the value of some options may be left out, and an error for a wrong value says what is accepted."""
 
-    # Option -> (pattern that the next word must match to be its value; its value if that word does not match).
-    optional_values: ClassVar[Mapping[str, tuple[str, str]]] = {}
     # Earlier spelling of an option -> the one of today; neither help nor completion shows it.
     earlier: ClassVar[Mapping[str, str]] = {}
     # Arguments that the usage shows without brackets, though an option can stand in their place.
@@ -34,6 +27,8 @@ class Command(typer.core.TyperCommand):
 
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
+        # Option -> (pattern that the next word must match to be its value; its value if that word does not match).
+        self.optional_values: Mapping[str, tuple[str, str]] = getattr(self.callback, "optional_values", {})
         for option in self.params:
             if isinstance(option.default, float):  # a TIME: 600.0 is 10m
                 option.show_default = option.default > 0  # type: ignore[attr-defined]  # 0 means no limit
@@ -153,12 +148,3 @@ def _sentence(error: Mapping[str, Any]) -> str:
     else:
         fact = "is not accepted here"
     return f"{str(error['input'])!r} {fact}"
-
-
-class JobCommand(Command):
-    """A verb that starts tasks."""
-
-    optional_values: ClassVar = {
-        "--mig": (r"\d+[cg](\..*)?", ""),  # 1g.10gb, 1c.3g.20gb; not the name of a program
-        "--wait": (TIME_WORD, FOR_EVER),
-    }

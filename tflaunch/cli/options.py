@@ -48,6 +48,13 @@ def flatten(function: Callable[..., T]) -> Callable[..., T]:
         values = {name: given[name] for name in own}
         return function(**values, **{name: group.made_of(given) for name, group in groups.items()})
 
+    options = [option for group in groups.values() for option in group.options]
+    with_groups.optional_values = {  # type: ignore[attr-defined]  # tflaunch.cli.command reads it
+        name: each.declared.alone
+        for each in options
+        if each.declared.alone
+        for name in each.declared.names or [each.shown]
+    }
     with_groups.__name__, with_groups.__doc__ = function.__name__, function.__doc__
     with_groups.__annotations__ = {each.name: each.annotation for each in parameters}
     with_groups.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 import typer
 
 from tflaunch.api.requests import configured
-from tflaunch.cli.command import JobCommand, given_of
+from tflaunch.cli.command import Command, given_of
 from tflaunch.protocol.errors import TflaunchError, UsageError
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tflaunch.cli.trainer_words import Line
 
 
-class TrainerCommand(JobCommand):
+class TrainerCommand(Command):
     """A verb with a trainer: finds out which words are HOSTS, the trainer, options and the trainer's own."""
 
     hardly_optional: ClassVar = frozenset({"script"})  # -m PKG.MOD can stand for it
@@ -78,8 +78,6 @@ class TrainerCommand(JobCommand):
 
 class RunCommand(TrainerCommand):
     """The class of the command `run`, whose trainer may be a job file."""
-
-    optional_values: ClassVar = {**JobCommand.optional_values, "--evaluator": (r"[0-9]+", "1")}
 
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
         """Parse as TrainerCommand does, and add what the job file says."""

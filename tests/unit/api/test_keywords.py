@@ -14,11 +14,11 @@ import typer
 
 from tflaunch import api
 from tflaunch.api.command_shown import command_of, words_of
-from tflaunch.api.given_keywords import ALONE, NOT_HERE, options_of
+from tflaunch.api.given_keywords import NOT_HERE, options_of
 from tflaunch.cli.options import flatten
 from tflaunch.cli.trainer_command import RunCommand
-from tflaunch.inputs.options.declared import Group
-from tflaunch.inputs.options.of_run import RunArguments, RunOptions
+from tflaunch.inputs.options.declared import Group, In
+from tflaunch.inputs.options.of_run import RunOptions
 from tflaunch.protocol.errors import UsageError
 
 ONLY_THERE = {"hosts", "script", "arguments", "show_files", "raw", "quiet", "only", "show_host", *NOT_HERE}
@@ -74,9 +74,9 @@ def plain(options: RunOptions) -> dict[str, Any]:
 
 
 def test_every_option_of_run_is_a_keyword() -> None:
-    names = {each.name for each in Group(RunOptions).options}
-    assert {each.name for each in dataclasses.fields(RunArguments)} <= ONLY_THERE
-    assert names - ONLY_THERE == set(api.Keywords.__annotations__)
+    options = {each.name: each for each in Group(RunOptions).options}
+    assert {name for name, each in options.items() if In.API not in each.also_in} == ONLY_THERE
+    assert options.keys() - ONLY_THERE == api.Keywords.__annotations__.keys()
 
 
 @pytest.mark.parametrize("name", sorted(api.Keywords.__annotations__))
@@ -90,11 +90,6 @@ def test_a_keyword_means_what_its_option_means(name: str) -> None:
     assert options == there
     default = next(each.default for each in Group(RunOptions).options if each.name == name)
     assert options[name] != default
-
-
-def test_what_stands_for_an_option_without_a_value_is_what_the_command_line_takes_for_it() -> None:
-    there = {option: default for option, (_, default) in RunCommand.optional_values.items()}
-    assert {f"--{name}": value for name, value in ALONE.items()} == there
 
 
 def test_none_and_false_leave_an_option_alone() -> None:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import Enum
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import pytest
 import typer
 from typer.testing import CliRunner
 
 from tflaunch.cli.command import Command
-from tflaunch.cli.options import parser
-from tflaunch.inputs.options.values import time_parser
+from tflaunch.cli.options import flatten, parser
+from tflaunch.inputs.options.declared import option
+from tflaunch.inputs.options.values import TimeParser
 
 
 class Choice(str, Enum):
@@ -24,24 +26,27 @@ class Choice(str, Enum):
 app = typer.Typer(rich_markup_mode=None)
 
 
-class Patient(Command):
-    """A verb with an option whose value may be left out."""
+@dataclass(repr=False, eq=False)
+class WaitOptions:
+    """An option whose value may be left out."""
 
-    optional_values: ClassVar = {"--wait": (r"[0-9]+", "60")}
+    wait: float | None = option(None, alone=(r"[0-9]+", "60"))
 
 
-@app.command(cls=Patient)
 def verb(
     *,
     workers: Annotated[int, typer.Option(min=0, max=9)] = 0,
-    grace: Annotated[float, typer.Option(metavar="TIME", parser=parser(time_parser(0.5)))] = 600.0,
-    limit: Annotated[float, typer.Option(metavar="TIME", parser=parser(time_parser()))] = 0.0,
+    grace: Annotated[float, typer.Option(metavar="TIME", parser=parser(TimeParser(0.5)))] = 600.0,
+    limit: Annotated[float, typer.Option(metavar="TIME", parser=parser(TimeParser()))] = 0.0,
     place: Choice = Choice.spread,
-    wait: Annotated[float | None, typer.Option()] = None,
+    waiting: WaitOptions,
     words: Annotated[list[str] | None, typer.Argument()] = None,
 ) -> None:
     """Options of every kind that tflaunch has."""
-    typer.echo(f"{workers} {grace} {limit} {place.value} {wait} {words or []}")
+    typer.echo(f"{workers} {grace} {limit} {place.value} {waiting.wait} {words or []}")
+
+
+app.command(cls=Command)(flatten(verb))
 
 
 @pytest.mark.parametrize(
