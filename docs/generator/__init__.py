@@ -9,6 +9,7 @@
     python_api.py   tflaunch.api: from its docstrings and type hints
     repository.py   README files and the changelog, as pages of the site
     manual.py       the man page: from the verbs and the exit codes
+    keywords.py     the module tflaunch.api.keywords
     markdown.py     text as Markdown
 
 `docs/conf.py` calls `write` before Sphinx reads anything.  What it writes is ignored by git.

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from generator.markdown import code, directive, escaped, prose, table
+from generator.markdown import code, described, directive, escaped, prose, table
 from tflaunch.inputs import config_model, hostfile_model, job_model
 
 _HOSTFILE = """\
@@ -92,7 +92,7 @@ def _configuration() -> str:
     for name, reference in properties.items():
         if "$ref" in reference:
             options = schema["$defs"][reference["$ref"].rpartition("/")[2]]["properties"]
-            rows = [[code(key), prose(value.get("description", ""))] for key, value in options.items()]
+            rows = [[code(key), described(value.get("description", ""))] for key, value in options.items()]
             parts.append(f"### [{name}]\n\n{table(['key', 'default of'], rows)}")
     return "\n".join(parts)
 
@@ -118,7 +118,7 @@ def _keys(of: str, properties: Mapping[str, Any]) -> Iterator[str]:
     # As options of a program, so that the search finds each key, and links can lead to it.
     yield f"```{{program}} {of}\n```\n"
     for name, schema in properties.items():
-        text = prose(schema.get("description", ""))
+        text = described(schema.get("description", ""))
         if kind := _kind(schema):
             text += f"\n\n{kind}."
         if examples := schema.get("examples"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from generator import exit_codes, verbs
-from generator.markdown import code, prose
+from generator.markdown import code, described, prose
 
 ABOUT = "start distributed TensorFlow over SSH"
 
@@ -66,7 +66,7 @@ def page() -> str:
         parts += [f"### tflaunch {verb.name}\n", f"`{verb.page.usage}`\n"]
         parts += [prose(each) + "\n" for each in verb.about]
         rows = [*verb.arguments, *(row for section in verb.options for row in section.rows)]
-        parts += [f"{code(name.strip())}\n: {verbs.described(text)}\n" for name, text in rows]
+        parts += [f"{code(name.strip())}\n: {described(text)}\n" for name, text in rows]
     parts.append("## EXIT STATUS\n")
     parts += [f"`{number}`\n: {prose(meaning)}\n" for number, meaning in exit_codes.every()]
     return "\n".join([*parts, _TAIL])

@@ -16,6 +16,7 @@ _CODE = re.compile(
     r"|(?:~|\.\.?)?/[.\w][\w./~-]*[\w/]"
     r")"
 )
+_DEFAULT = re.compile(r"(?P<text>.*?)\.? \[(?P<default>[^\]]*)\]\.?", re.DOTALL)
 
 
 def escaped(text: str) -> str:
@@ -35,6 +36,13 @@ def _with_code(text: str) -> str:
         shown += [escaped(text[done : match.start()]), code(match[0])]
         done = match.end()
     return "".join([*shown, escaped(text[done:])])
+
+
+def described(text: str) -> str:
+    """Return a help text as Markdown: what it has in brackets at its end is the default."""
+    if match := _DEFAULT.fullmatch(text):
+        return f"{prose(match['text'])}. Default: {prose(match['default'])}."
+    return prose(text if text.endswith((".", "?", "]")) else f"{text}.")
 
 
 def code(text: str) -> str:

@@ -6,8 +6,8 @@ import inspect
 import re
 from typing import Any
 
-from generator.markdown import code, prose, table
-from generator.verbs import described, every
+from generator.markdown import code, described, prose, table
+from generator.verbs import every
 from tflaunch import api
 
 _ABOUT = """\

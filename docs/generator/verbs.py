@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Sequence
 from typing import Any
 
 import typer
 
-from generator.markdown import code, directive, escaped, prose, table
+from generator.markdown import code, described, directive, escaped, prose, table
 from tflaunch.cli import application
 from tflaunch.cli.guide import GROUPS
 from tflaunch.cli.verb_help import EXIT_CODES, page_of_verb
 from tflaunch.console.help_page import HelpPage, Section
 
 _ARGUMENTS = "Arguments"
-_DEFAULT = re.compile(r"(?P<text>.*?)\.? \[(?P<default>[^\]]*)\]\.?", re.DOTALL)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,13 +80,6 @@ def pages() -> dict[str, str]:
     names = "\n".join(f"tflaunch {verb.name} <{verb.name}>" for verb in verbs)
     index = f"# Commands\n\n{listed}\n```{{toctree}}\n:hidden:\n\n{names}\n```\n"
     return {"commands.md": index, **{f"{verb.name}.md": _page(verb) for verb in verbs}}
-
-
-def described(text: str) -> str:
-    """Return a help text as Markdown: what it has in brackets at its end is the default."""
-    if match := _DEFAULT.fullmatch(text):
-        return f"{prose(match['text'])}. Default: {prose(match['default'])}."
-    return prose(text if text.endswith((".", "?", "]")) else f"{text}.")
 
 
 def _page(verb: Verb) -> str:

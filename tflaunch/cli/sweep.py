@@ -15,6 +15,9 @@ from tflaunch.cli.connecting import connected
 from tflaunch.cli.reporting import reporting
 from tflaunch.cli.trainer_command import TrainerCommand
 from tflaunch.cli.trainer_words import Line, shell_command
+from tflaunch.inputs.options.declared import Group, Part
+from tflaunch.inputs.options.groups import ConnectionOptions
+from tflaunch.inputs.options.job_groups import GpuOptions, ProgramOptions, TaskOptions
 from tflaunch.inputs.options.of_sweep import SweepOptions
 from tflaunch.protocol.errors import UsageError
 
@@ -151,8 +154,9 @@ def _command_of_one_trial(ctx: typer.Context) -> tuple[str, ...]:
     It names variables of --env without their values, which may be secrets.
     """
     words = ["--ps", "0", "--workers", "1", "--no-flags"]
+    of_one_trial = _of_one_trial()
     for name, value in ctx.params.items():
-        if name not in _AS_OF_RUN or getattr(ctx.get_parameter_source(name), "name", "") != "COMMANDLINE":
+        if name not in of_one_trial or getattr(ctx.get_parameter_source(name), "name", "") != "COMMANDLINE":
             continue
         option = "--" + name.replace("_", "-").replace("per-trial", "per-worker")
         for each in value if isinstance(value, list) else [value]:
@@ -164,8 +168,8 @@ def _command_of_one_trial(ctx: typer.Context) -> tuple[str, ...]:
     return ("tflaunch", "run", *([] if hosts is None else [hosts]), *words, *program, "--")
 
 
-_AS_OF_RUN = (
-    "gpus_per_trial", "gpu_model", "min_gpu_memory", "mig", "include", "exclude", "share_gpus", "require_all",
-    "env", "env_file", "code_dir", "ship", "follow_links", "max_code", "no_sync", "requirements",
-    "system_site_packages", "container", "container_engine", "mount", "accept_new", "ssh_config", "connection",
-)  # fmt: skip
+def _of_one_trial() -> set[str]:
+    """Return the options of a sweep that say how one trial runs."""
+    groups = (GpuOptions, ProgramOptions, TaskOptions, ConnectionOptions)
+    names = {option.name for each in groups for option in Group(each, Part(of="sweep")).options}
+    return names - {"wait", "module", "show_files", "connect_timeout"} | {"gpus_per_trial", "require_all"}

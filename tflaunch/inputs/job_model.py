@@ -20,7 +20,16 @@ from pydantic import (
     create_model,
 )
 
-from tflaunch.inputs.options.file_values import LIST, TIMES, Schema, choice, fields_of, module_name, text, time
+from tflaunch.inputs.options.file_values import (
+    LIST,
+    TIMES,
+    Schema,
+    choice,
+    fields_of,
+    module_name,
+    text,
+    time,
+)
 from tflaunch.inputs.options.in_files import of_job_file
 from tflaunch.inputs.yaml_values import (
     UNSAID,

@@ -9,8 +9,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from enum import Flag, auto
+from pathlib import Path
 from types import NoneType
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar, cast, get_args, get_origin, get_type_hints
+
+from tflaunch.inputs.options.values import TimeParser
 
 T = TypeVar("T")
 _KEY = "option"  # in the metadata of a field
@@ -50,33 +53,31 @@ class Declared:
     example: Any = None
 
 
-def option(
-    default: T,
-    *names: str,
-    also_in: In | None = None,
-    also_of: Collection[str] | None = None,
-    key: str = "",
-    written: Written = "",
-    choices: tuple[str, ...] = (),
-    adds: bool = False,
-    alone: tuple[str, str] | None = None,
-    example: Any = None,
-    **settings: Any,
-) -> T:
-    """A field that is an option; `settings` are those of typer.Option, and `complete`.
+_OURS = {each.name for each in fields(Declared)}
+# What typer is told of the options of a type that do not say it themselves.
+_OF_TYPE: Mapping[Any, Mapping[str, Any]] = {
+    float: {"parser": TimeParser(), "metavar": "TIME"},
+    int: {"metavar": "N"},
+    Path: {"metavar": "FILE"},
+}
 
-    Without `names` the option has the field's name.  The group's attribute `panel`, if there is one, is the panel of
-    the help that shows it.  A field of type tuple is an option that can be given several times.
 
-    parser: makes the value from a text; raises ValueError.  complete: a function of tflaunch.cli.completion, by name.
+def option(default: T, *names: str, **said: Any) -> T:
+    """A field that is an option; what is `said` of it are settings of typer.Option, and these:
+
     also_in: where it can be said, beside the command line; by default what the group says, else EVERYWHERE.
     also_of: the verbs beside `run` that have it (`Part(of="up")`); by default what the group says, else none.
     key: in files; by default the field's name.  A bool `no_NAME` has the key NAME, which says the opposite.
     written, choices, example: of its value in files.  adds: the command line adds to what a file says.
     alone: (pattern of the next word if that is its value, its value if not), where the value may be left out.
+    complete: a function of tflaunch.cli.completion, by name.
+
+    Without `names` the option has the field's name.  The group's attribute `panel`, if there is one, is the panel of
+    the help that shows it.  A field of type tuple is an option that can be given several times, a float is a TIME.
+    `parser` makes the value from a text; raises ValueError.
     """
-    declared = Declared(False, names, settings, also_in, also_of, key, written, choices, adds, alone, example)
-    return field(default=default, metadata={_KEY: declared})
+    ours = {name: said.pop(name) for name in _OURS & said.keys()}
+    return field(default=default, metadata={_KEY: Declared(False, names, said, **ours)})
 
 
 def argument(default: T, **settings: Any) -> T:
@@ -131,8 +132,7 @@ class Option(NamedTuple):
     @property
     def kind(self) -> Any:
         """The type of its value, of one of its values if it is a list; None is left out of it."""
-        kinds = [each for each in get_args(self.hint) if each not in (NoneType, Ellipsis)]
-        return kinds[0] if kinds else self.hint
+        return kind_of(self.hint)
 
     @property
     def shown(self) -> str:
@@ -174,7 +174,9 @@ class Group:
             if part.has(each.name, getattr(kind, "also_of", ()) if verbs is None else verbs):
                 default = part.default.get(each.name, each.default)
                 self._own.append(
-                    Option(each.name, hint, default, declared, *_of_group(kind, each.name, declared, part))
+                    Option(
+                        each.name, hint, default, declared, *_of_group(kind, each.name, hint, declared, part)
+                    )
                 )
                 self.options.append(self._own[-1])
 
@@ -186,13 +188,20 @@ class Group:
         return self._kind(**values)
 
 
-def _of_group(kind: type, name: str, declared: Declared, part: Part) -> tuple[Mapping[str, Any], In]:
+def _of_group(of: type, name: str, hint: Any, declared: Declared, part: Part) -> tuple[Mapping[str, Any], In]:
     """The settings of an option, and where it can be said: what the field does not say, the group does."""
-    settings = {"rich_help_panel": part.panel or getattr(kind, "panel", None), **declared.settings}
+    of_type = {} if declared.is_argument else _OF_TYPE.get(kind_of(hint), {})
+    settings = {"rich_help_panel": part.panel or getattr(of, "panel", None), **of_type, **declared.settings}
     if name in part.help:
         settings["help"] = part.help[name]
-    also_in = getattr(kind, "also_in", EVERYWHERE) if declared.also_in is None else declared.also_in
+    also_in = getattr(of, "also_in", EVERYWHERE) if declared.also_in is None else declared.also_in
     return settings, also_in
+
+
+def kind_of(hint: Any) -> Any:
+    """Return `float` for `float | None`, `Path` for `tuple[Path, ...]`."""
+    kinds = [each for each in get_args(hint) if each not in (NoneType, Ellipsis)]
+    return kinds[0] if kinds else hint
 
 
 def group_of(hint: Any) -> Group | None:

@@ -26,10 +26,13 @@ from tflaunch.protocol.job import FLAGS, TASK_FLAG, job_name_fault
 Check = Callable[[object], Any]
 Schema = dict[str, Any]
 
-# What the keys mean that are written otherwise than their options, of which the help speaks.
+# Keys that are written otherwise than their options, of which the help speaks.
 _MEANINGS = {
-    "flags": "Cluster flags under other names, or under their own: true; false: TF_CONFIG alone tells who a task is.",
-    "variables": "Variables of all tasks, with {index} and other placeholders.",
+    "flags": "Cluster flags under other names, or under their own: true; false: TF_CONFIG alone tells who a task is "
+    "[what the program's source reads]",
+    "env": "Variables of all tasks, with {index} and other placeholders.",
+    "restart": "What starts again: the task, the whole cluster, or never; what a role says wins [task where there are "
+    "ps, else cluster]",
 }
 
 
@@ -195,7 +198,7 @@ def _form(option: Option) -> tuple[Check, Schema]:
 
 def _meaning(option: Option) -> str:
     """Return what the key means: the help of the option, in the words of a file."""
-    if special := _MEANINGS.get(option.declared.written):
+    if special := _MEANINGS.get(option.key):
         return special
     said = " ".join(str(option.settings["help"]).split()).replace("; repeatable", "")
     said = re.sub(r"--([a-z][a-z-]*)(?![\w=])", lambda found: f"`{found[1].replace('-', '_')}`", said)

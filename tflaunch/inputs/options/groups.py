@@ -27,17 +27,11 @@ class SshOptions:
     connect_timeout: float = option(
         30.0,
         parser=TimeParser(1),
-        metavar="TIME",
         help="Time limit to connect to a host: name lookup, TCP, log-in and the first answer together. While a run "
         "starts, an agent may also be silent for so long.",
     )
     ssh_config: Path | None = option(
-        None,
-        "--ssh-config",
-        "-F",
-        metavar="FILE",
-        help="Read this file instead of ~/.ssh/config.",
-        example="~/.ssh/lab",
+        None, "--ssh-config", "-F", help="Read this file instead of ~/.ssh/config.", example="~/.ssh/lab"
     )
 
     @property
@@ -54,7 +48,6 @@ class ConnectionOptions(SshOptions):
         "",
         metavar="HOW",
         help="ssh, or openssh (the system's `ssh`), where the hostfile does not say [$TFLAUNCH_CONNECTION, ssh]",
-        show_default=False,
         choices=("ssh", "openssh"),
     )
 
@@ -110,20 +103,9 @@ class LogOptions:
     panel = OUTPUT
     also_in = NOWHERE
 
-    since: float | None = option(
-        None,
-        parser=TimeParser(),
-        metavar="TIME",
-        help="Only lines printed in the last TIME: 10m (to within 5 s).",
-    )
+    since: float | None = option(None, help="Only lines printed in the last TIME: 10m (to within 5 s).")
     tail: int | None = option(
-        None,
-        "--tail",
-        "-n",
-        min=0,
-        metavar="N",
-        help="Only the last N lines of each task.",
-        also_in=In.CONFIG,
+        None, "--tail", "-n", min=0, help="Only the last N lines of each task.", also_in=In.CONFIG
     )
     grep: str | None = option(None, metavar="PATTERN", help="Only lines that match this regular expression.")
 
@@ -184,40 +166,18 @@ class EndOptions:
         "text says that it coordinates.",
     )
     grace: float = option(
-        10.0,
-        parser=TimeParser(),
-        metavar="TIME",
-        help="Time between SIGTERM and SIGKILL when tasks are stopped.",
-        also_of=("up", "sweep"),
+        10.0, help="Time between SIGTERM and SIGKILL when tasks are stopped.", also_of=("up", "sweep")
     )
-    ps_grace: float = option(
-        3.0,
-        parser=TimeParser(),
-        metavar="TIME",
-        help="Time for ps to end by themselves when the work is done.",
-    )
-    timeout: float = option(
-        0.0, parser=TimeParser(), metavar="TIME", help="End the run after this time.", also_of=("sweep",)
-    )
+    ps_grace: float = option(3.0, help="Time for ps to end by themselves when the work is done.")
+    timeout: float = option(0.0, help="End the run after this time.", also_of=("sweep",))
     startup_timeout: float = option(
-        0.0,
-        parser=TimeParser(),
-        metavar="TIME",
-        help="End the run if a task has not opened its port after this time.",
-        also_of=("up",),
+        0.0, help="End the run if a task has not opened its port after this time.", also_of=("up",)
     )
-    stall_timeout: float = option(
-        0.0,
-        parser=TimeParser(),
-        metavar="TIME",
-        help="End the run if no task has printed anything for this time.",
-    )
+    stall_timeout: float = option(0.0, help="End the run if no task has printed anything for this time.")
     lease: float | None = option(
         None,
         parser=TimeParser(5),
-        metavar="TIME",
         help="Hosts end the run after this time without word from the launcher or coordinator [60s; detached 10m]",
-        show_default=False,
         also_of=("up", "sweep"),
     )
     detach: bool = option(

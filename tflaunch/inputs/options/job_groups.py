@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated
 
 from tflaunch.inputs.options.declared import EVERYWHERE, NOWHERE, In, Part, argument, option
-from tflaunch.inputs.options.values import TIME_WORD, TimeParser, parse_gpus, parse_wait
+from tflaunch.inputs.options.values import TIME_WORD, parse_gpus, parse_wait
 from tflaunch.inputs.times import FOR_EVER
 from tflaunch.protocol.job import GpuCount
 
@@ -25,7 +25,6 @@ class JobHosts:
         metavar="HOSTS",
         help="A hostfile, or host1:2,host2, or slurm: or pbs: [$TFLAUNCH_HOSTS, ./hosts.yaml, "
         "~/.config/tflaunch/hosts.yaml]",
-        show_default=False,
     )
 
 
@@ -88,7 +87,6 @@ class ProgramOptions:
         None,
         "--flags/--no-flags",
         help="Pass the cluster flags, or only TF_CONFIG [what the program's source reads]",
-        show_default=False,
         also_of=(),
         written="flags",
     )
@@ -109,11 +107,7 @@ class ProgramOptions:
         False, help="Where a link leads out of the directory, ship what it points to."
     )
     max_code: str = option(
-        "",
-        metavar="SIZE",
-        help="Refuse to ship more than this: 500MiB [100MiB]",
-        show_default=False,
-        written="size",
+        "", metavar="SIZE", help="Refuse to ship more than this: 500MiB [100MiB]", written="size"
     )
     show_files: bool = option(
         False,
@@ -144,7 +138,6 @@ class TaskOptions:
     )
     env_file: tuple[Path, ...] = option(
         (),
-        metavar="FILE",
         help="Set variables for the tasks from a file like .env, NAME=VALUE per line; records hide the values; "
         "repeatable.",
         adds=True,
@@ -152,7 +145,6 @@ class TaskOptions:
     )
     requirements: Path | None = option(
         None,
-        metavar="FILE",
         help="Install packages for the tasks, once on each host: requirements.txt, pyproject.toml or uv.lock.",
     )
     system_site_packages: bool = option(
@@ -188,23 +180,14 @@ class ClusterOptions:
     also_in = In.API
     also_of = ("up",)
 
-    ps: int | None = option(
-        None, min=0, metavar="N", help="Number of ps tasks [one per 4 workers]", show_default=False
-    )
-    workers: int | None = option(
-        None,
-        min=0,
-        metavar="N",
-        help="Number of worker tasks [one per free GPU, or host]",
-        show_default=False,
-    )
+    ps: int | None = option(None, min=0, help="Number of ps tasks [one per 4 workers]")
+    workers: int | None = option(None, min=0, help="Number of worker tasks [one per free GPU, or host]")
     chief: bool = option(False, help="Add a chief task.")
     evaluator: int | None = option(
         None,
         min=0,
         metavar="[N]",
         help="Add an evaluator, or N; evaluators are not part of the cluster.",
-        show_default=False,
         also_of=(),
         alone=(r"[0-9]+", "1"),
     )
@@ -261,14 +244,12 @@ class RoleOptions:
         metavar="JOB=END",
         help="decides: the run succeeds when these tasks do; stopped: they are stopped when the work is done; "
         "sidecar: likewise, and if one fails the run goes on [workers, chief: decides; others: stopped]",
-        show_default=False,
     )
     job_grace: tuple[str, ...] = option(
         (),
         metavar="JOB=TIME",
         help="Time for the tasks of this job to end by themselves when the work is done [evaluator 60s; others "
         "--ps-grace]",
-        show_default=False,
     )
 
 
@@ -284,7 +265,6 @@ class GpuOptions:
         parser=parse_gpus,
         metavar="N|all",
         help="GPUs for each worker; all: one worker per host, with all its GPUs [1 where there are any]",
-        show_default=False,
         also_in=In.API,
         also_of=("up",),
     )
@@ -373,11 +353,7 @@ class ResultOptions:
         example=["checkpoints/**"],
     )
     fetch_to: Path | None = option(
-        None,
-        metavar="DIR",
-        help="Copy them into this directory [./RUN]",
-        show_default=False,
-        example="outputs",
+        None, metavar="DIR", help="Copy them into this directory [./RUN]", example="outputs"
     )
     fetch_max: str = option(
         "", metavar="SIZE", help="Copy nothing if it is more than this: 20GiB.", written="size"
@@ -391,12 +367,7 @@ class ResultOptions:
         example="logs",
     )
     tensorboard_port: int = option(
-        0,
-        min=0,
-        max=65535,
-        metavar="PORT",
-        help="TensorBoard's port on this machine [any]",
-        show_default=False,
+        0, min=0, max=65535, metavar="PORT", help="TensorBoard's port on this machine [any]"
     )
 
 
@@ -417,18 +388,13 @@ class RestartOptions:
     panel = AGAIN
 
     restarts: int = option(
-        0,
-        min=0,
-        metavar="N",
-        help="Start again what fails, at most N times in --restart-window.",
-        also_of=("up",),
+        0, min=0, help="Start again what fails, at most N times in --restart-window.", also_of=("up",)
     )
     restart: tuple[str, ...] = option(
         (),
         metavar="[JOB=]POLICY",
         help="What starts again: the task, the whole cluster, or never; by job: ps=task,worker=cluster [task where "
         "there are ps, else cluster]",
-        show_default=False,
         choices=("task", "cluster", "never"),
         adds=True,
     )
@@ -438,13 +404,7 @@ class RestartOptions:
         help="With --restarts: keep these hosts free, to replace hosts that are lost or cannot be reached.",
         example="gpu09",
     )
-    restart_window: float = option(
-        3600.0,
-        parser=TimeParser(),
-        metavar="TIME",
-        help="The time over which --restarts counts.",
-        also_of=("up",),
-    )
+    restart_window: float = option(3600.0, help="The time over which --restarts counts.", also_of=("up",))
     restart_on: RestartOnChoice = option(
         RestartOnChoice.any, help="retryable: start again only after signals and exit codes from 128 on."
     )

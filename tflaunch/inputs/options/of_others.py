@@ -7,12 +7,7 @@ from enum import Enum
 from typing import Annotated
 
 from tflaunch.inputs.options.declared import NOWHERE, In, Part, option
-from tflaunch.inputs.options.groups import (
-    OUTPUT,
-    ConnectionOptions,
-    EndOptions,
-    OutputOptions,
-)
+from tflaunch.inputs.options.groups import OUTPUT, ConnectionOptions, EndOptions, OutputOptions
 from tflaunch.inputs.options.values import TimeParser
 
 LinesOptions = Annotated[OutputOptions, Part("show_host", "json")]
@@ -26,14 +21,11 @@ class AnswerOptions:
 
     also_in = In.CONFIG
 
-    timeout: float = option(
-        15.0, parser=TimeParser(1), metavar="TIME", help="Time for one host to connect and answer."
-    )
+    timeout: float = option(15.0, parser=TimeParser(1), help="Time for one host to connect and answer.")
 
 
 InitAnswerOptions = Annotated[
-    AnswerOptions,
-    Part(default={"timeout": 60.0}, help={"timeout": "Time for each host to say what it has."}),
+    AnswerOptions, Part(default={"timeout": 60.0}, help={"timeout": "Time for each host to say what it has."})
 ]
 
 
@@ -55,10 +47,7 @@ class ListOptions:
 
     free: bool = option(False, help="Only GPUs that nobody uses.")
     gpu_model: str = option(
-        "",
-        metavar="TEXT",
-        help="Only GPUs with this in their name: H100.",
-        complete="gpu_models",
+        "", metavar="TEXT", help="Only GPUs with this in their name: H100.", complete="gpu_models"
     )
     min_free: str = option("", metavar="SIZE", help="Only GPUs with at least this much free memory: 40GiB")
     only_hosts: str = option(
@@ -83,14 +72,11 @@ class CheckOptions:
     also_in = NOWHERE
 
     tensorflow: bool = option(
-        True,
-        "--tensorflow/--no-tensorflow",
-        help="Import TensorFlow on every host, as a task would.",
+        True, "--tensorflow/--no-tensorflow", help="Import TensorFlow on every host, as a task would."
     )
     timeout: float = option(
         120.0,
         parser=TimeParser(1),
-        metavar="TIME",
         help="Time for a host's `setup:`, and again for the import.",
         also_in=In.CONFIG,
     )

@@ -28,10 +28,9 @@ class RunArguments(JobHosts):
         metavar="TRAINER.py",
         help="The program (or -m PKG.MOD), or a job file: job.yaml. The hosts' `python:` runs a Python file, whatever "
         "its first line says; a .sh or an executable runs by its first line (#!).",
-        show_default=False,
     )
     arguments: tuple[str, ...] = argument(
-        (), metavar="-- ARGS", help="The trainer's own arguments, byte for byte.", show_default=False
+        (), metavar="-- ARGS", help="The trainer's own arguments, byte for byte."
     )
 
 

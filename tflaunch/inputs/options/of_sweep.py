@@ -22,14 +22,11 @@ from tflaunch.inputs.options.job_groups import (
 class SweepArguments(JobHosts):
     """HOSTS, the trainer and the arguments of all trials."""
 
-    script: str | None = argument(
-        None, metavar="TRAINER.py", help="The program (or -m PKG.MOD).", show_default=False
-    )
+    script: str | None = argument(None, metavar="TRAINER.py", help="The program (or -m PKG.MOD).")
     arguments: tuple[str, ...] = argument(
         (),
         metavar="-- ARGS",
         help="Arguments of all trials; {lr} stands for the value of lr, which else is added as --lr=VALUE.",
-        show_default=False,
     )
 
 
@@ -48,12 +45,10 @@ class TrialOptions:
         metavar="NAME=A..B[:log]",
         help="Draw --trials values from a range, or from NAME=A,B,C; repeatable.",
     )
-    trials: int | None = option(None, min=1, metavar="N", help="With --random: how many trials.")
-    seed: int | None = option(
-        None, metavar="N", help="With --random: the same seed draws the same trials [a new one]"
-    )
+    trials: int | None = option(None, min=1, help="With --random: how many trials.")
+    seed: int | None = option(None, help="With --random: the same seed draws the same trials [a new one]")
     trials_file: Path | None = option(
-        None, metavar="FILE", help="Read the list of trials from this file: .yaml, .json, .jsonl or .csv."
+        None, help="Read the list of trials from this file: .yaml, .json, .jsonl or .csv."
     )
     name: str | None = option(
         None, metavar="NAME", help="The sweep's name; if there is such a sweep, it goes on [a new name]"
@@ -73,14 +68,11 @@ class TrialGpuOptions:
     panel = GpuOptions.panel
     also_in = NOWHERE
 
-    gpus_per_trial: int | None = option(
-        None, min=0, metavar="N", help="GPUs for each trial [1 where there are any]"
-    )
-    trials_per_gpu: int = option(1, min=1, metavar="N", help="Trials that share a GPU.")
+    gpus_per_trial: int | None = option(None, min=0, help="GPUs for each trial [1 where there are any]")
+    trials_per_gpu: int = option(1, min=1, help="Trials that share a GPU.")
     trials_per_host: int | None = option(
         None,
         min=1,
-        metavar="N",
         help="Trials at a time on a host [`slots:` of the hostfile; as many as it has GPUs, or 1]",
     )
 
@@ -117,10 +109,7 @@ class RetryOptions:
     also_in = In.CONFIG
 
     retries: int = option(
-        0,
-        min=0,
-        metavar="N",
-        help="Run a trial that fails again, at most N times, on another host if there is one.",
+        0, min=0, help="Run a trial that fails again, at most N times, on another host if there is one."
     )
     keep_going: bool = option(
         False, "--keep-going", help="Run all trials, even if the first three fail at once and alike."

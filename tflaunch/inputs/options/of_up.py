@@ -26,7 +26,7 @@ class ServerOptions:
     also_in = NOWHERE
 
     spec: Path | None = option(
-        None, metavar="FILE", help="Write the cluster spec to this file, as JSON.", rich_help_panel=OUTPUT
+        None, help="Write the cluster spec to this file, as JSON.", rich_help_panel=OUTPUT
     )
     foreground: bool = option(
         False,
