@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -92,6 +93,16 @@ def test_the_man_page_that_is_installed_says_what_the_code_says(reference: Path)
     made = (reference / "tflaunch.1.md").read_text(encoding="utf-8")
     assert letters(made[made.index("## SYNOPSIS") :]) in letters(shown), "scripts/docs writes it anew"
     assert f'"{tflaunch.__version__}"' in page
+
+
+def test_the_keywords_of_the_api_are_those_of_the_options() -> None:
+    program = "from generator import keywords; print(keywords.module(), end='')"
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT / "docs", capture_output=True, text=True, check=True
+    )
+    assert done.stdout == (ROOT / "tflaunch/api/keywords.py").read_text("utf-8"), (
+        "scripts/docs writes it anew"
+    )
 
 
 def test_the_man_page_has_every_verb(reference: Path) -> None:

@@ -6,6 +6,7 @@ import dataclasses
 import math
 import subprocess
 import sys
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -22,26 +23,29 @@ from tflaunch.inputs.options.of_run import RunOptions
 from tflaunch.protocol.errors import UsageError
 
 ONLY_THERE = {"hosts", "script", "arguments", "show_files", "raw", "quiet", "only", "show_host", *NOT_HERE}
-# Each keyword with a value that is not its default; each value as a program may write it.
+OPTIONS = {each.name: each for each in Group(RunOptions).options}
+# Values as a program may write them, where `any_value` has no better one.
 VALUES: dict[str, Any] = {
-    "module": "pkg.train", "flag": {"task_index": "task_id"}, "flag_style": "words", "no_empty_flags": True,
-    "framework": "jax", "flags": False, "code_dir": Path("src"), "ship": ["a b", Path("c")], "follow_links": True,
-    "max_code": "2GiB", "no_sync": True, "ps": 0, "workers": 3, "chief": True, "evaluator": True,
-    "ps_hosts": "storage", "worker_hosts": "gpu[1-2],gpu4", "place": "pack", "job": {"data": 2},
+    "module": "pkg.train", "flag": {"task_index": "task_id"}, "flags": False, "ship": ["a b", Path("c")],
+    "max_code": "2GiB", "evaluator": True, "ps": 0, "worker_hosts": "gpu[1-2],gpu4", "job": {"data": 2},
     "job_hosts": ["data=storage"], "job_gpus": {"data": "all"}, "job_env": ["data=A=b c"], "job_args": {"data": "-n 8"},
     "job_program": {"data": "server.py"}, "job_end": {"data": "sidecar"}, "job_grace": {"data": "5s"},
-    "gpus_per_worker": 2, "gpu_model": "H100", "min_gpu_memory": "40GiB", "mix_models": True, "mig": True,
-    "include": ["gpu1:0,1", "gpu2"], "exclude": ["gpu3"], "share_gpus": True, "wait": True, "env": {"A": "", "B": 1},
-    "env_file": [Path("x.env")], "requirements": Path("requirements.txt"), "system_site_packages": True,
-    "container": "image", "container_engine": "podman", "mount": ["/data:/data:ro"], "name": "mine",
-    "no_dial_check": True, "require_all": True, "yes": True, "done": "all", "grace": 0.5, "ps_grace": "2m",
-    "timeout": 5400.25, "startup_timeout": 90, "stall_timeout": "1d", "lease": 86400.0, "threshold": {"wait_s": 5.5},
-    "no_stacks": True, "require_gpu": True, "stop_on_nan": True, "restarts": 3, "restart": {"ps": "task"},
-    "spares": "gpu9", "restart_window": "2h", "restart_on": "retryable", "fetch": ["*.csv", "!a.csv"],
-    "fetch_to": Path("out"), "fetch_max": "1GiB", "keep_mode": True, "overwrite": True, "tensorboard": "logs",
-    "tensorboard_port": 6006, "accept_new": True, "connect_timeout": 2.5, "ssh_config": Path("config"),
-    "connection": "openssh",
+    "mig": True, "include": ["gpu1:0,1", "gpu2"], "wait": True, "env": {"A": "", "B": 1}, "grace": 0.5,
+    "ps_grace": "2m", "timeout": 5400.25, "stall_timeout": "1d", "lease": 86400.0, "threshold": {"wait_s": 5.5},
+    "restart": {"ps": "task"}, "fetch": ["*.csv", "!a.csv"], "connection": "openssh",
 }  # fmt: skip
+
+
+def any_value(name: str) -> Any:
+    """A value of the keyword that is not its default."""
+    if name in VALUES:
+        return VALUES[name]
+    option = OPTIONS[name]
+    if option.is_list:
+        return [option.kind("x")]
+    if issubclass(option.kind, Enum):
+        return [each.value for each in option.kind][-1]
+    return {bool: True, int: 3, float: 90, str: "x", Path: Path("x")}[option.kind]
 
 
 @pytest.fixture(autouse=True)
@@ -74,22 +78,20 @@ def plain(options: RunOptions) -> dict[str, Any]:
 
 
 def test_every_option_of_run_is_a_keyword() -> None:
-    options = {each.name: each for each in Group(RunOptions).options}
-    assert {name for name, each in options.items() if In.API not in each.also_in} == ONLY_THERE
-    assert options.keys() - ONLY_THERE == api.Keywords.__annotations__.keys()
+    assert {name for name, each in OPTIONS.items() if In.API not in each.also_in} == ONLY_THERE
+    assert OPTIONS.keys() - ONLY_THERE == api.Keywords.__annotations__.keys()
 
 
 @pytest.mark.parametrize("name", sorted(api.Keywords.__annotations__))
 def test_a_keyword_means_what_its_option_means(name: str) -> None:
     program = "" if name == "module" else "trainer.py"
-    call = (program, ["--epochs", 3], {name: VALUES[name]})
+    call = (program, ["--epochs", 3], {name: any_value(name)})
     options = plain(options_of(*call).options)
     there = plain(of_command_line(words_of("h1,h2", *call)))
     assert there.pop("hosts") == "h1,h2"
     assert options.pop("hosts") is None  # they are given as a Hostfile
     assert options == there
-    default = next(each.default for each in Group(RunOptions).options if each.name == name)
-    assert options[name] != default
+    assert options[name] != OPTIONS[name].default
 
 
 def test_none_and_false_leave_an_option_alone() -> None:
