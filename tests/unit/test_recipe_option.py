@@ -112,7 +112,7 @@ def test_an_option_that_is_declared_and_used_is_everywhere(tree: Path) -> None:
     ]
 
     run(tree / "docs", "-c", "import pathlib, generator; generator.write(pathlib.Path('reference'))")
-    pages = {page.stem for page in (tree / "docs/reference").glob("*.md") if "patience" in page.read_text()}
+    pages = {page.stem for page in (tree / "docs/reference").glob("*.md") if "Be patient" in page.read_text()}
     assert pages == {"run", "up", "job-file-keys", "config-keys", "python-api", "tflaunch.1"}
     run(
         tree,
