@@ -5,8 +5,9 @@
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
+from tflaunch.frameworks.table import CHOICES
 from tflaunch.inputs.options.declared import EVERYWHERE, NOWHERE, In, Part, argument, option
 from tflaunch.inputs.options.values import TIME_WORD, parse_gpus, parse_wait
 from tflaunch.inputs.times import FOR_EVER
@@ -28,13 +29,15 @@ class JobHosts:
     )
 
 
-class FrameworkChoice(str, Enum):
-    """Values of --framework."""
+if TYPE_CHECKING:
 
-    auto = "auto"
-    tensorflow = "tensorflow"
-    jax = "jax"
-    torch = "torch"
+    class FrameworkChoice(str, Enum):
+        """Values of --framework: auto, and the name of each framework."""
+
+        auto = "auto"
+
+else:
+    FrameworkChoice = Enum("FrameworkChoice", {name: name for name in CHOICES}, type=str)
 
 
 class FlagStyleChoice(str, Enum):

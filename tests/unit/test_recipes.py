@@ -1,4 +1,4 @@
-"""The recipe of CONTRIBUTING.md for an option: whoever follows it has the option wherever options are."""
+"""The recipes of CONTRIBUTING.md: whoever follows one has the new thing wherever such things are."""
 
 from __future__ import annotations
 
@@ -24,6 +24,18 @@ USED = """
     if options.restarts.patience != 7:
         raise UsageError(f"patient for {options.restarts.patience:g} s")
 """
+TABLE = "frameworks/table.py"
+FRAMEWORK = """
+from tflaunch.frameworks.framework import Framework, Rank
+
+def _environment(rank: Rank) -> "dict[str, str]":
+    return {"ABACUS_BEAD": f"{rank.rank}/{rank.size}"}
+
+FRAMEWORK = Framework(
+    name="abacus", title="Abacus", packages=("abacus",), launching=frozenset({"abacus"}), by_rank=True,
+    environment=_environment,
+)
+"""
 # What the suite asks of options in general.
 CHECKS = (
     "api/test_keywords.py::test_every_option_of_run_is_a_keyword",
@@ -47,22 +59,20 @@ def insert(file: Path, behind: str, text: str) -> None:
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """A copy of the tree, with a made-up option that is added as the recipe says."""
-    (recipe,) = re.findall(
-        r"^\*\*An option\*\*.*?\n\n", (ROOT / "CONTRIBUTING.md").read_text("utf-8"), re.M | re.S
-    )
-    assert {f"`{GROUP}`", f"`{USER}`", "`scripts/docs`"} <= set(re.findall(r"`[^`]+`", recipe))
+    """A copy of the tree."""
     leave = shutil.ignore_patterns("__pycache__", "*.whl", "*.png", "*.svg", "reference", "logs")
     for part in ("tflaunch", "docs", "tests"):
         shutil.copytree(ROOT / part, tmp_path / part, ignore=leave)
     for part in ("pyproject.toml", "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "examples"):
         (tmp_path / part).symlink_to(ROOT / part)
-    insert(tmp_path / "tflaunch" / GROUP, r"class RestartOptions:.*?panel = \w+\n", DECLARED)
-    insert(
-        tmp_path / "tflaunch" / USER, r"Raise UsageError for options that exclude each other\.\"\"\"\n", USED
-    )
-    run(tmp_path / "docs", "-m", "generator.keywords")  # as scripts/docs does
     return tmp_path
+
+
+def named_in(recipe: str) -> set[str]:
+    """The files and scripts that the recipe of that name has one go to."""
+    text = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+    (found,) = re.findall(rf"^\*\*{recipe}\*\*.*?\n\n", text, re.M | re.S)
+    return set(re.findall(r"`([^`]+)`", found))
 
 
 def run(at: Path, *words: str, code: int = 0) -> str:
@@ -84,6 +94,10 @@ def run(at: Path, *words: str, code: int = 0) -> str:
 
 
 def test_an_option_that_is_declared_and_used_is_everywhere(tree: Path) -> None:
+    assert {GROUP, USER, "scripts/docs"} <= named_in("An option")
+    insert(tree / "tflaunch" / GROUP, r"class RestartOptions:.*?panel = \w+\n", DECLARED)
+    insert(tree / "tflaunch" / USER, r"Raise UsageError for options that exclude each other\.\"\"\"\n", USED)
+    run(tree / "docs", "-m", "generator.keywords")  # as scripts/docs does
     (tree / "t.py").write_text("")
     (tree / "job.yaml").write_text("program: t.py\npatience: 2m\n")
     start = ("-m", "tflaunch", "run", "h1", "--dry-run")
@@ -124,3 +138,27 @@ def test_an_option_that_is_declared_and_used_is_everywhere(tree: Path) -> None:
         "no:cacheprovider",
         *(f"tests/unit/{each}" for each in CHECKS),
     )
+
+
+def test_a_framework_that_has_its_file_and_its_place_is_everywhere(tree: Path) -> None:
+    assert {"frameworks/", TABLE, "scripts/docs"} <= named_in("A framework")
+    (tree / "tflaunch/frameworks/abacus.py").write_text(FRAMEWORK)
+    insert(tree / "tflaunch" / TABLE, r"import (?=jax)", "abacus, ")
+    insert(tree / "tflaunch" / TABLE, r"\nALL = \(", "abacus.FRAMEWORK, ")
+    run(tree / "docs", "-m", "generator.keywords")
+    (tree / "t.py").write_text("import abacus.cluster\n")
+    here = "- {name: %s, connection: local, run_dir: %s}\n"
+    (tree / "hosts.yaml").write_text("".join(here % (name, tree / name) for name in ("h1", "h2")))
+    start = ("-m", "tflaunch", "run", "hosts.yaml", "--dry-run", "--workers=2")
+    for words in (("t.py",), ("t.py", "--framework=abacus")):
+        plan = json.loads(run(tree, *start, "--json", "--quiet", *words).splitlines()[-1])
+        tasks = {task["task"]: task for task in plan["tasks"]}
+        assert tasks.keys() == {"worker/0", "worker/1"}
+        assert tasks["worker/1"]["env"]["ABACUS_BEAD"] == "1/2"
+        assert "RANK" not in tasks["worker/1"]["env"]
+        assert "--job_name=worker" not in tasks["worker/1"]["argv"]
+    (tree / "job.yaml").write_text("program: t.py\nframework: abakus\n")
+    wrong = run(tree, "-m", "tflaunch", "run", "h1", "job.yaml", code=EXIT_USAGE)
+    assert "is none of auto, abacus, tensorflow, jax, torch" in wrong
+    assert '"abacus"' in (tree / "tflaunch/api/keywords.py").read_text()
+    run(tree, "-m", "pytest", "-q", "-n0", "-p", "no:cacheprovider", "tests/unit/test_house.py")
