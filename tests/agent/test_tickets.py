@@ -147,13 +147,16 @@ def test_the_place_of_an_agent_that_hangs_ends_with_its_lease(host: Host, shared
     waiting.send("renew", lease_s=10.0)
     wait_for(waiting, NOW + 10, "GPU-a")
     until(lambda: "promised" in busy(look(looking))[0], "the ticket")
-    agent = json.loads((host.directory / "agent.json").read_text())["pid"]
-    os.kill(agent, signal.SIGSTOP)
+    about = json.loads((host.directory / "agent.json").read_text())
+    hung = about["guard"], about["pid"]  # a guard would end the agent just then, and its ticket with it
+    for pid in hung:
+        os.kill(pid, signal.SIGSTOP)
     try:
         until(lambda: busy(look(looking)) == ["", ""], "its place to count no more")
         assert any(path.suffix != ".until" for path in (shared / "queue").iterdir()), "its ticket is there"
     finally:
-        os.kill(agent, signal.SIGCONT)
+        for pid in hung:
+            os.kill(pid, signal.SIGCONT)
 
 
 def test_a_place_is_kept_by_an_agent_that_is_well(host: Host, shared: Path) -> None:

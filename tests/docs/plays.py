@@ -58,6 +58,7 @@ FIRST: tuple[tuple[str, Callable[[World], object]], ...] = (
 
 CODES: tuple[tuple[str, tuple[int, ...]], ...] = (
     (r"tflaunch run lab\.yaml .*--workers 28", (65,)),  # GPUs of two models
+    (r".*--include gpu02:0,1", (0, 65)),  # another page's run may have one of them
     (r"tflaunch attach.*", (0, 130)),  # Ctrl-C only stops watching
     (r"tflaunch logs .*-f\b.*", (0, 130)),
     (r"tflaunch gpus .*--watch.*", (0, 130)),
@@ -80,7 +81,7 @@ SHOWN: tuple[str, ...] = (
 # ... and those that other tests make, or that take too long to make for a page.
 SHOWN_ELSEWHERE: tuple[tuple[str, str], ...] = (
     (
-        r"! \S+ on \S+ (has done nothing|has waited|is stopped|listens on)",
+        r"! \S+ on \S+ (has done nothing|has waited|is stopped|listens on|takes itself for)",
         "takes a minute: tests/runs/test_hangs.py",
     ),
     (r"worker/\d │ (worker/\d step|final loss)", "tests/examples/test_async_ps.py trains this"),

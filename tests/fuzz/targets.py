@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from tflaunch.protocol.errors import ConnectError, DocumentError, TflaunchError, UsageError
 
-SLOW_S = 2.0  # an input that takes longer is a finding
+SLOW_S = 5.0  # an input that takes longer is a finding
 CASES = Path(__file__).with_name("cases")
 
 

@@ -16,10 +16,16 @@ from pathlib import Path
 
 from tests.support.other_users import BECOME
 from tests.support.traps import FOR_DIRECTORIES, FOR_FILES, NOBODY, Trap, World, between_calls
-from tflaunch.agent import visit
-from tflaunch.agent.files import code_store, garbage, journal  # noqa: F401 - loaded before anything is hooked
+from tflaunch.agent import (
+    garbage,  # noqa: F401 - loaded before anything is hooked
+    visit,
+)
+from tflaunch.agent.files import code_store
 from tflaunch.agent.gpus import leases, tickets
-from tflaunch.agent.host import processes
+from tflaunch.agent.host import (
+    journal,  # noqa: F401 - likewise
+    processes,
+)
 from tflaunch.agent.host.rundir import HostError, RunDirectory, parent_directory
 from tflaunch.cli import up
 from tflaunch.protocol import wire

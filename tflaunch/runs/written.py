@@ -34,7 +34,7 @@ def tell_written(
         return
     wish = Wish((Pattern.parse(EVERYTHING),))
     search = Search(names, wish, Fetched(run_id, ""))
-    pipeline = Pipeline(sessions, names, dial, watcher)
+    pipeline = _Quiet(sessions, names, dial, watcher)
     try:
         steps = {name: [search.find(name, _ANY_SIZE)] for name in names}
         whole = pipeline.work(steps, pipeline.awake_s + ASKED_S) and not pipeline.unreached
@@ -43,6 +43,16 @@ def tell_written(
     found = {host: files for host, files in search.found.items() if files}
     if found:
         watcher.note(written(run_id, found, whole=whole))
+
+
+class _Quiet(Pipeline):
+    """Says nothing of hosts that come and go: agents leave once their run is over, and a visit answers in their place."""
+
+    def unreachable(self, host: str, reason: str) -> None:
+        """Nothing."""
+
+    def back(self, host: str, away_s: float) -> None:
+        """Nothing."""
 
 
 def written(run_id: str, found: Mapping[str, Mapping[str, FoundFile]], *, whole: bool) -> str:

@@ -25,7 +25,7 @@ OURS = (65, 66, 69, 70, 73, 74, 76)
 # What `ps` and `status` call a run, and with which exit codes of `run` and `attach` that may stand together.
 TOGETHER = {
     "succeeded": lambda code: code in (0, 76),
-    "stopped": lambda code: code in (130, 143, 76, KILLED),
+    "stopped": lambda code: code in (130, 143, 76, KILLED, *NOT_STARTED),
     "failed": lambda code: code not in (0, 130, 143),
     "ended": lambda code: code in (76, KILLED),
     "lost": lambda code: code in (76, KILLED, *NOT_STARTED),
