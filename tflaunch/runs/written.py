@@ -46,7 +46,7 @@ def tell_written(
 
 
 class _Quiet(Pipeline):
-    """Says nothing of hosts that come and go: agents leave once their run is over, and a visit answers in their place."""
+    """Says nothing of hosts that come and go: agents leave once their run is over, and visits answer in their place."""
 
     def unreachable(self, host: str, reason: str) -> None:
         """Nothing."""
