@@ -10,7 +10,7 @@ KNOWN: dict[str, str] = {
     "player says nothing more, so the run goes on",
     **dict.fromkeys(
         ("with-gpus/outcome#1:@frame=no-object", "with-gpus/facts#1:@frame=thousandfold"),
-        "one host breaks the protocol and is lost; the other one's recording has no answer to what it is then asked "
-        "(the player says nothing more), so the run goes on",
+        "the run does not end within 60 s after one host has broken the protocol; why is not known: perhaps the "
+        "player has no answer to what the other host is asked then",
     ),
 }
