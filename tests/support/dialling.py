@@ -22,8 +22,12 @@ class Loop:
         self.selector = Selector()
 
     def turn(self) -> None:
-        for key, _ in self.selector.select(0.02):
-            key.data()
+        """Do all that there is to do: who waits for a turn must not wait for those of two dozen others."""
+        ready = self.selector.select(0.02)
+        while ready:
+            for key, _ in ready:
+                key.data()
+            ready = self.selector.select(0)
 
     def dial(
         self,
