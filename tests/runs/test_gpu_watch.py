@@ -106,6 +106,19 @@ def test_require_gpu_where_there_are_none(gpus: Gpus) -> None:
     assert "name hosts that have GPUs, or leave --require-gpu out" in done.sentences
 
 
+def test_a_run_whose_gpus_do_nothing_ends_if_the_user_wants_that(gpus: Gpus) -> None:
+    """And the user's own command hears of it."""
+    gpus.add()
+    heard = gpus.out / "heard"
+    told = f'echo "$TFLAUNCH_STATUS $TFLAUNCH_EXIT_CODE $TFLAUNCH_FAILURE" > {heard}'
+    done = gpus.launcher.run(*words(gpus, WAITS, 1, "--stop-idle=3", "--on-end", told)).ran(124)
+    assert "no GPU of the run has done anything for" in done.sentences
+    status, code, failure = heard.read_text().strip().split(" ", 2)
+    assert (status, code) == ("failed", "124")
+    assert failure.startswith("no GPU of the run has done anything for")
+    assert failure.endswith("(--stop-idle)")
+
+
 def test_a_loader_without_gpu_is_no_failure(gpus: Gpus) -> None:
     gpus.add()
     gpus.add()

@@ -75,6 +75,8 @@ class Keywords(TypedDict, total=False):
     timeout: Time
     startup_timeout: Time
     stall_timeout: Time
+    stop_idle: Time
+    on_end: str
     lease: Time | None
     # When a task fails
     restarts: int

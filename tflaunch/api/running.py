@@ -179,15 +179,25 @@ class Run(Watched):
 
     def _drive(self, reporter: Reporter) -> int:
         from tflaunch.launch.launch import launch
+        from tflaunch.launch.on_end import OnEnd
 
+        request, on_end, code = self._prepared.request, OnEnd(self._prepared.on_end), 0
+        reporter = on_end.begin(request.run_id, request.command, reporter)
         try:
             with self._prepared.connected(reporter) as connector:
-                return launch(self._prepared.request, connector, reporter)
+                code = launch(request, connector, reporter)
+                return code
+        except TflaunchError as error:
+            on_end.heard(error)
+            code = error.exit_code
+            raise
         except Stopped as stopped:
+            code = EXIT_STOPPED
             left = ", ".join(stopped.unconfirmed)
             hint = f"tflaunch stop {self.id} looks again on {left}" if left else ""
             raise StoppedEarly(f"{self.id} was stopped before its tasks were started", hint) from None
         finally:
+            on_end.call(code)
             atexit.unregister(self._end_with_program)
 
     def _without_outcome(self) -> TflaunchError:
@@ -230,6 +240,7 @@ class _Prepared:
             options, job_file = options_of(*words)
             options.start.dry_run = dry_run
             self.ssh: SshOptions = options.connection
+            self.on_end = options.end.on_end
             command = command_of(hostfile.source, *words)
             self.request = request_of(options, job_file, self.reporter, command=command, hostfile=hostfile)
         except BaseException:

@@ -14,6 +14,7 @@ from tflaunch.protocol.errors import EXIT_INTERRUPTED, EXIT_STOPPED, EXIT_UNCLEA
 
 if TYPE_CHECKING:
     from tflaunch.console.reporter import Reporter
+    from tflaunch.launch.on_end import OnEnd
 
 FAREWELL_S = 2.0  # to write the last lines after Ctrl-C
 PATIENT_S = 1.0  # a shorter wait needs no explanation
@@ -119,3 +120,16 @@ def reporting(stopped: str, reporter: Reporter | None = None, /, **options: Any)
             show.reporter.close(wait=False)
         signal.signal(signal.SIGINT, before)
     raise typer.Exit(show.exit_code)
+
+
+@contextlib.contextmanager
+def calling_on_end(command: str) -> Iterator[OnEnd]:
+    """Yield what calls the user's command once the block, a `reporting`, has ended, if the run is over then."""
+    from tflaunch.launch.on_end import OnEnd
+
+    on_end = OnEnd(command)
+    try:
+        yield on_end
+    except typer.Exit as end:
+        on_end.call(end.exit_code)
+        raise

@@ -7,7 +7,7 @@ import typer
 from tflaunch.api.requests.run import request_of
 from tflaunch.cli.command import command_line
 from tflaunch.cli.connecting import connected
-from tflaunch.cli.reporting import reporting
+from tflaunch.cli.reporting import calling_on_end, reporting
 from tflaunch.inputs.options.of_run import RunOptions
 from tflaunch.protocol.errors import TflaunchError, UsageError
 from tflaunch.protocol.job import TaskId
@@ -21,19 +21,25 @@ def run(ctx: typer.Context, options: RunOptions) -> None:
     from tflaunch.launch.launch import dry, launch
 
     output = options.output
-    with reporting(
-        "stopped; nothing was started, nothing is left",
-        json=output.json,
-        quiet=output.quiet,
-        only=[_task_id(text) for text in output.only],
-        show_host=output.show_host,
-        fold=not output.raw,
-        one_document=options.start.dry_run,
-        repeat=options.start.dry_run,
-    ) as show:
+    at_end, shown = (
+        calling_on_end(options.end.on_end),
+        reporting(
+            "stopped; nothing was started, nothing is left",
+            json=output.json,
+            quiet=output.quiet,
+            only=[_task_id(text) for text in output.only],
+            show_host=output.show_host,
+            fold=not output.raw,
+            one_document=options.start.dry_run,
+            repeat=options.start.dry_run,
+        ),
+    )
+    with at_end as on_end, shown as show:
         if isinstance(ctx.obj, TflaunchError):  # what is wrong with the job file
             raise ctx.obj
         request = request_of(options, ctx.obj, show.reporter, command=command_line())
+        if not options.start.dry_run:
+            show.reporter = on_end.begin(request.run_id, request.command, show.reporter)
         with connected(request.hostfile.hosts, options.connection, show.reporter) as connector:
             show.exit_code = (dry if options.start.dry_run else launch)(request, connector, show.reporter)
 

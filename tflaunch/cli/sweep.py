@@ -12,7 +12,7 @@ from tflaunch.api.requests.sweep import request_of
 from tflaunch.cli.background import behind_the_terminal
 from tflaunch.cli.command import command_line
 from tflaunch.cli.connecting import connected
-from tflaunch.cli.reporting import reporting
+from tflaunch.cli.reporting import calling_on_end, reporting
 from tflaunch.cli.trainer_command import TrainerCommand
 from tflaunch.cli.trainer_words import Line, shell_command
 from tflaunch.inputs.options.declared import Group, Part
@@ -128,10 +128,13 @@ def sweep(ctx: typer.Context, options: SweepOptions) -> None:
             )
         leave = behind_the_terminal()
     reporter = open_reporter(json=options.output.json, one_document=options.start.dry_run)
-    with reporting("stopped; no trial was started, nothing is left", reporter) as show:
+    shown = reporting("stopped; no trial was started, nothing is left", reporter)
+    with calling_on_end(options.end.on_end) as on_end, shown as show:
         request = request_of(
             options, reporter, command=_command(ctx), of_one_trial=_command_of_one_trial(ctx)
         )
+        if not options.start.dry_run:
+            reporter = show.reporter = on_end.begin(request.run.run_id, request.run.command, reporter)
         with connected(request.run.hostfile.hosts, options.connection, reporter) as connector:
             if options.start.dry_run:
                 show.exit_code = dry(request, connector, reporter)

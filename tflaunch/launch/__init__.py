@@ -13,5 +13,6 @@ starting      from the plan to tasks that run, or to a run that goes on without 
 steering      the run while its tasks run
 handover      passes the run to a coordinator on its hosts, while its tasks run
 afterwards    outputs are fetched, lost hosts are checked
+on_end        the user's command, once a run is over
 watcher       what a run shows to those who watch it
 """

@@ -3,6 +3,7 @@
     --timeout          the whole run, from the release of its tasks
     --startup-timeout  until each task listens on its port (or, if it has none, has written something)
     --stall-timeout    for how long no task writes output; one task is no sign: often only the chief writes
+    --stop-idle        for how long no GPU of the run is used; one that does not tell its use counts as used
 
 TensorFlow's own "still waiting" lines do not count as output: a run that hangs writes one every 10 s.
 
@@ -11,6 +12,7 @@ Shipped to hosts, for the coordinator of a detached run.
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from tflaunch.diagnosis.hangs import waits_for
@@ -18,7 +20,7 @@ from tflaunch.diagnosis.rule import names_of
 from tflaunch.diagnosis.thresholds import Thresholds
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
     from typing import Any
 
 NEVER = float("-inf")
@@ -37,7 +39,7 @@ class ReachedLimit(NamedTuple):
 class Limits:
     """The limits of one run, in seconds (0: none); all times are of one steady clock.
 
-    It is fed with the tasks' starts, looks and exits, and asked which limit has been reached.
+    It is fed with the tasks' starts, looks and exits, and asked which limit has been reached.  `gpus`: task -> UUIDs.
     """
 
     def __init__(
@@ -46,31 +48,48 @@ class Limits:
         timeout_s: float = 0.0,
         startup_s: float = 0.0,
         stall_s: float = 0.0,
+        idle_s: float = 0.0,
+        *,
+        gpus: Mapping[str, Sequence[str]] = MappingProxyType({}),
         thresholds: Thresholds = Thresholds(),  # noqa: B008  frozen
     ) -> None:
         self.timeout_s = timeout_s
         self.startup_s = startup_s
         self.stall_s = stall_s
+        self.idle_s = idle_s
         limits = [limit / 4 for limit in (startup_s, stall_s) if limit]
         # How often the agents are asked to look at their tasks.
         self.look_s = max(0.25, min([thresholds.look_s, *limits]))
+        # How often NVML is asked, where there are GPUs.
+        self.gpu_look_s = min(thresholds.gpu_look_s, idle_s / 4) if idle_s else thresholds.gpu_look_s
         self._fresh_s = thresholds.fresh_s
+        self._idle_use = thresholds.gpu_idle_use
         self._begun: float | None = None
         self._started = dict.fromkeys(tasks, 0.0)  # living task -> when it started
         self._seen: dict[str, float] = {}  # task -> when an agent last looked at it
         self._ready: set[str] = set()
         self._states: dict[str, str] = {}
         self._spoke: dict[str, float] = {}  # task -> when it last wrote output that counts
+        self._gpus = {task: tuple(uuids) for task, uuids in gpus.items()}
+        self._used: dict[str, float] = {}  # task with GPUs -> when one of them was last used
+        self._asked: dict[str, float] = {}  # task with GPUs -> when they were last looked at
+        self.untold: set[str] = set()  # tasks with a GPU that does not tell its use
 
     def begin(self, now: float, begun: float | None = None) -> None:
         """All tasks are released now; `begun` is when the run began, if it has been planned anew since."""
         self._begun = now if begun is None else begun
         for task in self._started:
             self._started[task] = self._spoke[task] = now
+        self._used = dict.fromkeys(self._gpus, now)
 
     def memory(self) -> dict[str, Any]:
         """What has happened, as JSON can hold it, for `resume`; left out is what the next looks show again."""
-        return {"started": self._started, "ready": sorted(self._ready), "spoke": self._spoke}
+        return {
+            "started": self._started,
+            "ready": sorted(self._ready),
+            "spoke": self._spoke,
+            "used": self._used,
+        }
 
     def resume(self, memory: Any) -> None:
         """Continue from the `memory` of other limits; call `begin` first.  Raises ValueError for a wrong one."""
@@ -78,12 +97,15 @@ class Limits:
 
         a_task = of_the_run("a task", self._started)
         times = Each(a_task, a_number)
-        check({"started": times, "ready": [a_task], "spoke": times}, memory)
+        check({"started": times, "ready": [a_task], "spoke": times, "used": times}, memory)
         self._started, self._ready, self._spoke = memory["started"], set(memory["ready"]), memory["spoke"]
+        self._used.update(memory["used"])
 
     def started(self, task: str, now: float) -> None:
         """A task was started again."""
         self._started[task] = self._spoke[task] = now
+        if task in self._gpus:
+            self._used[task] = now
         self._ready.discard(task)
         self._seen.pop(task, None)
 
@@ -100,6 +122,19 @@ class Limits:
                 self._ready.add(task)
             if look["log_bytes"] and not waits_for(look["says"]):
                 self._spoke[task] = max(self._spoke.get(task, 0.0), now - max(0.0, look["quiet_s"]))
+
+    def looked_at_gpus(self, tasks: Iterable[str], gpus: Mapping[str, Mapping[str, Any]], at: float) -> None:
+        """NVML was asked at that time about the GPUs of these tasks, and maybe others (see tflaunch.agent.gpus.use)."""
+        for task in tasks:
+            uses = [gpus[uuid]["use"] for uuid in self._gpus.get(task, ()) if uuid in gpus]
+            if not uses or at <= self._asked.get(task, NEVER):
+                continue
+            self._asked[task] = at
+            known = [use for use in uses if use is not None]
+            if len(known) < len(self._gpus[task]):
+                self.untold.add(task)
+            if len(known) < len(self._gpus[task]) or max(known) > self._idle_use:
+                self._used[task] = max(self._used.get(task, 0.0), at)
 
     @property
     def ready(self) -> int:
@@ -131,7 +166,25 @@ class Limits:
                 return self._reached(
                     f"no task has written anything for {quiet_s:.0f} s (--stall-timeout)", living
                 )
-        return None
+        return self._reached_idle(now) if self.idle_s else None
+
+    def _reached_idle(self, now: float) -> ReachedLimit | None:
+        """The limit of --stop-idle: every living task that has GPUs was looked at of late, and none used them."""
+        have = tuple(task for task in self._started if task in self._gpus)
+        fresh_s = 3 * self.gpu_look_s
+        if not have or any(now - self._asked.get(task, NEVER) > fresh_s for task in have):
+            return None
+        idle_s = now - max(self._used[task] for task in have)
+        if idle_s < self.idle_s:
+            return None
+        return self._reached(f"no GPU of the run has done anything for {idle_s:.0f} s (--stop-idle)", have)
+
+    def blind(self) -> list[str]:
+        """What the limits cannot see."""
+        untold = sorted(task for task in self.untold if task in self._started)
+        if not self.idle_s or not untold:
+            return []
+        return [f"whether the run is idle (--stop-idle): a GPU of {names_of(untold)} does not tell its use"]
 
     def _reached(self, reason: str, tasks: tuple[str, ...]) -> ReachedLimit:
         return ReachedLimit(reason, tasks, tuple(self._states.get(task, "") for task in tasks))

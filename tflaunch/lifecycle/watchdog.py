@@ -87,7 +87,7 @@ class Watchdog:
             {task: Place(*place) for task, place in places.items()}, names, chosen, **rest
         )
         self.rules = rules_for(self._watched)
-        self._limits = Limits(places, **limits_s, thresholds=chosen)
+        self._limits = Limits(places, **limits_s, gpus=self._watched.gpus, thresholds=chosen)
         self._looked = 0.0  # when the agents were last asked
         self.awaited = False  # the launcher waits for all tasks to be ready
 
@@ -152,6 +152,8 @@ class Watchdog:
         if type == "looked":
             known = {task: look for task, look in fields["tasks"].items() if task in self._hosts}
             self._limits.looked(known, now)
+            if gpus := fields.get("gpus"):
+                self._limits.looked_at_gpus(known, gpus, now - fields.get("gpus_age_s", 0.0))
             for each in self.rules.values():
                 each.looked(host, {**fields, "tasks": known}, now)
         elif type in ("dialled", "inspected"):
@@ -165,7 +167,7 @@ class Watchdog:
             return []
         self._looked = now
         reachable = list(hosts)
-        look = {"gpus_s": self._watched.thresholds.gpu_look_s} if self._watched.gpus else {}
+        look = {"gpus_s": self._limits.gpu_look_s} if self._watched.gpus else {}
         asked: list[tuple[str, str, dict[str, Any]]] = [(host, "look", look) for host in reachable]
         for name, rule in self.rules.items():
             for host, type, fields in rule.questions(now):
@@ -187,6 +189,7 @@ class Watchdog:
         rules = self.rules.values()
         held = dict.fromkeys(text[:LONGEST] for rule in rules for text in rule.holds())
         blind = dict.fromkeys(text[:LONGEST] for rule in rules for text in rule.blind())
+        blind.update(dict.fromkeys(self._limits.blind()))
         return list(held)[:HELD], list(blind)[:HELD]
 
     def next_event(self, now: float) -> TimedOut | EndedByRule | None:

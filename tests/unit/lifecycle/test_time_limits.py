@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -143,3 +144,64 @@ def test_the_agents_are_asked_often_enough() -> None:
     assert limits(timeout_s=1.0).look_s == Thresholds.look_s
     assert limits(stall_s=8.0, startup_s=600.0).look_s == 2.0
     assert limits(stall_s=0.1).look_s == 0.25
+
+
+GPUS = {"worker/0": ["GPU-a", "GPU-b"], "worker/1": ["GPU-c"]}
+
+
+def used(**percent: int | None) -> dict[str, dict[str, Any]]:
+    return {f"GPU-{name}": {"use": use} for name, use in percent.items()}
+
+
+def idle_limits() -> Limits:
+    made = Limits(TASKS, idle_s=100.0, gpus=GPUS)
+    made.begin(1000.0)
+    return made
+
+
+def test_gpus_that_all_do_nothing() -> None:
+    made = idle_limits()
+    made.looked_at_gpus(TASKS, used(a=0, b=90, c=0), 1040.0)
+    made.looked_at_gpus(TASKS, used(a=0, b=5, c=0), 1139.0)
+    assert reason(made, 1139.9) == ""
+    assert made.reached_limit(1140.0)[:2] == (
+        "no GPU of the run has done anything for 100 s (--stop-idle)",
+        ("worker/0", "worker/1"),
+    )
+
+
+def test_idle_gpus_that_were_not_looked_at_of_late_are_not_known_to_be_idle() -> None:
+    made = idle_limits()
+    made.looked_at_gpus(TASKS, used(a=0, b=0, c=0), 1010.0)
+    assert reason(made, 1150.0) == ""
+    made.looked_at_gpus(["worker/0"], used(a=0, b=0), 1150.0)
+    assert reason(made, 1150.0) == "", "worker/1 may be busy"
+    made.exited("worker/1")
+    assert "(--stop-idle)" in reason(made, 1150.0)
+    made.exited("worker/0")
+    assert reason(made, 1150.0) == "", "ps/0 has no GPU"
+
+
+def test_a_gpu_that_does_not_tell_its_use_counts_as_used() -> None:
+    made = idle_limits()
+    made.looked_at_gpus(TASKS, used(a=0, b=None, c=0), 1140.0)
+    assert reason(made, 1140.0) == ""
+    assert made.blind() == ["whether the run is idle (--stop-idle): a GPU of worker/0 does not tell its use"]
+    made.exited("worker/0")
+    assert made.blind() == []
+
+
+def test_gpus_of_a_task_that_starts_again_begin_anew_and_the_next_coordinator_knows_it() -> None:
+    made = idle_limits()
+    made.started("worker/1", 1090.0)
+    made.looked_at_gpus(TASKS, used(a=0, b=0, c=0), 1150.0)
+    other = idle_limits()
+    other.resume(json.loads(json.dumps(made.memory())))
+    other.looked_at_gpus(TASKS, used(a=0, b=0, c=0), 1185.0)
+    assert reason(other, 1189.0) == ""
+    assert "(--stop-idle)" in reason(other, 1190.0)
+
+
+def test_nvml_is_asked_often_enough() -> None:
+    assert Limits(TASKS, idle_s=20.0).gpu_look_s == 5.0
+    assert Limits(TASKS, idle_s=1800.0).gpu_look_s == Thresholds().gpu_look_s

@@ -103,7 +103,12 @@ def request_of(
         restarts=_restarts(options.restarts, job.roles),
         dial_check=not start.no_dial_check,
         watch=options.watch.settings,
-        limits_s={"timeout_s": end.timeout, "startup_s": end.startup_timeout, "stall_s": end.stall_timeout},
+        limits_s={
+            "timeout_s": end.timeout,
+            "startup_s": end.startup_timeout,
+            "stall_s": end.stall_timeout,
+            "idle_s": end.stop_idle,
+        },
         tensorboard=options.results.tensorboard,
         tensorboard_port=options.results.tensorboard_port,
         fetch=wish,
@@ -126,6 +131,11 @@ def _check_combination(options: RunOptions) -> None:
         raise UsageError(
             f"--detach --tensorboard {options.results.tensorboard}: this command does not stay to show it",
             "leave --tensorboard out; later: tflaunch tensorboard RUN LOGDIR",
+        )
+    if detach and options.end.on_end:
+        raise UsageError(
+            f"--detach --on-end {options.end.on_end}: this command does not stay to call it at the end",
+            "leave --on-end out (--on-end '' where a configuration has it); later: tflaunch attach RUN; COMMAND",
         )
     if detach and options.results.fetch:
         raise UsageError(

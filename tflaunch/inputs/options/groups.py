@@ -174,6 +174,15 @@ class EndOptions:
         0.0, help="End the run if a task has not opened its port after this time.", also_of=("up",)
     )
     stall_timeout: float = option(0.0, help="End the run if no task has printed anything for this time.")
+    stop_idle: float = option(0.0, help="End the run if no GPU of it has done anything for this time.")
+    on_end: str = option(
+        "",
+        metavar="COMMAND",
+        help="When the run has ended, well or not, run this shell command on this machine; $TFLAUNCH_RUN, "
+        "$TFLAUNCH_STATUS, $TFLAUNCH_EXIT_CODE and others tell how.",
+        also_of=("sweep",),
+        example='mail -s "$TFLAUNCH_RUN $TFLAUNCH_STATUS" me@example.org',
+    )
     lease: float | None = option(
         None,
         parser=TimeParser(5),
