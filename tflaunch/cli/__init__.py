@@ -26,6 +26,7 @@ _COMMAND = "command:Command"
 # verb -> (its function, its class of command), each as module:name
 VERBS = {
     "run": ("run:run", "trainer_command:RunCommand"),
+    "rerun": ("rerun:rerun", "rerun:RerunCommand"),
     "up": ("up:up", _COMMAND),
     "sweep": ("sweep:sweep", "sweep:SweepCommand"),
     "attach": ("attach:attach", _COMMAND),

@@ -35,6 +35,15 @@ LivingRun = Annotated[
         autocompletion=completion.runs,
     ),
 ]
+RecordedRun = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="RUN",
+        help="The run's id, or its first letters, as this machine has it on record [the newest]",
+        show_default=False,
+        autocompletion=completion.runs,
+    ),
+]
 JsonDocument = Annotated[
     bool, typer.Option("--json", help="Print everything as one JSON document.", rich_help_panel=OUTPUT)
 ]

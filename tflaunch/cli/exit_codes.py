@@ -73,9 +73,13 @@ OF_VERB: Mapping[str, tuple[ExitCode, ...]] = {
         ExitCode(errors.EXIT_RECORD, "the record of the run could not be written"),
         ExitCode(errors.EXIT_IO, "not all files of --fetch were fetched"),
         _LOST,
-        ExitCode(errors.EXIT_TIMEOUT, "--timeout, --startup-timeout or --stall-timeout was reached"),
+        ExitCode(errors.EXIT_TIMEOUT, "--timeout, --startup-timeout, --stall-timeout or --stop-idle was reached"),
         _CTRL_C,
         _STOPPED,
+    ),
+    "rerun": (
+        ExitCode(errors.EXIT_USAGE, "no such run is on record, or a variable of its --env has no value here"),
+        ExitCode("N", "that of tflaunch run"),
     ),
     "up": (
         ExitCode(0, "the servers run; for all other codes, none is left"),

@@ -41,6 +41,14 @@ GROUPS: Mapping[str, Mapping[str, Guide]] = {
                 Example("tflaunch run hosts.yaml trainer.py --dry-run", "show what would start where"),
             ),
         ),
+        "rerun": Guide(
+            "Start once more what a run on record has started",
+            (
+                Example("tflaunch rerun", "what ran last from this machine"),
+                Example("tflaunch rerun mnist-4f2a9c --workers 8", "that run, with more workers"),
+                Example("tflaunch rerun mnist-4f2a9c -- --epochs 30", "with other arguments for the program"),
+            ),
+        ),
         "sweep": Guide(
             "Run it once for each set of values, and compare the results",
             (

@@ -8,6 +8,7 @@ from tflaunch.api.requests.run import request_of
 from tflaunch.cli.command import command_line
 from tflaunch.cli.connecting import connected
 from tflaunch.cli.reporting import calling_on_end, reporting
+from tflaunch.cli.rerun import compared
 from tflaunch.inputs.options.of_run import RunOptions
 from tflaunch.protocol.errors import TflaunchError, UsageError
 from tflaunch.protocol.job import TaskId
@@ -38,6 +39,7 @@ def run(ctx: typer.Context, options: RunOptions) -> None:
         if isinstance(ctx.obj, TflaunchError):  # what is wrong with the job file
             raise ctx.obj
         request = request_of(options, ctx.obj, show.reporter, command=command_line())
+        show.reporter = compared(request, show.reporter)
         if not options.start.dry_run:
             show.reporter = on_end.begin(request.run_id, request.command, show.reporter)
         with connected(request.hostfile.hosts, options.connection, show.reporter) as connector:

@@ -49,11 +49,11 @@ class SweepCommand(TrainerCommand):
         Raises UsageError for a parameter without its own --grid or --random.
         """
         if not ctx.resilient_parsing:
-            from tflaunch.cli.sweep_words import enter, resumed
+            from tflaunch.cli.recorded_words import enter, resumed
 
             read = functools.partial(Line.read, self.params, self.optional_values)
             if (found := resumed(read(args), read)) is not None:
-                enter(found.directory)
+                enter(found.directory, "name HOSTS and the trainer with --resume, too")
                 args = list(found.words)
                 ctx.meta[_RESUMED] = found
             _refuse_parameters_alone(ctx.info_name or "", Line.read(self.params, self.optional_values, args))

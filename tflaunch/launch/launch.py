@@ -364,6 +364,7 @@ class Run:
                 command=request.command,
                 ssh_config=request.ssh_config,
                 detached=request.detach,
+                code=request.bundle.digest if request.bundle is not None else None,
             )
         else:
             self._record.replan(plan, hostfile)

@@ -86,6 +86,12 @@ class Record:
         return Path(named) if named else None
 
     @property
+    def code(self) -> str | None:
+        """The digest of the code that was shipped; None where none was, or an older tflaunch wrote the record."""
+        code = self.about.get("code")
+        return code if isinstance(code, str) else None
+
+    @property
     def started(self) -> float:
         """When the run began, in epoch seconds."""
         return float(self.about["started"])
@@ -100,11 +106,12 @@ class Record:
         command: Sequence[str],
         ssh_config: str | None = None,
         detached: bool = False,
+        code: str | None = None,
     ) -> Record:
         """Write the record of a run that begins, and lock it.
 
-        The record appears whole or not at all.  Raises UsageError for a bad or used id, RecordError when the disk
-        refuses.
+        code: the digest of the shipped code.  The record appears whole or not at all.
+        Raises UsageError for a bad or used id, RecordError when the disk refuses.
         """
         root = state_root()
         path = root / check_run_id(run_id)
@@ -116,6 +123,7 @@ class Record:
             ssh_config=ssh_config,
             detached=detached,
         )
+        about["code"] = code
         make_root(root)
         with writing(path):
             building = Path(tempfile.mkdtemp(prefix=f".{run_id[:40]}-", dir=root))  # 0700
@@ -208,7 +216,7 @@ class Record:
             ssh_config=ssh_config,
             detached=False,
         )
-        self.about = {**about, "started": self.started}
+        self.about = {**about, "started": self.started, "code": self.code}
         with writing(self.path):
             write_object(self.path / "run.json", self.about)
             (self.path / "outcome.json").unlink(missing_ok=True)
