@@ -98,7 +98,8 @@ def options_of(verb: str) -> frozenset[str]:
     if verb:
         command = command.get_command(command.make_context("tflaunch", [verb], resilient_parsing=True), verb)
     names = {name for param in command.params for name in (*param.opts, *param.secondary_opts)}
-    return frozenset({name for name in names if name.startswith("-")} | {"--help", "-h"})
+    more = options_of("run") if verb == "rerun" else frozenset()
+    return more.union({name for name in names if name.startswith("-")}, {"--help", "-h"})
 
 
 @cache

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from tflaunch.planning.gpu_limits import GpuLimit
     from tflaunch.protocol.job import JobSpec
 
-NOT_FOR = ("schema", "help")  # they help to mend a file that cannot be used
+# schema and help help to mend a file that cannot be used; rerun calls run, which reads it.
+NOT_FOR = ("schema", "help", "rerun")
 _UNTOLD = ("raw", "quiet", "show_host", "accept_new", "connect_timeout", "ssh_config")  # no part of a plan
 
 
