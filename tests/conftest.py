@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
 import sys
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -28,6 +32,16 @@ def pytest_configure(config: pytest.Config) -> None:
     """Have the time of each part told, once: by the process that hears of all workers."""
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(Parts())
+    _pass_by_shims()
+
+
+def _pass_by_shims() -> None:
+    """Put the real `python3` before a shim of it: pyenv's is a shell script that costs more than an agent's start."""
+    found = shutil.which("python3")
+    if found is not None and Path(found).read_bytes()[:2] == b"#!":
+        words = [found, "-I", "-c", "import sys; print(sys.executable)"]
+        real = Path(subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip())
+        os.environ["PATH"] = f"{real.parent}{os.pathsep}{os.environ['PATH']}"
 
 
 @pytest.fixture(scope="session")
@@ -87,9 +101,31 @@ def dead(tmp_path: Path) -> Iterator[Path]:
         yield place
 
 
-@pytest.fixture(params=interpreters(), ids=lambda path: "-".join(Path(path).parts[-3:-2]))
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """A test of `any_host` is one with the oldest Python, one with the newest, and one with another, by its name."""
+    if "any_host" in metafunc.fixturenames:
+        every = interpreters()
+        others = every[1:-1] or every
+        other = others[zlib.crc32(metafunc.function.__name__.encode()) % len(others)]
+        pythons = [each for each in every if each in (every[0], other, every[-1])]
+        metafunc.parametrize("any_host", pythons, indirect=True, ids=_version)
+
+
+def _version(python: str) -> str:
+    return "-".join(Path(python).parts[-3:-2])
+
+
+@pytest.fixture
 def any_host(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Host]:
-    """A host whose agent is spoken to over pipes, for each Python there is."""
+    """A host whose agent is spoken to over pipes, for some of the Pythons: tests together have them all."""
+    made = Host(tmp_path, request.param)
+    yield made
+    made.close()
+
+
+@pytest.fixture(params=interpreters(), ids=_version)
+def every_host(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Host]:
+    """The same for each Python there is: for the way that all runs go, and for what Pythons do differently."""
     made = Host(tmp_path, request.param)
     yield made
     made.close()

@@ -58,8 +58,8 @@ def functions(frames: list[list[Any]]) -> list[str]:
     return [frame[2] for frame in frames]
 
 
-def test_where_each_thread_is_and_the_program_goes_on(any_host: Host) -> None:
-    channel = any_host.start()
+def test_where_each_thread_is_and_the_program_goes_on(every_host: Host) -> None:
+    channel = every_host.start()
     follow(channel)
     start(channel, task(*python(PROGRAM)))
     channel.read_log("worker/0", lambda log: b"ready\n" in log)

@@ -252,12 +252,12 @@ def a_run(host: Host, one: dict[str, Any]) -> Channel:
     return channel
 
 
-def test_a_stuck_python_writes_where_it_hangs_and_leaves_no_core(any_host: Host) -> None:
-    number, log = ends(a_run(any_host, hangs()), 60.0)
+def test_a_stuck_python_writes_where_it_hangs_and_leaves_no_core(every_host: Host) -> None:
+    number, log = ends(a_run(every_host, hangs()), 60.0)
     assert number == signal.SIGABRT
     assert "Fatal Python error: Aborted" in log
     assert "in here_it_hangs" in log
-    assert not [path for path in any_host.work_dir.rglob("core*") if path.is_file()]
+    assert not [path for path in every_host.work_dir.rglob("core*") if path.is_file()]
 
 
 def test_one_that_catches_term_gets_its_grace_first(host: Host) -> None:

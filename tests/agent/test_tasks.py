@@ -30,13 +30,13 @@ from tflaunch.agent.host import processes
 from tflaunch.planning.inventory import HostFacts
 
 
-def test_from_hello_to_swept(any_host: Host) -> None:
-    channel = any_host.open("start")
+def test_from_hello_to_swept(every_host: Host) -> None:
+    channel = every_host.open("start")
     hello = channel.wait("hello")
-    any_host.watch(hello["pid"])
-    assert hello["run"] == any_host.run
+    every_host.watch(hello["pid"])
+    assert hello["run"] == every_host.run
     assert hello["host"] == "h1"
-    assert hello["directory"] == str(any_host.directory)
+    assert hello["directory"] == str(every_host.directory)
 
     facts = channel.ask("probe", lease=False, ports=None, count=2, answer="facts")
     known = HostFacts.from_wire("h1", facts.fields)
@@ -47,14 +47,14 @@ def test_from_hello_to_swept(any_host: Host) -> None:
     assert len(known.ports) == 2
     assert list(known.ports) == sorted(known.ports)
     assert not any(address.startswith("127.") for address in known.addresses)
-    link = any_host.work_dir / "bin" / "python3"
+    link = every_host.work_dir / "bin" / "python3"
     version = subprocess.run([link, "-V"], capture_output=True, text=True, check=True).stdout
     assert version.split()[1].startswith(known.python)
 
-    proof = any_host.work_dir / "proof"
+    proof = every_host.work_dir / "proof"
     script = f"touch {proof}; echo out; echo err >&2; printf 'no newline'; exit 7"
     staged(channel, shell(script))
-    shells = marked(any_host.run)
+    shells = marked(every_host.run)
     assert shells, "staged, so it waits at its gate"
     assert not proof.exists(), "nothing runs before the release"
     channel.send("release")
@@ -71,8 +71,8 @@ def test_from_hello_to_swept(any_host: Host) -> None:
     assert channel.next() is None
     assert channel.wait_end() == 0
     gone(hello["pid"])
-    assert (any_host.directory / "logs" / "worker-0.log").read_bytes() == exited.body
-    started, ended, end = map(json.loads, (any_host.directory / "events.jsonl").read_text().splitlines())
+    assert (every_host.directory / "logs" / "worker-0.log").read_bytes() == exited.body
+    started, ended, end = map(json.loads, (every_host.directory / "events.jsonl").read_text().splitlines())
     assert (started["type"], ended["type"], end["type"]) == ("started", "exit", "swept")
     assert (ended["task"], ended["attempt"], ended["code"]) == ("worker/0", 0, 7)
 

@@ -15,6 +15,18 @@ from tests.support.launcher import Launcher
 from tests.support.terminal import Terminal
 
 TRAINER = "print(1)"
+# Asks as bash does, once for each argument, which is what was typed.
+ASK = """\
+import contextlib, io, json, os, sys
+from tflaunch.cli import main
+for typed in sys.argv[1:]:
+    words = ["tflaunch", *typed.split(" ")]
+    os.environ.update(_TFLAUNCH_COMPLETE="complete_bash", COMP_WORDS=" ".join(words), COMP_CWORD=str(len(words) - 1))
+    sys.argv[:] = ["tflaunch"]
+    with contextlib.redirect_stdout(io.StringIO()) as said, contextlib.suppress(SystemExit):
+        main()
+    print(json.dumps(said.getvalue().split()))
+"""
 
 
 @pytest.fixture
@@ -53,35 +65,50 @@ def completed(launcher: Launcher, command: Path, shell: str, script: str) -> lis
     return done.stdout.split("\n")[:-1]
 
 
+def test_what_may_follow(launcher: Launcher, command: Path) -> None:
+    [record] = launcher.records()
+    expected: dict[tuple[str, ...], list[str]] = {
+        ("lo",): ["logs"],
+        ("logs", "mn"): [record.name],
+        ("logs", "worker/"): ["worker/0", "worker/1"],
+        ("logs", record.name, "worker/"): ["worker/0", "worker/1"],
+        ("stacks", "work"): ["worker/0", "worker/1"],
+        ("status", "worker/"): [],
+        ("stacks", record.name, "worker/"): ["worker/0", "worker/1"],
+        ("attach", record.name, "--only", "worker/1"): ["worker/1"],
+        ("clean", "mn"): [record.name],
+        ("run", "--include", "local"): ["local1", "local2"],
+        ("gpus", "--hosts", "local2"): ["local2"],
+        ("gpus", "--gpu-model", "H"): ["H100"],
+        ("run", "--gpu-model", "h"): ["h100"],  # which means the same
+        ("sweep", "--gpu-model", "A"): ["A100", "A100-SXM4-80GB"],
+        ("help", "st"): ["status", "stacks", "stop"],
+        ("--v",): ["--version"],
+        ("gpus", "--mo"): [],  # an earlier spelling works, and is not offered
+        ("logs", "zz"): [],
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", ASK, *(" ".join(words) for words in expected)],
+        env=env(launcher, command),
+        cwd=launcher.code,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert dict(zip(expected, map(json.loads, done.stdout.splitlines()), strict=True)) == expected
+
+
 def test_bash(launcher: Launcher, command: Path) -> None:
     [record] = launcher.records()
-
-    def at(*words: str) -> list[str]:
-        script = f"""
-            eval "$(_TFLAUNCH_COMPLETE=source_bash tflaunch)"
-            COMP_WORDS=(tflaunch {" ".join(words)}) COMP_CWORD={len(words)}
+    script = """
+        eval "$(_TFLAUNCH_COMPLETE=source_bash tflaunch)"
+        for words in "logs mn" "logs zz"; do
+            COMP_WORDS=(tflaunch $words) COMP_CWORD=2
             _tflaunch_completion tflaunch
-            printf '%s\\n' "${{COMPREPLY[@]}}"
-        """
-        return completed(launcher, command, "bash", script)
-
-    assert at("lo") == ["logs"]
-    assert at("logs", "mn") == [record.name]
-    assert at("logs", record.name, "worker/") == ["worker/0", "worker/1"]
-    assert at("stacks", "work") == at("logs", "worker/") == ["worker/0", "worker/1"]
-    assert at("status", "worker/") == [""]
-    assert at("stacks", record.name, "worker/") == ["worker/0", "worker/1"]
-    assert at("attach", record.name, "--only", "worker/1") == ["worker/1"]
-    assert at("clean", "mn") == [record.name]
-    assert at("run", "--include", "local") == ["local1", "local2"]
-    assert at("gpus", "--hosts", "local2") == ["local2"]
-    assert at("gpus", "--gpu-model", "H") == ["H100"]
-    assert at("run", "--gpu-model", "h") == ["h100"]  # which means the same
-    assert at("sweep", "--gpu-model", "A") == ["A100", "A100-SXM4-80GB"]
-    assert at("help", "st") == ["status", "stacks", "stop"]
-    assert at("--v") == ["--version"]
-    assert at("gpus", "--mo") == [""]  # an earlier spelling works, and is not offered
-    assert at("logs", "zz") == [""]
+            printf '%s\\n' "${COMPREPLY[@]}"
+        done
+    """
+    assert completed(launcher, command, "bash", script) == [record.name, ""]
 
 
 @pytest.mark.skipif(not shutil.which("fish"), reason="no fish here")
@@ -137,12 +164,11 @@ def call_gpus(launcher: Launcher, names: Sequence[str]) -> None:
     models.write_text(json.dumps(list(names)))
 
 
+@pytest.mark.skipif(not shutil.which("zsh"), reason="no zsh here")
 @pytest.mark.parametrize("model", HOSTILE_MODELS)
 def test_what_a_host_calls_its_gpu_is_no_command_to_zsh(
     launcher: Launcher, command: Path, model: str
 ) -> None:
-    if not shutil.which("zsh"):
-        pytest.skip("no zsh here")
     call_gpus(launcher, [model, "NVIDIA H100 80GB HBM3", "NVIDIA H200"])
     with Terminal(["zsh", "-f", "-i"], env(launcher, command), launcher.code) as terminal:
         terminal.type(

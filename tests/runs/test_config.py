@@ -95,6 +95,7 @@ def test_the_default_hostfile_comes_from_the_configuration(launcher: Launcher, f
     assert hosts() == f"hosts: {files.users.parent}/of-user.yaml ({files.users}:2): 2 hosts"
 
 
+@pytest.mark.usefixtures("started_anew")  # of this verb no other test does
 def test_config_shows_each_value_with_its_place(launcher: Launcher, files: Files) -> None:
     none = launcher.run("config", env=files.env).ran()
     assert f"{files.machines}: there is no such file" in none.out

@@ -13,7 +13,7 @@ from tests.support.preloaded import Preloaded
 
 @pytest.fixture(autouse=True)
 def _preloaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TFLAUNCH_PRELOADED", "1")
+    monkeypatch.delenv("TFLAUNCH_PRELOADED", raising=False)
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,8 @@ from tests.support.launcher import Launcher
 from tests.support.nvml import build
 from tests.support.sshd import SshNetwork
 
-ROUNDS = 50
-WAITING = 10  # each so many-th round they wait for each other
+ROUNDS = 25
+WAITING = 5  # each so many-th round they wait for each other
 
 # A launcher that carries out one command line after another: it is imported only once.
 RACER = """\

@@ -1,9 +1,10 @@
 """`tflaunch` without the half second that Python takes to import it, which is most of what a short command costs.
 
-One process has imported all that a launcher imports, and forks for each command: a process of its own with the words,
-environment, directory, streams and session of that command, which goes on as a new one does once its imports are over.
-What a new one does before that, and what others see of it in /proc (words, environment), is not tested: this is for a
-quick look while you work, with `TFLAUNCH_PRELOADED=1`, and never in terminals, on the bed, for a wheel or docs/.
+One process for each worker of pytest has imported all that a launcher imports, and forks for each command: a process
+of its own with the words, environment, directory, streams and session of that command, which goes on as a new one does
+once its imports are over.  What a new one does before that, and what others see of it in /proc (words, environment),
+is tested where commands are always started anew: in terminals, on the bed, of a wheel and in docs/.  With
+`TFLAUNCH_PRELOADED=0`, or the fixture `started_anew`, they are everywhere.
 """
 
 from __future__ import annotations
@@ -136,7 +137,7 @@ class Preloaded:
 
 def can_start(env: Mapping[str, str]) -> bool:
     """Whether a command with this environment would start as the server has started."""
-    return os.environ.get("TFLAUNCH_PRELOADED") == "1" and _at_start(env) == _at_start(_OWN)
+    return os.environ.get("TFLAUNCH_PRELOADED") != "0" and _at_start(env) == _at_start(_OWN)
 
 
 def _at_start(env: Mapping[str, str]) -> dict[str, str]:

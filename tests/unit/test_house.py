@@ -47,26 +47,30 @@ FILES = {
 }
 
 
-def modules_named_in(path: Path) -> Iterator[str]:
-    """The modules that this file imports, or imports from, anywhere in it."""
+@cache
+def named_in(path: Path) -> list[tuple[str, tuple[str, ...]]]:
+    """What this file imports, anywhere in it: each module, and what it imports from it."""
+    found: list[tuple[str, tuple[str, ...]]] = []
     for node in ast.walk(ast.parse(path.read_text("utf-8"))):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            found += [(alias.name, ()) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            yield node.module or ""
+            assert node.level == 0, f"{path}:{node.lineno}: a relative import"
+            found.append((node.module or "", tuple(alias.name for alias in node.names)))
+    return found
+
+
+def modules_named_in(path: Path) -> Iterator[str]:
+    """The modules that this file imports, or imports from, anywhere in it."""
+    return (module for module, _ in named_in(path))
 
 
 def imports_of(path: Path) -> set[str]:
     """The modules of tflaunch that this file imports: at its top, inside functions, and for types alone."""
     found = set()
-    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-        if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}:{node.lineno}: a relative import"
-            for alias in node.names:
-                whole = f"{node.module}.{alias.name}"
-                found.add(whole if whole in FILES else node.module or "")
+    for module, names in named_in(path):
+        wholes = {f"{module}.{name}" for name in names}
+        found |= {whole if whole in FILES else module for whole in wholes} if names else {module}
     return {name for name in found if name in FILES and name != "tflaunch"}
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import ROOT
+from tests.support.agent_over_pipes import interpreters
 from tflaunch.protocol.errors import EXIT_USAGE
 
 GROUP = "inputs/options/job_groups.py"
@@ -93,6 +94,27 @@ def run(at: Path, *words: str, code: int = 0) -> str:
     return done.stdout
 
 
+# A tflaunch that carries out several command lines, each an argument.
+TYPE = """
+import sys
+from tflaunch.cli import main
+for line in sys.argv[1:]:
+    sys.argv[1:] = line.split()
+    try:
+        code = main()
+    except SystemExit as end:
+        code = end.code
+    print("ended with", code, flush=True)
+"""
+
+
+def typed(tree: Path, *lines: str, code: int = 0) -> list[str]:
+    """What each command line prints there; each must end with `code`."""
+    *printed, rest = run(tree, "-c", TYPE, *lines).split(f"ended with {code}\n")
+    assert len(printed) == len(lines), rest
+    return printed
+
+
 def test_an_option_that_is_declared_and_used_is_everywhere(tree: Path) -> None:
     assert {GROUP, USER, "scripts/docs"} <= named_in("An option")
     insert(tree / "tflaunch" / GROUP, r"class RestartOptions:.*?panel = \w+\n", DECLARED)
@@ -100,26 +122,30 @@ def test_an_option_that_is_declared_and_used_is_everywhere(tree: Path) -> None:
     run(tree / "docs", "-m", "generator.keywords")  # as scripts/docs does
     (tree / "t.py").write_text("")
     (tree / "job.yaml").write_text("program: t.py\npatience: 2m\n")
-    start = ("-m", "tflaunch", "run", "h1", "--dry-run")
-    assert "patient for 60 s" in run(tree, *start, "--patience", "1m", "t.py", code=EXIT_USAGE)
-    assert "patient for 120 s" in run(tree, *start, "job.yaml", code=EXIT_USAGE)
-    assert "--patience: 'soon' is not a time" in run(tree, *start, "t.py", "--patience=soon", code=EXIT_USAGE)
+    (tree / "wrong.yaml").write_text("program: t.py\npatience: soon\n")
+    start = "run h1 --dry-run"
+    a_minute, in_a_file, not_a_time, none_in_a_file = typed(
+        tree,
+        f"{start} --patience 1m t.py",
+        f"{start} job.yaml",
+        f"{start} t.py --patience=soon",
+        f"{start} wrong.yaml",
+        code=EXIT_USAGE,
+    )
+    assert "patient for 60 s" in a_minute
+    assert "patient for 120 s" in in_a_file
+    assert "--patience: 'soon' is not a time" in not_a_time
+    assert "wrong.yaml:2:11: patience: 'soon' is not a time: 90 (seconds)" in none_in_a_file
     program = "from tflaunch import api; api.make_plan('h1', 't.py', patience='5m')"
     assert "patient for 300 s" in run(tree, "-c", program, code=1)
-    (tree / "job.yaml").write_text("program: t.py\npatience: soon\n")
-    assert "job.yaml:2:11: patience: 'soon' is not a time: 90 (seconds)" in run(
-        tree, *start, "job.yaml", code=EXIT_USAGE
-    )
     (tree / "config.toml").write_text("[run]\npatience = '3m'\n")
-    assert "patient for 180 s" in run(tree, *start, "t.py", code=EXIT_USAGE)
+    assert "patient for 180 s" in run(tree, "-m", "tflaunch", *start.split(), "t.py", code=EXIT_USAGE)
     (tree / "config.toml").unlink()
 
     meaning = "Be patient for this time, whatever `restarts` says."
-    assert (
-        json.loads(run(tree, "-m", "tflaunch", "schema", "job"))["properties"]["patience"]["description"]
-        == meaning
-    )
-    tables = json.loads(run(tree, "-m", "tflaunch", "schema", "config"))["$defs"]
+    job, config = map(json.loads, typed(tree, "schema job", "schema config"))
+    assert job["properties"]["patience"]["description"] == meaning
+    tables = config["$defs"]
     assert [name for name, table in tables.items() if "patience" in table["properties"]] == [
         "RunTable",
         "UpTable",
@@ -149,9 +175,9 @@ def test_a_framework_that_has_its_file_and_its_place_is_everywhere(tree: Path) -
     (tree / "t.py").write_text("import abacus.cluster\n")
     here = "- {name: %s, connection: local, run_dir: %s}\n"
     (tree / "hosts.yaml").write_text("".join(here % (name, tree / name) for name in ("h1", "h2")))
-    start = ("-m", "tflaunch", "run", "hosts.yaml", "--dry-run", "--workers=2")
-    for words in (("t.py",), ("t.py", "--framework=abacus")):
-        plan = json.loads(run(tree, *start, "--json", "--quiet", *words).splitlines()[-1])
+    start = "run hosts.yaml --dry-run --workers=2 --json --quiet t.py"
+    for printed in typed(tree, start, f"{start} --framework=abacus"):
+        plan = json.loads(printed.splitlines()[-1])
         tasks = {task["task"]: task for task in plan["tasks"]}
         assert tasks.keys() == {"worker/0", "worker/1"}
         assert tasks["worker/1"]["env"]["ABACUS_BEAD"] == "1/2"
@@ -161,4 +187,5 @@ def test_a_framework_that_has_its_file_and_its_place_is_everywhere(tree: Path) -
     wrong = run(tree, "-m", "tflaunch", "run", "h1", "job.yaml", code=EXIT_USAGE)
     assert "is none of auto, abacus, tensorflow, jax, torch" in wrong
     assert '"abacus"' in (tree / "tflaunch/api/keywords.py").read_text()
-    run(tree, "-m", "pytest", "-q", "-n0", "-p", "no:cacheprovider", "tests/unit/test_house.py")
+    house = ("tests/unit/test_house.py", "-k", f"not every_python or {interpreters()[0]}")
+    run(tree, "-m", "pytest", "-q", "-n0", "-p", "no:cacheprovider", *house)
