@@ -253,7 +253,7 @@ RULES = (
             r"Not a gzipped file",
             r"CRC check failed",
             r"pickle data was truncated",
-            r"EOFError: (?:Ran out of input|Compressed file ended)",
+            r"EOFError: Compressed file ended",
             r"Ran out of input",
             r"ArrowInvalid: Parquet",
             r"magic bytes",

@@ -78,7 +78,6 @@ RULES = (
     Rule(
         (
             r"compiling computation that requires (\d{1,6}) logical devices, but only (\d{1,6})",
-            r"pmap got inconsistent sizes",
             r"pmap .{0,60}(?:devices|size)",
             r"requires \d{1,6} (?:replicas|devices)",
             r"which implies that the global size of its dimension",

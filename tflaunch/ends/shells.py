@@ -20,7 +20,6 @@ _WINDOWS = (
     r"\^M: (?:bad interpreter|not found|No such file)",
     r"use -\[v\]S to pass options in shebang",
     r"^: (?:invalid option|not found|No such file)",
-    r"\$'[^']{0,60}\\r'",
 )
 
 RULES = (

@@ -54,7 +54,6 @@ _OTHER_SHAPES = (
     r"all the input array dimensions",
     r"slice index \d{1,12} of dimension",
     r"TensorShape.{0,40}incompatible",
-    r"Arguments `target` and `output` must have",
 )
 _BATCH = (
     "the batch does not divide evenly at {place}: take a global batch size that is a multiple of the number of "
@@ -127,7 +126,7 @@ RULES = (
         (
             r"_temp(?:_|/|-)\S{0,200}(?:; No such file|: No such file|not found|does not exist)",
             r"MergeV2Checkpoints",
-            r"tempstate\S{0,60}(?:No such|not found)",
+            r"tempstate\S{0,60}[;:] (?:No such|not found)",
         ),
         _TEMP,
         ANYWHERE,
@@ -135,7 +134,6 @@ RULES = (
     Rule(
         (
             rf"The passed save_path is not a valid checkpoint: ({PATH})",
-            rf"Unsuccessful TensorSliceReader constructor: Failed to find any matching files for ({PATH})",
             rf"Failed to find any matching files for ({PATH})",
             r"Could not find checkpoint",
             r"No checkpoint found",
@@ -184,7 +182,7 @@ RULES = (
             r"GraphDef cannot be larger than 2GB",
             r"exceeded maximum protobuf size",
             r"Message tensorflow\.\w{1,40} exceeds maximum",
-            r"Cannot serialize protocol buffer .{0,80}2147483647",
+            r"Cannot serialize protocol buffer .{0,200}2147483647",
         ),
         "the graph holds the data itself, and protobuf takes at most 2 GB: feed it by tf.data or "
         "placeholders, not as a constant",
@@ -195,7 +193,6 @@ RULES = (
             r"End of sequence",
             r"FIFOQueue .{0,60}is closed and has insufficient elements",
             r"RandomShuffleQueue .{0,60}is closed",
-            r"Your input ran out of data",
             r"ran out of data",
         ),
         _END,
@@ -207,7 +204,6 @@ RULES = (
             r"Model diverged with loss = NaN",
             r"Nan in summary histogram",
             r"contains? (?:NaN|nan|inf)\b",
-            r"Input (?:X )?contains NaN",
             r"check_numerics",
             r"FloatingPointError: invalid value",
             r"Terminating training.{0,20}NaN",
@@ -221,9 +217,6 @@ RULES = (
         (
             r"`?batch_?size`?.{0,80}(?:must be|is not|isn't) (?:divisible|a multiple)",
             r"(?:not|evenly) divi(?:sible|de)",
-            r"Number of ways to split should evenly divide",
-            r"not divisible by the number of",
-            r"cannot be evenly divided",
             r"divisible by",
         ),
         _BATCH,
@@ -254,7 +247,6 @@ RULES = (
     Rule(
         (
             r"cannot compute \w{1,40} as input #\d",
-            r"Input '\w{1,40}' of '\w{1,40}' Op has type",
             r"Tensor conversion requested dtype",
             r"cannot be cast",
             r"incompatible dtypes",
@@ -270,7 +262,6 @@ RULES = (
             r"Using a symbolic `?tf\.Tensor`? as a Python",
             r"Cannot convert a symbolic (?:tf\.Tensor|Tensor)",
             r"Tensor objects are only iterable when eager",
-            r"NotImplementedError: Cannot convert a symbolic",
             r"The tensor .{0,60}cannot be accessed (?:from )?here",
             r"out of scope",
         ),
@@ -344,7 +335,7 @@ RULES = (
     ),
     Rule(
         (
-            r"(?:could not find|Could not find|No such file or directory:? )'?(libjvm\.so|libhdfs\.so)",
+            r"(?:[Cc]ould not find|No such file or directory:?) '?(libjvm\.so|libhdfs\.so)",
             r"libhdfs\.so",
         ),
         "TensorFlow on {host} finds no Hadoop: --env HADOOP_HDFS_HOME=DIR, JAVA_HOME=DIR, and CLASSPATH "
