@@ -222,15 +222,12 @@ LARGE_CLASSES = {
     "agent.tasks.task.Task",
     "agent.tasks.team.Team",
     "console.terminal.TextReporter",
-    "diagnosis.lost_packets.LostPackets",
     "diagnosis.stillness.Stillness",
     "runs.follow.Follower",
     "sessions.group.Sessions",
 }
 LARGE_FUNCTIONS = {
     "console.reporter.open_reporter",
-    "launch.starting.stage",
-    "survey.check_run.__init__",
 }
 
 
