@@ -222,7 +222,6 @@ LARGE_CLASSES = {
     "agent.tasks.task.Task",
     "agent.tasks.team.Team",
     "console.terminal.TextReporter",
-    "diagnosis.stillness.Stillness",
     "runs.follow.Follower",
     "sessions.group.Sessions",
 }
