@@ -215,3 +215,47 @@ def test_whatever_is_shipped_loads_with_every_python(python: str) -> None:
         "for name in sys.argv[2:]: importlib.import_module(name)\n"
     )
     subprocess.run([python, "-I", "-S", "-c", script, str(HOUSE.parent), *modules], check=True)
+
+
+MOST_LINES = 300  # of a class
+MOST_PARAMETERS = 8
+# What is larger. Split what is on the list by what belongs together; add nothing to it.
+LARGE_CLASSES = {
+    "agent.coordinator.Coordinator",
+    "agent.gpus.driver.Driver",
+    "agent.tasks.task.Task",
+    "agent.tasks.team.Team",
+    "console.terminal.TextReporter",
+    "runs.follow.Follower",
+    "sessions.group.Sessions",
+}
+LARGE_FUNCTIONS = {
+    "console.reporter.open_reporter",
+}
+
+
+def parameters(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """How many parameters a function has, but for the object or class itself."""
+    named = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+    return len([each for each in named if each.arg not in ("self", "cls")])
+
+
+def test_no_class_is_long_and_no_function_has_many_parameters() -> None:
+    nodes = [
+        (f"{name.removeprefix('tflaunch.')}.{node.name}", node)
+        for name, path in FILES.items()
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
+    classes = {
+        name
+        for name, node in nodes
+        if isinstance(node, ast.ClassDef) and (node.end_lineno or 0) - node.lineno >= MOST_LINES
+    }
+    assert classes == LARGE_CLASSES
+    functions = {
+        name
+        for name, node in nodes
+        if not isinstance(node, ast.ClassDef) and parameters(node) > MOST_PARAMETERS
+    }
+    assert functions == LARGE_FUNCTIONS

@@ -37,7 +37,7 @@ def check(
     from tflaunch.protocol.job import JobSpec
     from tflaunch.sessions.group import Stopped
     from tflaunch.survey.check_findings import Findings
-    from tflaunch.survey.check_run import CheckRun
+    from tflaunch.survey.check_run import CheckRun, Extent
 
     with reporting("stopped; nothing is left on the hosts", json=json) as show:
         hostfile = load_hosts(hosts, connection.connection, None if json else show.reporter)
@@ -55,9 +55,11 @@ def check(
                 timeout_s=what.timeout,
                 connect_s=connection.connect_timeout,
                 job=job,
-                tensorflow=what.tensorflow,
-                bandwidth=what.bandwidth or what.all_pairs,
-                all_pairs=what.all_pairs,
+                extent=Extent(
+                    tensorflow=what.tensorflow,
+                    bandwidth=what.bandwidth or what.all_pairs,
+                    all_pairs=what.all_pairs,
+                ),
             )
             try:
                 with check_run.interrupts():

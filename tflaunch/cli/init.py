@@ -193,7 +193,7 @@ def _visit(
     """Ask every host, as `tflaunch check --no-tensorflow` does; nothing is left there."""
     from tflaunch.protocol.job import JobSpec
     from tflaunch.sessions.group import Stopped
-    from tflaunch.survey.check_run import CheckRun
+    from tflaunch.survey.check_run import CheckRun, Extent
 
     patient = Patient(reporter, json=False)
     check_run = CheckRun(
@@ -203,8 +203,7 @@ def _visit(
         timeout_s=timeout_s,
         connect_s=connect_s,
         job=JobSpec(()),
-        tensorflow=False,
-        calls=False,
+        extent=Extent(tensorflow=False, calls=False),
     )
     try:
         with check_run.interrupts():

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
     from typing import Any
 
-    from tflaunch.diagnosis.rule import Watched
+    from tflaunch.diagnosis.rule import Place, Watched
     from tflaunch.protocol.outcome import TaskExit
 
 ANSWER_S = 40.0  # a dial whose result has not come by then is not waited for
@@ -75,12 +75,62 @@ class _Way:
         self.ended: float | None = None  # when packets arrived again
 
 
+class _Words:
+    """Says which packets are lost, and what to try."""
+
+    def __init__(self, places: Mapping[str, Place]) -> None:
+        self._places = places
+
+    def between(self, pair: _Pair, way: _Way) -> str:
+        """`worker/1 on host3 and ps/0 on host1`."""
+        words = []
+        for host in pair:
+            tasks = sorted(
+                {task for end in way.ends for task in end if task and self._places[task].host == host}
+            )
+            words.append(f"{names_of(tasks)} on {host}" if tasks else host)
+        return " and ".join(words)
+
+    def tell(self, pair: _Pair, way: _Way, now: float) -> str:
+        lost = f"packets between {self.between(pair, way)} have been lost for {now - way.since:.0f} s"
+        there, back = way.results
+        fails = [_fails(there), _fails(back)]
+        if there is None and back is None:
+            return f"{lost}; {self._step(*pair, [SILENT, ''])}"
+        if not any(fails):
+            return (
+                f"{lost}, though a new connection works: a firewall or NAT between them may have forgotten the old one;"
+                " raise its time limit for idle connections"
+            )
+        if all(fails):
+            other = "" if list(there) == list(back) else f"; the other way, {_proof(back)}"
+            return f"{lost}: {_proof(there)}{other}; {self._step(*pair, there)}"
+        ends = pair if fails[0] else pair[::-1]
+        bad, good = (there, back) if fails[0] else (back, there)
+        works = f", one from {ends[1]} works" if good is not None else ""
+        return f"{lost}: {_proof(bad, ends[0])}{works}; {self._step(*ends, bad)}"
+
+    def _step(self, source: str, target: str, result: Sequence[str]) -> str:
+        places = self._places.values()
+        address = next((place.address for place in places if place.host == target), target)
+        if result[0] == NARROW:
+            size = arriving(result[1])
+            ping = (
+                f"`ping -M do -s {size - PING_HEADERS} {address}` on {source} tries {size} bytes; "
+                if size
+                else ""
+            )
+            return f"{ping}give both hosts the MTU of the way between them"
+        return f"`ping {address}` on {source}; look at the cable, the switch and the firewalls between them"
+
+
 class LostPackets(Rule):
     """Takes looks and results of dials, and tells between which hosts packets are lost."""
 
     def __init__(self, watched: Watched) -> None:
         self._watched = watched
         self._limits = watched.thresholds
+        self._words = _Words(watched.places)
         self._tasks: dict[tuple[str, int], str] = {}  # endpoint -> task
         self._hosts: dict[str, str] = {}  # address -> host
         for task, place in watched.places.items():
@@ -150,7 +200,7 @@ class LostPackets(Rule):
         if way.text:
             way.ended = now
             self._past = [(pair, way)]
-            text = f"packets between {self._between(pair, way)} arrive again, after {now - way.since:.0f} s"
+            text = f"packets between {self._words.between(pair, way)} arrive again, after {now - way.since:.0f} s"
             self._over.append(Sentence(text, True))
 
     def answered(self, host: str, type: str, fields: Mapping[str, Any], now: float) -> None:
@@ -166,7 +216,9 @@ class LostPackets(Rule):
         for pair, way in [*told, *self._past]:
             ended = now if way.ended is None else way.ended
             if now - ended <= MEMORY_S:
-                return self._why(exit, self._between(pair, way), f"were lost for {ended - way.since:.0f} s")
+                return self._why(
+                    exit, self._words.between(pair, way), f"were lost for {ended - way.since:.0f} s"
+                )
         for key, stuck in self._stuck.items():
             hosts = self._pair(key)
             if key[0] == str(exit.task) and hosts is not None:
@@ -290,58 +342,16 @@ class LostPackets(Rule):
             if way.text or way.dialled is None:
                 continue
             if any(map(_fails, way.results)) or way.results == [None, None]:
-                way.text = self._tell(pair, way, now)
+                way.text = self._words.tell(pair, way, now)
             else:
                 retries = self._retries(pair, way.dialled)
                 if way.retransmits is None:
                     way.retransmits = retries
                 elif retries is not None and retries > way.retransmits:
-                    way.text = self._tell(pair, way, now)
+                    way.text = self._words.tell(pair, way, now)
             if way.text:
                 said.append(Sentence(way.text, False))
         return said
-
-    def _between(self, pair: _Pair, way: _Way) -> str:
-        """`worker/1 on host3 and ps/0 on host1`."""
-        words = []
-        for host in pair:
-            tasks = sorted(
-                {task for end in way.ends for task in end if task and self._watched.places[task].host == host}
-            )
-            words.append(f"{names_of(tasks)} on {host}" if tasks else host)
-        return " and ".join(words)
-
-    def _tell(self, pair: _Pair, way: _Way, now: float) -> str:
-        lost = f"packets between {self._between(pair, way)} have been lost for {now - way.since:.0f} s"
-        there, back = way.results
-        fails = [_fails(there), _fails(back)]
-        if there is None and back is None:
-            return f"{lost}; {self._step(*pair, [SILENT, ''])}"
-        if not any(fails):
-            return (
-                f"{lost}, though a new connection works: a firewall or NAT between them may have forgotten the old one;"
-                " raise its time limit for idle connections"
-            )
-        if all(fails):
-            other = "" if list(there) == list(back) else f"; the other way, {_proof(back)}"
-            return f"{lost}: {_proof(there)}{other}; {self._step(*pair, there)}"
-        ends = pair if fails[0] else pair[::-1]
-        bad, good = (there, back) if fails[0] else (back, there)
-        works = f", one from {ends[1]} works" if good is not None else ""
-        return f"{lost}: {_proof(bad, ends[0])}{works}; {self._step(*ends, bad)}"
-
-    def _step(self, source: str, target: str, result: Sequence[str]) -> str:
-        places = self._watched.places.values()
-        address = next((place.address for place in places if place.host == target), target)
-        if result[0] == NARROW:
-            size = arriving(result[1])
-            ping = (
-                f"`ping -M do -s {size - PING_HEADERS} {address}` on {source} tries {size} bytes; "
-                if size
-                else ""
-            )
-            return f"{ping}give both hosts the MTU of the way between them"
-        return f"`ping {address}` on {source}; look at the cable, the switch and the firewalls between them"
 
     def explains(self, now: float) -> Iterable[str]:
         """The tasks at both ends, and those that do nothing meanwhile: they may wait for these."""

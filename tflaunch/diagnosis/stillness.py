@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tflaunch.diagnosis.movement import Movement
 from tflaunch.diagnosis.rule import Rule, Sentence, names_of, trains
+from tflaunch.diagnosis.standstills import Standstills
 from tflaunch.text.numbers import agreeing
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
     from tflaunch.diagnosis.rule import Watched
     from tflaunch.diagnosis.standing import Stand
+    from tflaunch.diagnosis.standstills import Case
     from tflaunch.diagnosis.thresholds import Thresholds
     from tflaunch.diagnosis.verdict import Seen, Verdict
     from tflaunch.protocol.outcome import TaskExit
@@ -42,15 +44,6 @@ if TYPE_CHECKING:
 NO_TRAINERS = ("ps", "evaluator")
 ANSWER_S = 20.0  # for the answers of agents; then the looks must do
 TWICE_S = 12.0  # between two looks at the stacks; an agent asks a task no sooner again
-
-
-class Case(NamedTuple):
-    """A standstill to be judged."""
-
-    kind: str  # all, busy (all but a few, which compute), gpus (who waits may spin), one
-    tasks: tuple[str, ...]  # that are looked at
-    since: float
-    patience_s: float  # before the agents are asked
 
 
 class Told(NamedTuple):
@@ -72,6 +65,7 @@ class Stillness(Rule):
         if not trainers:
             trainers = [task for task in watched.places if task.partition("/")[0] not in NO_TRAINERS]
         self._trainers = [] if watched.serves else trainers
+        self._standstills = Standstills(watched, self._moves)
         self._cluster = {
             (address, place.port)
             for place in watched.places.values()
@@ -85,11 +79,9 @@ class Stillness(Rule):
         self._before: dict[
             str, tuple[float, Sequence[Mapping[str, Any]]]
         ] = {}  # the inspection before that one
-        self._gpus_idle: dict[str, float] = {}  # task -> since when NVML has seen its GPUs idle
         self._servers: set[str] = set()  # tasks that served when their stack was last seen
         self._told: list[Told] = []
         self._news = False  # something has come since the cases were judged last
-        self._stood_at = float("-inf")  # when all tasks, or all but a few, were last seen to stand still
 
     # -- what happens
 
@@ -99,14 +91,9 @@ class Stillness(Rule):
             if name in self._moves and name not in self._ended:
                 self._moves[name].seen(look, now, self._cluster)
                 if self._watched.gpus.get(name):
-                    self._note_gpus(name, fields.get("gpus") or {}, now - fields.get("gpus_age_s", 0.0))
-
-    def _note_gpus(self, task: str, gpus: Mapping[str, Any], at: float) -> None:
-        own = [gpus.get(uuid, {}) for uuid in self._watched.gpus[task]]
-        if all(not each.get("error") and _idle(each.get("use"), self._limits) for each in own):
-            self._gpus_idle.setdefault(task, at)
-        else:
-            self._gpus_idle.pop(task, None)
+                    self._standstills.note_gpus(
+                        name, fields.get("gpus") or {}, now - fields.get("gpus_age_s", 0.0)
+                    )
 
     def answered(self, host: str, type: str, fields: Mapping[str, Any], now: float) -> None:
         if type == "inspected":
@@ -132,86 +119,23 @@ class Stillness(Rule):
         if task in self._moves:
             self._moves[task] = Movement(self._limits, self._watched.places[task].port)
             tables: tuple[dict[str, Any], ...] = (
-                *(self._ended, self._inspected, self._before, self._stacks_at, self._gpus_idle),
+                *(self._ended, self._inspected, self._before, self._stacks_at),
             )
             for table in tables:
                 table.pop(task, None)
+            self._standstills.started(task)
             self._servers.discard(task)
             self._told = [told for told in self._told if task not in told.tasks]
 
-    # -- what stands still
-
-    def _cases(self, now: float) -> list[Case]:
-        living = [task for task in self._trainers if task not in self._ended]
-        moves = {task: self._moves[task] for task in living}
-        if not moves or any(
-            not each.compared or now - each.at > self._limits.fresh_s or not each.sees_bytes
-            for each in moves.values()
-        ):
-            return []  # what cannot be seen may move
-        still = {task: each.still_since for task, each in moves.items() if each.still_since is not None}
-        busy = {
-            task: each.busy_since
-            for task, each in moves.items()
-            if task not in still and each.busy_since is not None
-        }
-        if len(still) == len(living):
-            self._stood_at = now
-            return [self._all(still)]
-        if self._have_gpus(living):
-            held = _held(moves)
-            if held is not None:
-                self._stood_at = now
-                return [Case("gpus", tuple(living), held, self._patience(living, held))]
-        elif len(still) + len(busy) == len(living) and 0 < len(busy) <= max(1, len(living) // 4):
-            if not still:
-                return []  # nobody waits for those that compute
-            self._stood_at = now
-            since = max(*still.values(), *busy.values())
-            return [Case("busy", tuple(living), since, self._limits.busy_s)]
-        if any(self._trains(task, now) for task in living):
-            # What stood still together with its peers has just been waiting for them.
-            alone = {
-                task: max(since, self._stood_at)
-                for task, since in still.items()
-                if not moves[task].trickles(6 * self._limits.look_s)
-            }
-            return [
-                Case("one", (task,), since, self._patience([task], since))
-                for task, since in alone.items()
-                if any(self._trains(other, now) for other in living if other != task)
-            ]
-        return []
-
-    def _all(self, still: Mapping[str, float]) -> Case:
-        since = max(still.values())
-        alone = len(self._watched.places) == 1
-        patience_s = self._limits.chatty_s if alone else self._patience(still, since)
-        return Case("all", tuple(still), since, patience_s)
-
-    def _have_gpus(self, tasks: Iterable[str]) -> bool:
-        return any(self._watched.gpus.get(task) for task in tasks)
-
-    def _gpus_rest(self, task: str, now: float) -> bool:
-        """Whether its GPUs, if it has any, are seen to do nothing."""
-        idle_s = now - self._gpus_idle.get(task, now)
-        return not self._watched.gpus.get(task) or idle_s >= self._limits.wait_s / 2
-
-    def _patience(self, tasks: Iterable[str], since: float) -> float:
-        chatty = any(self._moves[task].chatty(since) for task in tasks)
-        return self._limits.chatty_s if chatty else self._limits.wait_s
-
-    def _trains(self, task: str, now: float) -> bool:
-        """Whether it has just moved bytes to or from its peers."""
-        at = self._moves[task].peers_moved_at
-        return at is not None and now - at <= self._limits.fresh_s
+    def _living(self) -> list[str]:
+        return [task for task in self._trainers if task not in self._ended]
 
     # -- questions
 
     def questions(self, now: float) -> list[tuple[str, str, dict[str, Any]]]:
         wanted: dict[tuple[str, bool, bool], list[str]] = {}
-        for case in self._cases(now):
-            twice = self._have_gpus(case.tasks)
+        for case in self._standstills.cases(self._living(), now):
+            twice = self._standstills.have_gpus(case.tasks)
             early_s = min(TWICE_S + self._limits.look_s, case.patience_s / 2) if twice else 0.0
             if now - case.since < case.patience_s - early_s or self._known(case):
                 continue
@@ -247,14 +171,14 @@ class Stillness(Rule):
             return []
         self._news = False
         said = self._over(now)
-        for case in self._cases(now):
+        for case in self._standstills.cases(self._living(), now):
             if now - case.since < case.patience_s or self._known(case):
                 continue
             verdict = self._judged(case, now)
             if verdict is None or not explained.isdisjoint(verdict.culprits or case.tasks):
                 continue
             limits = self._limits
-            if self._have_gpus(case.tasks) and not self._proven(case, verdict, now):
+            if self._standstills.have_gpus(case.tasks) and not self._proven(case, verdict, now):
                 continue
             loops = [self._moves[task].loops(2 * limits.look_s) for task in case.tasks]
             if case.kind == "all" and all(loops):
@@ -289,7 +213,7 @@ class Stillness(Rule):
                 return False
         for task in verdict.culprits or case.tasks:
             waits_for_peers = _where(self._inspected[task][1])[0] in FOR_PEERS
-            if (waits_for_peers or not self._still(task)) and not self._gpus_rest(task, now):
+            if (waits_for_peers or not self._still(task)) and not self._standstills.gpus_rest(task, now):
                 return False
         if all(map(self._still, verdict.culprits or case.tasks)):
             return True
@@ -358,7 +282,7 @@ class Stillness(Rule):
             movement.cores,
             look["quiet_s"],
             says,
-            self._strangers(look),
+            _strangers(look, self._watched, self._cluster),
             forked_after_tensorflow(processes),
             child_of(processes),
             bool(look.get("listens_on")),
@@ -373,17 +297,6 @@ class Stillness(Rule):
         else:
             self._servers.discard(task)
         return stand
-
-    def _strangers(self, look: Mapping[str, Any]) -> tuple[str, ...]:
-        """The endpoints outside the run that a task has connected to, or calls."""
-        places = self._watched.places.values()
-        ports = {place.port for place in places}
-        found = [
-            f"{address}:{port}" if ":" not in address else f"[{address}]:{port}"
-            for address, port in [*look["calling"], *(look["connected"] or ())]
-            if (address, port) not in self._cluster and port not in ports
-        ]
-        return tuple(dict.fromkeys(found))
 
     def explains(self, now: float) -> list[str]:
         return [task for told in self._told for task in told.tasks]
@@ -441,26 +354,18 @@ class Stillness(Rule):
         self._told = [Told(tuple(tasks), busy, text) for tasks, busy, text in memory["told"]]
 
 
-def _idle(use: float | None, limits: Thresholds) -> bool:
-    return use is not None and use <= limits.gpu_idle_use
-
-
-def _held(moves: Mapping[str, Movement]) -> float | None:
-    """Since when no task, some of which have GPUs, writes or moves anything, and all but a few wait; None: they do not.
-
-    Whoever waits on a GPU may use a whole core, in other threads or in its loop, but its main thread never wakes.
-    """
-    since: list[float] = []
-    loose = 0
-    for each in moves.values():
-        rests = [at for at in (each.still_since, each.rested_since) if at is not None]
-        if each.mute_since is None or not (rests or each.busy_since is not None):
-            return None
-        loose += not rests
-        since.append(max(each.mute_since, min(rests) if rests else each.mute_since))
-    if len(since) < 2 or loose > max(1, len(since) // 4):
-        return None
-    return max(since)
+def _strangers(
+    look: Mapping[str, Any], watched: Watched, cluster: AbstractSet[tuple[str, int]]
+) -> tuple[str, ...]:
+    """The endpoints outside the run that a task has connected to, or calls."""
+    places = watched.places.values()
+    ports = {place.port for place in places}
+    found = [
+        f"{address}:{port}" if ":" not in address else f"[{address}]:{port}"
+        for address, port in [*look["calling"], *(look["connected"] or ())]
+        if (address, port) not in cluster and port not in ports
+    ]
+    return tuple(dict.fromkeys(found))
 
 
 def _where(processes: Sequence[Mapping[str, Any]]) -> tuple[str, str]:

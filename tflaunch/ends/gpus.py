@@ -43,49 +43,322 @@ _DOCKER = (
     "configure --runtime=docker && systemctl restart docker; or --container-engine podman"
 )
 
-_BY_NUMBER = r"Could not satisfy explicit device specification '.{0,80}GPU|Cannot assign a device for operation .{0,300}GPU|/device:GPU:\d{1,2} .{0,60}(?:unknown device|but available devices)|GPU:\d{1,3} unknown device|specified visible device index was not|Invalid device id"
+_BY_NUMBER = (
+    r"Could not satisfy explicit device specification '.{0,80}GPU",
+    r"Cannot assign a device for operation .{0,300}GPU",
+    r"/device:GPU:\d{1,2} .{0,60}(?:unknown device|but available devices)",
+    r"GPU:\d{1,3} unknown device",
+    r"specified visible device index was not",
+    r"Invalid device id",
+)
 _NONE_AT_ALL = (
     "the program asks for a GPU by its number, and {task} was given none: {host} has no GPU, or none that was free, or "
-    "--gpus-per-worker is 0 (`tflaunch gpus` shows which hosts have some; --gpus-per-worker 1 takes those only); for the "
-    "CPU, leave tf.device(...) out, or set allow_soft_placement"
+    "--gpus-per-worker is 0 (`tflaunch gpus` shows which hosts have some; --gpus-per-worker 1 takes those only); for "
+    "the CPU, leave tf.device(...) out, or set allow_soft_placement"
+)
+_TWO_DRIVERS = (
+    r"[Dd]river/library version mismatch",
+    r"kernel version \S{1,20} does not match DSO version",
+)
+_GPU_FULL = r"CUDA_ERROR_OUT_OF_MEMORY"
+_NO_CUDNN = r"[Cc]ould not create cudnn handle"
+_NCCL_SHARES = (
+    r"Error while creating shared memory segment",
+    r"nccl-\w{1,20}.{0,80}No space left",
+)
+_NCCL_SHM = (
+    "/dev/shm of {host} was full{shm_text}, which NCCL needs: enlarge it (mount -o remount,size=16G "
+    "/dev/shm; in a container --shm-size), or remove what old runs left there"
 )
 
 RULES = (
     Rule(r"unresolvable CDI devices? nvidia\.com/gpu=([\w-]{1,60})", _CDI),
-    Rule(r"could not select device driver .{0,40}capabilities: \[\[gpu\]\]|unknown or invalid runtime name: nvidia|nvidia-container-cli: initialization error", _DOCKER),
+    Rule(
+        (
+            r"could not select device driver .{0,40}capabilities: \[\[gpu\]\]",
+            r"unknown or invalid runtime name: nvidia",
+            r"nvidia-container-cli: initialization error",
+        ),
+        _DOCKER,
+    ),
     Rule(r"CUDA out of memory\. Tried to allocate ([\d.]{1,8} [KMGT]i?B)", _OOM),
     Rule(r"OOM when allocating tensor .{0,300}device:GPU", _OOM),
-    Rule(r"RESOURCE_EXHAUSTED: (?:Out of memory|Failed to allocate)|CUDA_ERROR_OUT_OF_MEMORY|CUDA error: out of memory|cudaErrorMemoryAllocation|CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED", _OOM, unless=("no_gpu",)),
-    Rule(r"CUDA_ERROR_OUT_OF_MEMORY|ran out of memory trying to allocate", _OOM, ANYWHERE),
-    Rule(r"CUBLAS_STATUS_NOT_INITIALIZED|CUDNN_STATUS_NOT_INITIALIZED|CUDNN_STATUS_INTERNAL_ERROR|[Cc]ould not create cudnn handle|Failed to get convolution algorithm|DNN library (?:is not found|initialization failed)|No DNN in stream executor|Unable to load cuDNN", _CUDNN),
-    Rule(r"[Cc]ould not create cudnn handle|Possibly insufficient driver version", _CUDNN, ANYWHERE),
-    Rule(r"Loaded (?:runtime )?CuDNN library: ([\d.]{1,12}) but source was compiled (?:with|against):? ([\d.]{1,12})", "{host} loads cuDNN {0}, and its framework was built for {1}: install that one, or the framework with its own libraries (tensorflow[and-cuda]); LD_LIBRARY_PATH may bring the old one", ANYWHERE),
-    Rule(r"CUDA error: invalid device ordinal|invalid device ordinal", _ONE_GPU),
-    Rule(r"driver version is insufficient for CUDA runtime|NVIDIA driver on your system is too old|CUDA_ERROR_SYSTEM_DRIVER_MISMATCH|forward compatibility was attempted|CUDA_ERROR_COMPAT_NOT_SUPPORTED|unsupported toolchain|CUDA_ERROR_UNSUPPORTED_PTX_VERSION|kernel driver does not appear to be running", _DRIVER),
-    Rule(r"[Dd]river/library version mismatch|LIB_RM_VERSION_MISMATCH|NVMLError_LibRmVersionMismatch|kernel version \S{1,20} does not match DSO version", _MISMATCH),
-    Rule(r"kernel version \S{1,20} does not match DSO version|[Dd]river/library version mismatch", _MISMATCH, ANYWHERE),
-    Rule(r"NVMLError_\w{0,30}Driver\w{0,12}NotLoaded|NVMLError_DriverNotLoaded|NVMLError_LibraryNotFound|NVML Shared Library Not Found|Found no NVIDIA driver on your system|CUDA unknown error|couldn't communicate with the NVIDIA driver", "{host} has no NVIDIA driver that runs, so its tasks have no GPU: --include the hosts that `tflaunch gpus` shows with GPUs, or --gpus-per-worker 0 if the program needs none; with --workers N and no GPUs given, the program must not ask for one"),
-    Rule(r"NVMLError_(\w{1,40})|pynvml\.\w{1,40}|NVML_ERROR_(\w{1,40})", "NVML does not work on {host}: `nvidia-smi` there shows the same; --exclude {host}, or, if the program needs no GPU, keep it from asking NVML"),
-    Rule(r"GPU is lost|fallen off the bus|CUDA_ERROR_ECC_UNCORRECTABLE|uncorrectable ECC error|hardware stack error|CUDA_ERROR_HARDWARE_STACK_ERROR|Unable to determine the device handle for GPU", _BROKEN),
-    Rule(r"CUDA_ERROR_SYSTEM_NOT_READY|system not yet initialized|cudaErrorSystemNotReady", "the fabric manager of {host} does not run, without which its NVSwitch GPUs do not start: have nvidia-fabricmanager started there; --exclude {host}"),
-    Rule(r"CUDA-capable device\(s\) is/are busy or unavailable|CUDA_ERROR_DEVICE_UNAVAILABLE|all CUDA-capable devices are busy", "another process has the GPU of {task} on {host} for itself (compute mode exclusive): `tflaunch gpus` shows who; choose other GPUs by --exclude {host}:INDEX"),
-    Rule(r"no kernel image is available for execution|CUDA_ERROR_NO_BINARY_FOR_GPU|sm_\d{2,3} is not compatible with the current PyTorch installation|CUDA_ERROR_INVALID_(?:PTX|SOURCE|IMAGE)", "the framework on {host} was built for other models of GPU than it has: install a version that knows this model, or --gpu-model NAME takes others"),
-    Rule(r"Torch not compiled with CUDA enabled", "{python} on {host} has the PyTorch for CPUs: install the one for CUDA by --requirements (with the line --extra-index-url https://download.pytorch.org/whl/cu126), or let the program use the CPU"),
-    Rule(r"no CUDA-capable device is detected|CUDA_ERROR_NO_DEVICE|cudaErrorNoDevice|No CUDA GPUs are available|Attempting to deserialize object on a CUDA device|Cannot find any GPU|No GPU (?:devices )?(?:found|available)|requires a GPU", "{task} was given no GPU, or its framework finds none: tflaunch masks all GPUs that a task was not given; --gpus-per-worker 1 gives each worker one (`tflaunch gpus` shows where there are any)"),
+    Rule(
+        (
+            r"RESOURCE_EXHAUSTED: (?:Out of memory|Failed to allocate)",
+            _GPU_FULL,
+            r"CUDA error: out of memory",
+            r"cudaErrorMemoryAllocation",
+            r"CUBLAS_STATUS_ALLOC_FAILED",
+            r"CUDNN_STATUS_ALLOC_FAILED",
+        ),
+        _OOM,
+        unless=("no_gpu",),
+    ),
+    Rule(
+        (
+            _GPU_FULL,
+            r"ran out of memory trying to allocate",
+        ),
+        _OOM,
+        ANYWHERE,
+    ),
+    Rule(
+        (
+            r"CUBLAS_STATUS_NOT_INITIALIZED",
+            r"CUDNN_STATUS_NOT_INITIALIZED",
+            r"CUDNN_STATUS_INTERNAL_ERROR",
+            _NO_CUDNN,
+            r"Failed to get convolution algorithm",
+            r"DNN library (?:is not found|initialization failed)",
+            r"No DNN in stream executor",
+            r"Unable to load cuDNN",
+        ),
+        _CUDNN,
+    ),
+    Rule(
+        (
+            _NO_CUDNN,
+            r"Possibly insufficient driver version",
+        ),
+        _CUDNN,
+        ANYWHERE,
+    ),
+    Rule(
+        (
+            r"Loaded (?:runtime )?CuDNN library: ([\d.]{1,12}) but source was compiled (?:with"
+            r"|against):? ([\d.]{1,12})"
+        ),
+        "{host} loads cuDNN {0}, and its framework was built for {1}: install that one, or the framework "
+        "with its own libraries (tensorflow[and-cuda]); LD_LIBRARY_PATH may bring the old one",
+        ANYWHERE,
+    ),
+    Rule(
+        r"invalid device ordinal",
+        _ONE_GPU,
+    ),
+    Rule(
+        (
+            r"driver version is insufficient for CUDA runtime",
+            r"NVIDIA driver on your system is too old",
+            r"CUDA_ERROR_SYSTEM_DRIVER_MISMATCH",
+            r"forward compatibility was attempted",
+            r"CUDA_ERROR_COMPAT_NOT_SUPPORTED",
+            r"unsupported toolchain",
+            r"CUDA_ERROR_UNSUPPORTED_PTX_VERSION",
+            r"kernel driver does not appear to be running",
+        ),
+        _DRIVER,
+    ),
+    Rule(
+        (*_TWO_DRIVERS, r"LIB_RM_VERSION_MISMATCH", r"NVMLError_LibRmVersionMismatch"),
+        _MISMATCH,
+    ),
+    Rule(
+        _TWO_DRIVERS,
+        _MISMATCH,
+        ANYWHERE,
+    ),
+    Rule(
+        (
+            r"NVMLError_\w{0,30}Driver\w{0,12}NotLoaded",
+            r"NVMLError_LibraryNotFound",
+            r"NVML Shared Library Not Found",
+            r"Found no NVIDIA driver on your system",
+            r"CUDA unknown error",
+            r"couldn't communicate with the NVIDIA driver",
+        ),
+        "{host} has no NVIDIA driver that runs, so its tasks have no GPU: --include the hosts that `tflaunch "
+        "gpus` shows with GPUs, or --gpus-per-worker 0 if the program needs none; with --workers N and no "
+        "GPUs given, the program must not ask for one",
+    ),
+    Rule(
+        (
+            r"NVMLError_(\w{1,40})",
+            r"pynvml\.\w{1,40}",
+            r"NVML_ERROR_(\w{1,40})",
+        ),
+        "NVML does not work on {host}: `nvidia-smi` there shows the same; --exclude {host}, or, if the "
+        "program needs no GPU, keep it from asking NVML",
+    ),
+    Rule(
+        (
+            r"GPU is lost",
+            r"fallen off the bus",
+            r"CUDA_ERROR_ECC_UNCORRECTABLE",
+            r"uncorrectable ECC error",
+            r"hardware stack error",
+            r"CUDA_ERROR_HARDWARE_STACK_ERROR",
+            r"Unable to determine the device handle for GPU",
+        ),
+        _BROKEN,
+    ),
+    Rule(
+        (
+            r"CUDA_ERROR_SYSTEM_NOT_READY",
+            r"system not yet initialized",
+            r"cudaErrorSystemNotReady",
+        ),
+        "the fabric manager of {host} does not run, without which its NVSwitch GPUs do not start: have "
+        "nvidia-fabricmanager started there; --exclude {host}",
+    ),
+    Rule(
+        (
+            r"CUDA-capable device\(s\) is/are busy or unavailable",
+            r"CUDA_ERROR_DEVICE_UNAVAILABLE",
+            r"all CUDA-capable devices are busy",
+        ),
+        "another process has the GPU of {task} on {host} for itself (compute mode exclusive): `tflaunch "
+        "gpus` shows who; choose other GPUs by --exclude {host}:INDEX",
+    ),
+    Rule(
+        (
+            r"no kernel image is available for execution",
+            r"CUDA_ERROR_NO_BINARY_FOR_GPU",
+            r"sm_\d{2,3} is not compatible with the current PyTorch installation",
+            r"CUDA_ERROR_INVALID_(?:PTX|SOURCE|IMAGE)",
+        ),
+        "the framework on {host} was built for other models of GPU than it has: install a version that knows "
+        "this model, or --gpu-model NAME takes others",
+    ),
+    Rule(
+        r"Torch not compiled with CUDA enabled",
+        "{python} on {host} has the PyTorch for CPUs: install the one for CUDA by --requirements (with the "
+        "line --extra-index-url https://download.pytorch.org/whl/cu126), or let the program use the CPU",
+    ),
+    Rule(
+        (
+            r"no CUDA-capable device is detected",
+            r"CUDA_ERROR_NO_DEVICE",
+            r"cudaErrorNoDevice",
+            r"No CUDA GPUs are available",
+            r"Attempting to deserialize object on a CUDA device",
+            r"Cannot find any GPU",
+            r"No GPU (?:devices )?(?:found|available)",
+            r"requires a GPU",
+        ),
+        "{task} was given no GPU, or its framework finds none: tflaunch masks all GPUs that a task was not "
+        "given; --gpus-per-worker 1 gives each worker one (`tflaunch gpus` shows where there are any)",
+    ),
     Rule(_BY_NUMBER, _NONE_AT_ALL, needs=("no_gpu",)),
-    Rule(_BY_NUMBER, "the program asks for a GPU by a number that {task} does not have: each task sees only the GPUs it was given, numbered from 0, so write /GPU:0, set allow_soft_placement, or --gpus-per-worker N gives it more"),
-    Rule(r"device-side assert triggered", "a kernel found a wrong index on the GPU, mostly a label or token outside of its range: --env CUDA_LAUNCH_BLOCKING=1 shows the line, or let the program run once on the CPU"),
-    Rule(r"illegal memory access|CUDA_ERROR_ILLEGAL_ADDRESS|unspecified launch failure|CUDA_ERROR_LAUNCH_FAILED|misaligned address", "a kernel on the GPU of {task} wrote where it must not: --env CUDA_LAUNCH_BLOCKING=1 shows the line; if it comes on {host} only, its GPU may be broken (`dmesg | grep -i xid` there), so --exclude {host}"),
-    Rule(r"launch timed out and was terminated|CUDA_ERROR_LAUNCH_TIMEOUT", "the GPU of {host} also drives a screen, which ends long kernels: choose another GPU (--exclude {host}:INDEX)"),
-    Rule(r"Cannot re-initialize CUDA in forked subprocess|CUDA_ERROR_NOT_INITIALIZED|initialization error.{0,40}fork", "the program forks after it has used CUDA: start its processes by multiprocessing's `spawn`, or before CUDA is used"),
-    Rule(r"(?:Physical|Virtual|Visible|Logical) devices cannot be (?:modified|configured) after being initialized|Memory growth (?:cannot differ|must be set)", "the program configures GPUs after TensorFlow has begun to use them: do it first; --env TF_FORCE_GPU_ALLOW_GROWTH=true needs no code"),
-    Rule(r"libdevice not found|Couldn't (?:get|invoke) ptxas|ptxas (?:exited|returned)|Can't find libdevice", "XLA finds no CUDA tools on {host} (libdevice, ptxas): --env XLA_FLAGS=--xla_gpu_cuda_data_dir=/usr/local/cuda, or install tensorflow[and-cuda] by --requirements"),
-    Rule(r"Duplicate GPU detected", "two tasks use one GPU, which NCCL refuses: give each its own (--gpus-per-worker 1, fewer --workers), and let the program take cuda:LOCAL_RANK"),
-    Rule(r"Error while creating shared memory segment|nccl-\w{1,20}.{0,80}No space left", "/dev/shm of {host} was full{shm_text}, which NCCL needs: enlarge it (mount -o remount,size=16G /dev/shm; in a container --shm-size), or remove what old runs left there"),
-    Rule(r"Error while creating shared memory segment|nccl-\w{1,20}.{0,80}No space left", "/dev/shm of {host} was full{shm_text}, which NCCL needs: enlarge it (mount -o remount,size=16G /dev/shm; in a container --shm-size), or remove what old runs left there", ANYWHERE),
-    Rule(r"Watchdog caught collective operation timeout|ran for \d{1,12} milliseconds before timing out", "the tasks waited in vain for one of them in a collective: the tasks did not all make the same calls, or one hangs, or is slower than the timeout: look at the task whose log ended first; init_process_group(timeout=...) allows for more"),
-    Rule(r"ncclInvalidUsage|NCCL (?:Error 5|version mismatch)|Mismatched NCCL version", "the tasks use NCCL wrongly, or its versions differ between hosts{differ_text}: let all have one version; each task must take its own GPU"),
-    Rule(r"ncclRemoteError|ncclInternalError|ncclSystemError|ncclUnhandledCudaError|NCCL error|NCCL WARN|unhandled (?:system|cuda) error", _NCCL),
-    Rule(r"socketStartConnect: Connect to \S{1,60} failed|NET/Socket|Call to connect .{0,40}(?:refused|route)", _NCCL, AFTERMATH),
-    Rule(r"CUDA error: (\w[\w -]{1,60})|CUDA_ERROR_(\w{1,40})|cudaError(\w{1,40})", "the GPU of {task} on {host} failed: --env CUDA_LAUNCH_BLOCKING=1 shows the line; `tflaunch gpus` shows the state of its GPUs; if it comes on {host} only, --exclude {host}", AFTERMATH),
-)  # fmt: skip
+    Rule(
+        _BY_NUMBER,
+        "the program asks for a GPU by a number that {task} does not have: each task sees only the GPUs it "
+        "was given, numbered from 0, so write /GPU:0, set allow_soft_placement, or --gpus-per-worker N gives "
+        "it more",
+    ),
+    Rule(
+        r"device-side assert triggered",
+        "a kernel found a wrong index on the GPU, mostly a label or token outside of its range: --env "
+        "CUDA_LAUNCH_BLOCKING=1 shows the line, or let the program run once on the CPU",
+    ),
+    Rule(
+        (
+            r"illegal memory access",
+            r"CUDA_ERROR_ILLEGAL_ADDRESS",
+            r"unspecified launch failure",
+            r"CUDA_ERROR_LAUNCH_FAILED",
+            r"misaligned address",
+        ),
+        "a kernel on the GPU of {task} wrote where it must not: --env CUDA_LAUNCH_BLOCKING=1 shows the line; "
+        "if it comes on {host} only, its GPU may be broken (`dmesg | grep -i xid` there), so --exclude {host}",
+    ),
+    Rule(
+        (
+            r"launch timed out and was terminated",
+            r"CUDA_ERROR_LAUNCH_TIMEOUT",
+        ),
+        "the GPU of {host} also drives a screen, which ends long kernels: choose another GPU (--exclude "
+        "{host}:INDEX)",
+    ),
+    Rule(
+        (
+            r"Cannot re-initialize CUDA in forked subprocess",
+            r"CUDA_ERROR_NOT_INITIALIZED",
+            r"initialization error.{0,40}fork",
+        ),
+        "the program forks after it has used CUDA: start its processes by multiprocessing's `spawn`, or "
+        "before CUDA is used",
+    ),
+    Rule(
+        (
+            (
+                r"(?:Physical|Virtual|Visible|Logical) devices cannot be (?:modified"
+                r"|configured) after being initialized"
+            ),
+            r"Memory growth (?:cannot differ|must be set)",
+        ),
+        "the program configures GPUs after TensorFlow has begun to use them: do it first; --env "
+        "TF_FORCE_GPU_ALLOW_GROWTH=true needs no code",
+    ),
+    Rule(
+        (
+            r"libdevice not found",
+            r"Couldn't (?:get|invoke) ptxas",
+            r"ptxas (?:exited|returned)",
+            r"Can't find libdevice",
+        ),
+        "XLA finds no CUDA tools on {host} (libdevice, ptxas): --env "
+        "XLA_FLAGS=--xla_gpu_cuda_data_dir=/usr/local/cuda, or install tensorflow[and-cuda] by --requirements",
+    ),
+    Rule(
+        r"Duplicate GPU detected",
+        "two tasks use one GPU, which NCCL refuses: give each its own (--gpus-per-worker 1, fewer "
+        "--workers), and let the program take cuda:LOCAL_RANK",
+    ),
+    Rule(_NCCL_SHARES, _NCCL_SHM),
+    Rule(
+        _NCCL_SHARES,
+        _NCCL_SHM,
+        ANYWHERE,
+    ),
+    Rule(
+        (
+            r"Watchdog caught collective operation timeout",
+            r"ran for \d{1,12} milliseconds before timing out",
+        ),
+        "the tasks waited in vain for one of them in a collective: the tasks did not all make the same "
+        "calls, or one hangs, or is slower than the timeout: look at the task whose log ended first; "
+        "init_process_group(timeout=...) allows for more",
+    ),
+    Rule(
+        (
+            r"ncclInvalidUsage",
+            r"NCCL (?:Error 5|version mismatch)",
+            r"Mismatched NCCL version",
+        ),
+        "the tasks use NCCL wrongly, or its versions differ between hosts{differ_text}: let all have one "
+        "version; each task must take its own GPU",
+    ),
+    Rule(
+        (
+            r"ncclRemoteError",
+            r"ncclInternalError",
+            r"ncclSystemError",
+            r"ncclUnhandledCudaError",
+            r"NCCL error",
+            r"NCCL WARN",
+            r"unhandled (?:system|cuda) error",
+        ),
+        _NCCL,
+    ),
+    Rule(
+        (
+            r"socketStartConnect: Connect to \S{1,60} failed",
+            r"NET/Socket",
+            r"Call to connect .{0,40}(?:refused|route)",
+        ),
+        _NCCL,
+        AFTERMATH,
+    ),
+    Rule(
+        (
+            r"CUDA error: (\w[\w -]{1,60})",
+            r"CUDA_ERROR_(\w{1,40})",
+            r"cudaError(\w{1,40})",
+        ),
+        "the GPU of {task} on {host} failed: --env CUDA_LAUNCH_BLOCKING=1 shows the line; `tflaunch gpus` "
+        "shows the state of its GPUs; if it comes on {host} only, --exclude {host}",
+        AFTERMATH,
+    ),
+)

@@ -2,8 +2,8 @@
 
 A log is not trusted: its lines choose a rule, and the advice quotes nothing from them but short names and paths.
 Which rule wins: one that fits the facts of a signal; else one for what the task said last (of several lines the last,
-of several rules the first); else one for the calls of its traceback, else one for a cause that may stand further up; else one for an error that follows from
-others; else the place in the program where it failed.
+of several rules the first); else one for the calls of its traceback; else one for a cause that may stand further up;
+else one for an error that follows from others; else the place in the program where it failed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tflaunch.ends import log_end
 from tflaunch.ends.facts import Ending, facts_of
 from tflaunch.ends.files import READ_ONLY_LOG
 from tflaunch.ends.log_end import LogEnd
-from tflaunch.ends.rule import AFTERMATH, ANYWHERE, FINAL, STACK, Rule, SignalRule
+from tflaunch.ends.rule import AFTERMATH, ANYWHERE, FINAL, STACK, Rule, SignalRule, pattern
 from tflaunch.ends.signals import ABORTS, KNOWN, LIKELY
 from tflaunch.ends.tables import patterns
 
@@ -100,10 +100,10 @@ def _of_lines(
         left -= len(line)
         if left < 0 and number:
             break
-        for pattern, rule in patterns(where):
+        for compiled, rule in patterns(where):
             if where != ANYWHERE and number >= rule.last:
                 continue
-            if _fits(rule, facts) and (found := pattern.search(line)):
+            if _fits(rule, facts) and (found := compiled.search(line)):
                 return _advice(rule, found, words, here)
     return ""
 
@@ -143,7 +143,7 @@ def _signal_advice(
     words: Mapping[str, str],
 ) -> str:
     for rule in rules:
-        said = not rule.words or any(re.search(rule.words, line) for line in lines)
+        said = not rule.words or any(re.search(pattern(rule.words), line) for line in lines)
         if rule.signal == name and said and _fits(rule, facts):
             return rule.advice.format(**words)
     return ""

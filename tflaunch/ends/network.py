@@ -41,28 +41,207 @@ _UNEVEN = (
     "(an even share of the data, or .repeat() with steps_per_epoch)"
 )
 
+_IN_USE = (
+    r"[Aa]ddress already in use",
+    r"Errno 98\b",
+    r"EADDRINUSE",
+)
+# PyTorch's
+_STORE_PORT = r"server socket has failed to listen on any .{0,400}(?:EADDRINUSE|[Aa]ddress already in use)"
+_NO_SERVER = (
+    r"Failed to add port to server",
+    r"No address added out of total",
+)
+_NO_PEER = r"failed to connect to all addresses"
+# JAX's and TensorFlow's
+COORDINATION = r"coordination service"
+_BROKEN_OFF = r"Collective ops is aborted"
+
 RULES = (
-    Rule(r"Collective ops is aborted|CollectiveReduce|CollectiveGather|RecvBuf|coordination service", _UNEVEN, needs=("done",), last=60),
+    Rule(
+        (
+            _BROKEN_OFF,
+            r"CollectiveReduce",
+            r"CollectiveGather",
+            r"RecvBuf",
+            COORDINATION,
+        ),
+        _UNEVEN,
+        needs=("done",),
+    ),
     Rule(r"[Gg]loo.{0,400}(?:remote=\[127\.|tcp/device\.cc:\d{1,5}\] rv == 0)", _LOOPBACK),
-    Rule(r"server socket has failed to listen on any .{0,400}(?:EADDRINUSE|[Aa]ddress already in use)", "tflaunch holds rank 0's port for TensorFlow, so PyTorch's store cannot use it: say --framework torch", unless=("env:MASTER_ADDR",)),
-    Rule(r"server socket has failed to listen on any .{0,400}(?:EADDRINUSE|[Aa]ddress already in use)", _PORT),
-    Rule(r"Could not start gRPC server|Failed to add port to server|No address added out of total", _PORT_TF),
-    Rule(r"[Aa]ddress already in use|Errno 98\b|EADDRINUSE", _PORT_OWN, needs=("own_port",)),
-    Rule(r"[Aa]ddress already in use|Errno 98\b|EADDRINUSE", _PORT),
-    Rule(r"Cannot assign requested address|Errno 99\b|EADDRNOTAVAIL", "the program listens on an address that {host} does not have: bind to 0.0.0.0, or take the address from TF_CONFIG; `address:` in the hostfile sets which one tflaunch tells the tasks"),
-    Rule(r"Failed to add port to server|Failed to bind to address|No address added out of total", _PORT_TF, ANYWHERE),
-    Rule(r"certificate has expired", "the certificate of the server that the program calls has expired (have it renewed)" + _CLOCK),
-    Rule(r"certificate is not yet valid", "the certificate is not valid yet: the clock of {host} is slow (`tflaunch check` compares clocks; `timedatectl` there), or it was issued for later"),
-    Rule(r"certificate verify failed: (?:self[- ]signed certificate|unable to get (?:local )?issuer)", "{host} does not know who signed the server's certificate: have that CA installed there, or --env SSL_CERT_FILE=PATH (requests: REQUESTS_CA_BUNDLE=PATH) names it"),
-    Rule(r"Hostname mismatch, certificate is not valid for|doesn't match (?:either of )?'", "the server's certificate is for another name: call it by the name in the certificate"),
-    Rule(r"CERTIFICATE_VERIFY_FAILED|SSLCertVerificationError|SSLError|SSL_ERROR_SSL|TLSV1_ALERT|WRONG_VERSION_NUMBER", "TLS failed between {host} and a server: a wrong certificate, a proxy in between (http_proxy), or plain HTTP on that port" + _CLOCK),
-    Rule(r"ExpiredToken|RequestTimeTooSkewed|token (?:is )?expired|Token used too (?:early|late)|clock skew", "the server does not take the time or token of {host}: renew the token (--env-file FILE); `tflaunch check` compares clocks"),
-    Rule(r"Name or service not known|Temporary failure in name resolution|nodename nor servname|Name resolution failed|DNS resolution failed|[Cc]ould not resolve host|NameResolutionError|getaddrinfo", _NAME),
-    Rule(r"Network is unreachable|No route to host|Errno 101\b|Errno 113\b", "{host} has no way to the address that the program calls: `tflaunch check` shows which hosts reach each other; for the internet, --env https_proxy=... where there is a proxy (and --env no_proxy=...: gRPC between the tasks must not use it)"),
-    Rule(r"ProxyError|Tunnel connection failed|407 Proxy Authentication|HTTP proxy returned|http_proxy|failed to connect to (?:http )?proxy", "a proxy stands between the program and its goal: --env no_proxy=HOST,HOST for the hosts of the run (gRPC fails through proxies: --env http_proxy= --env https_proxy=)"),
-    Rule(r"(?:UnavailableError|UNAVAILABLE).{0,300}(?:Connection refused|failed to connect to all addresses)", _GO_ON, needs=("slow_start",), unless=("env:GRPC_FAIL_FAST",)),
-    Rule(r"failed to connect to all addresses", _GO_ON, AFTERMATH, needs=("slow_start",), unless=("env:GRPC_FAIL_FAST",)),
-    Rule(r"UnavailableError|UNAVAILABLE|Socket closed|Connection reset by peer|Connection refused|Broken pipe|Connection closed by (?:peer|remote)|failed to connect to all addresses|GOAWAY|keepalive watchdog timeout|recvmsg|Errno 104\b|Errno 111\b|Errno 32\b", _PEER, AFTERMATH),
-    Rule(r"AbortedError|Collective ops is aborted|CancelledError|CANCELLED|was cancelled|RPC cancelled|SessionRunHook|Step was cancelled", _PEER, AFTERMATH),
-    Rule(r"Timeout(?:Error|Expired)?\b.{0,120}|timed out|DEADLINE_EXCEEDED|DeadlineExceededError|Deadline Exceeded", "something that {task} waited for ({place}) did not come in time: a task or server that does not run or cannot be reached; `tflaunch check` shows which hosts reach each other", AFTERMATH),
-)  # fmt: skip
+    Rule(
+        _STORE_PORT,
+        "tflaunch holds rank 0's port for TensorFlow, so PyTorch's store cannot use it: say --framework torch",
+        unless=("env:MASTER_ADDR",),
+    ),
+    Rule(_STORE_PORT, _PORT),
+    Rule(
+        (r"Could not start gRPC server", *_NO_SERVER),
+        _PORT_TF,
+    ),
+    Rule(
+        _IN_USE,
+        _PORT_OWN,
+        needs=("own_port",),
+    ),
+    Rule(
+        _IN_USE,
+        _PORT,
+    ),
+    Rule(
+        (
+            r"Cannot assign requested address",
+            r"Errno 99\b",
+            r"EADDRNOTAVAIL",
+        ),
+        "the program listens on an address that {host} does not have: bind to 0.0.0.0, or take the address "
+        "from TF_CONFIG; `address:` in the hostfile sets which one tflaunch tells the tasks",
+    ),
+    Rule(
+        (*_NO_SERVER, r"Failed to bind to address"),
+        _PORT_TF,
+        ANYWHERE,
+    ),
+    Rule(
+        r"certificate has expired",
+        "the certificate of the server that the program calls has expired (have it renewed)" + _CLOCK,
+    ),
+    Rule(
+        r"certificate is not yet valid",
+        "the certificate is not valid yet: the clock of {host} is slow (`tflaunch check` compares clocks; "
+        "`timedatectl` there), or it was issued for later",
+    ),
+    Rule(
+        r"certificate verify failed: (?:self[- ]signed certificate|unable to get (?:local )?issuer)",
+        "{host} does not know who signed the server's certificate: have that CA installed there, or --env "
+        "SSL_CERT_FILE=PATH (requests: REQUESTS_CA_BUNDLE=PATH) names it",
+    ),
+    Rule(
+        (
+            r"Hostname mismatch, certificate is not valid for",
+            r"doesn't match (?:either of )?'",
+        ),
+        "the server's certificate is for another name: call it by the name in the certificate",
+    ),
+    Rule(
+        (
+            r"CERTIFICATE_VERIFY_FAILED",
+            r"SSLCertVerificationError",
+            r"SSLError",
+            r"SSL_ERROR_SSL",
+            r"TLSV1_ALERT",
+            r"WRONG_VERSION_NUMBER",
+        ),
+        "TLS failed between {host} and a server: a wrong certificate, a proxy in between (http_proxy), or "
+        "plain HTTP on that port" + _CLOCK,
+    ),
+    Rule(
+        (
+            r"ExpiredToken",
+            r"RequestTimeTooSkewed",
+            r"token (?:is )?expired",
+            r"Token used too (?:early|late)",
+            r"clock skew",
+        ),
+        "the server does not take the time or token of {host}: renew the token (--env-file FILE); `tflaunch "
+        "check` compares clocks",
+    ),
+    Rule(
+        (
+            r"Name or service not known",
+            r"Temporary failure in name resolution",
+            r"nodename nor servname",
+            r"Name resolution failed",
+            r"DNS resolution failed",
+            r"[Cc]ould not resolve host",
+            r"NameResolutionError",
+            r"getaddrinfo",
+        ),
+        _NAME,
+    ),
+    Rule(
+        (
+            r"Network is unreachable",
+            r"No route to host",
+            r"Errno 101\b",
+            r"Errno 113\b",
+        ),
+        "{host} has no way to the address that the program calls: `tflaunch check` shows which hosts reach "
+        "each other; for the internet, --env https_proxy=... where there is a proxy (and --env no_proxy=...: "
+        "gRPC between the tasks must not use it)",
+    ),
+    Rule(
+        (
+            r"ProxyError",
+            r"Tunnel connection failed",
+            r"407 Proxy Authentication",
+            r"HTTP proxy returned",
+            r"http_proxy",
+            r"failed to connect to (?:http )?proxy",
+        ),
+        "a proxy stands between the program and its goal: --env no_proxy=HOST,HOST for the hosts of the run "
+        "(gRPC fails through proxies: --env http_proxy= --env https_proxy=)",
+    ),
+    Rule(
+        (
+            r"(?:UnavailableError|UNAVAILABLE).{0,300}Connection refused",
+            rf"(?:UnavailableError|UNAVAILABLE).{{0,300}}{_NO_PEER}",
+        ),
+        _GO_ON,
+        needs=("slow_start",),
+        unless=("env:GRPC_FAIL_FAST",),
+    ),
+    Rule(
+        _NO_PEER,
+        _GO_ON,
+        AFTERMATH,
+        needs=("slow_start",),
+        unless=("env:GRPC_FAIL_FAST",),
+    ),
+    Rule(
+        (
+            r"UnavailableError",
+            r"UNAVAILABLE",
+            r"Socket closed",
+            r"Connection reset by peer",
+            r"Connection refused",
+            r"Broken pipe",
+            r"Connection closed by (?:peer|remote)",
+            _NO_PEER,
+            r"GOAWAY",
+            r"keepalive watchdog timeout",
+            r"recvmsg",
+            r"Errno 104\b",
+            r"Errno 111\b",
+            r"Errno 32\b",
+        ),
+        _PEER,
+        AFTERMATH,
+    ),
+    Rule(
+        (
+            r"AbortedError",
+            _BROKEN_OFF,
+            r"CancelledError",
+            r"CANCELLED",
+            r"was cancelled",
+            r"RPC cancelled",
+            r"SessionRunHook",
+        ),
+        _PEER,
+        AFTERMATH,
+    ),
+    Rule(
+        (
+            r"Timeout(?:Error|Expired)?\b.{0,120}",
+            r"timed out",
+            r"DEADLINE_EXCEEDED",
+            r"DeadlineExceededError",
+            r"Deadline Exceeded",
+        ),
+        "something that {task} waited for ({place}) did not come in time: a task or server that does not run "
+        "or cannot be reached; `tflaunch check` shows which hosts reach each other",
+        AFTERMATH,
+    ),
+)

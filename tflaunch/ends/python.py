@@ -16,47 +16,264 @@ _SPAWN = (
 )
 _ENV = (
     "the program wants the variable {0}, which {task} does not have: --env {0}=VALUE sets it (where tasks differ, by a "
-    "placeholder: {{index}}, {{rank}}, {{world_size}}, {{chief_host}}, ...), --env {0} takes it over from here; `env:` in the "
-    "hostfile sets it for a host"
+    "placeholder: {{index}}, {{rank}}, {{world_size}}, {{chief_host}}, ...), --env {0} takes it over from here; `env:` "
+    "in the hostfile sets it for a host"
 )
 
 RULES = (
-    Rule(r"bdb\.BdbQuit", "a breakpoint() or pdb.set_trace() is left in the program, before {place}, and a task has no terminal: take it out, or --env PYTHONBREAKPOINT=0 passes over breakpoint()"),
-    Rule(r"invalid syntax\. Perhaps|Missing parentheses in call to 'print'|Missing parentheses in call to 'exec'|except \w{1,40}, \w{1,10}:", "the program is written for Python 2 ({place_or_file}), and {host} runs Python{version}: convert it (python -m lib2to3 -w FILE)"),
-    Rule(r"IndentationError|TabError", "the text of the program is indented wrongly, or mixes tabs and spaces, at {place_or_file}: correct it here; `python -m tabnanny FILE` finds such places"),
-    Rule(r"SyntaxError: (?:source code (?:string )?cannot contain null|\(unicode error\)|Non-(?:UTF-8|ASCII)|'utf-8' codec)", "the text of the program at {place_or_file} is not UTF-8, or damaged: save it as UTF-8"),
-    Rule(r"SyntaxError: (?:invalid syntax|future feature|unmatched|expected|f-string|illegal target|annotated name|cannot)", _OLD),
-    Rule(r"SyntaxError", "the text of the program is wrong at {place_or_file}: correct it here; if it is written for a newer Python than{version} of {host}, name one by `python:` in the hostfile"),
-    Rule(r"'(?:type|ABCMeta|_GenericAlias)' object is not subscriptable|unsupported operand type\(s\) for \|: '(?:type|NoneType|_GenericAlias|ABCMeta|ForwardRef)'", _OLD),
-    Rule(r"object has no attribute 'removeprefix'|has no attribute 'removesuffix'|unexpected keyword argument '(?:strict|dirs_exist_ok|capture_output|text|encoding|slots|kw_only|missing_ok)'|module 'typing' has no attribute|has no attribute '(?:cached_property|batched|pairwise|to_thread|TaskGroup)'", _USES_NEW),
-    Rule(r"module 'collections' has no attribute|has no attribute 'getargspec'|module 'inspect' has no attribute|module 'asyncio' has no attribute '(?:coroutine|async)|module 'time' has no attribute 'clock'|module 'ast' has no attribute|module 'pkgutil' has no attribute 'ImpImporter'|has no attribute 'SafeConfigParser'|module 'fractions' has no attribute 'gcd'|mutable default <class '[\w.]{1,160}'> for field", "the program or a package was written for an older Python than{version} on {host}: update that package by --requirements, or name an older Python in the hostfile (`python:`)"),
-    Rule(r"bootstrapping phase|freeze_support", _SPAWN),
+    Rule(
+        r"bdb\.BdbQuit",
+        "a breakpoint() or pdb.set_trace() is left in the program, before {place}, and a task has no "
+        "terminal: take it out, or --env PYTHONBREAKPOINT=0 passes over breakpoint()",
+    ),
+    Rule(
+        (
+            r"invalid syntax\. Perhaps",
+            r"Missing parentheses in call to 'print'",
+            r"Missing parentheses in call to 'exec'",
+            r"except \w{1,40}, \w{1,10}:",
+        ),
+        "the program is written for Python 2 ({place_or_file}), and {host} runs Python{version}: convert it "
+        "(python -m lib2to3 -w FILE)",
+    ),
+    Rule(
+        (
+            r"IndentationError",
+            r"TabError",
+        ),
+        "the text of the program is indented wrongly, or mixes tabs and spaces, at {place_or_file}: correct "
+        "it here; `python -m tabnanny FILE` finds such places",
+    ),
+    Rule(
+        (
+            r"SyntaxError: (?:source code (?:string )?cannot contain null|\(unicode error\)|Non-(?:UTF-8"
+            r"|ASCII)|'utf-8' codec)"
+        ),
+        "the text of the program at {place_or_file} is not UTF-8, or damaged: save it as UTF-8",
+    ),
+    Rule(
+        (
+            r"SyntaxError: (?:invalid syntax|future feature|unmatched|expected|f-string|illegal target"
+            r"|annotated name|cannot)"
+        ),
+        _OLD,
+    ),
+    Rule(
+        r"SyntaxError",
+        "the text of the program is wrong at {place_or_file}: correct it here; if it is written for a newer "
+        "Python than{version} of {host}, name one by `python:` in the hostfile",
+    ),
+    Rule(
+        (
+            r"'(?:type|ABCMeta|_GenericAlias)' object is not subscriptable",
+            r"unsupported operand type\(s\) for \|: '(?:type|NoneType|_GenericAlias|ABCMeta|ForwardRef)'",
+        ),
+        _OLD,
+    ),
+    Rule(
+        (
+            r"object has no attribute 'removeprefix'",
+            r"has no attribute 'removesuffix'",
+            (
+                r"unexpected keyword argument '(?:strict|dirs_exist_ok|capture_output|text|encoding|slots|kw_only"
+                r"|missing_ok)'"
+            ),
+            r"module 'typing' has no attribute",
+            r"has no attribute '(?:cached_property|batched|pairwise|to_thread|TaskGroup)'",
+        ),
+        _USES_NEW,
+    ),
+    Rule(
+        (
+            r"module 'collections' has no attribute",
+            r"has no attribute 'getargspec'",
+            r"module 'inspect' has no attribute",
+            r"module 'asyncio' has no attribute '(?:coroutine|async)",
+            r"module 'time' has no attribute 'clock'",
+            r"module 'ast' has no attribute",
+            r"module 'pkgutil' has no attribute 'ImpImporter'",
+            r"has no attribute 'SafeConfigParser'",
+            r"module 'fractions' has no attribute 'gcd'",
+            r"mutable default <class '[\w.]{1,160}'> for field",
+        ),
+        "the program or a package was written for an older Python than{version} on {host}: update that "
+        "package by --requirements, or name an older Python in the hostfile (`python:`)",
+    ),
+    Rule(
+        (
+            r"bootstrapping phase",
+            r"freeze_support",
+        ),
+        _SPAWN,
+    ),
     Rule(r"context has already been set", _SPAWN + ", and call set_start_method there, once"),
-    Rule(r"Can't (?:pickle|get) (?:local object|attribute|<function)|PicklingError|cannot pickle '[\w. ]{1,60}' object|Can't pickle", "multiprocessing can send only functions and objects that stand at the top of a module (no lambda, no local function, no open file, no lock) to another process ({place}): move it there, or use threads"),
-    Rule(r"daemonic processes are not allowed to have children", "a process of a Pool starts processes itself ({place}), which is forbidden: concurrent.futures.ProcessPoolExecutor may"),
-    Rule(r"'ascii' codec can't (?:decode|encode)", "{host} has no UTF-8 locale, so Python reads and writes ASCII: --env PYTHONUTF8=1 (or --env LC_ALL=C.UTF-8)"),
-    Rule(r"'(?:utf-8|utf8|cp1252|latin-1)' codec can't (?:decode|encode)", "the program reads bytes as text that are not ({place}): open(..., 'rb') for data, or encoding= for the text's own"),
-    Rule(r"unsupported locale setting|locale\.Error", "{host} has no such locale: --env LC_ALL=C.UTF-8, or have the locale installed there"),
-    Rule(r"KeyError: 'TF_CONFIG'", "the program wants TF_CONFIG, which {task} does not have: say --framework tensorflow", unless=("env:TF_CONFIG",)),
+    Rule(
+        (
+            r"Can't (?:pickle|get) (?:local object|attribute|<function)",
+            r"PicklingError",
+            r"cannot pickle '[\w. ]{1,60}' object",
+            r"Can't pickle",
+        ),
+        "multiprocessing can send only functions and objects that stand at the top of a module (no lambda, "
+        "no local function, no open file, no lock) to another process ({place}): move it there, or use "
+        "threads",
+    ),
+    Rule(
+        r"daemonic processes are not allowed to have children",
+        "a process of a Pool starts processes itself ({place}), which is forbidden: "
+        "concurrent.futures.ProcessPoolExecutor may",
+    ),
+    Rule(
+        r"'ascii' codec can't (?:decode|encode)",
+        "{host} has no UTF-8 locale, so Python reads and writes ASCII: --env PYTHONUTF8=1 (or --env "
+        "LC_ALL=C.UTF-8)",
+    ),
+    Rule(
+        r"'(?:utf-8|utf8|cp1252|latin-1)' codec can't (?:decode|encode)",
+        "the program reads bytes as text that are not ({place}): open(..., 'rb') for data, or encoding= for "
+        "the text's own",
+    ),
+    Rule(
+        (
+            r"unsupported locale setting",
+            r"locale\.Error",
+        ),
+        "{host} has no such locale: --env LC_ALL=C.UTF-8, or have the locale installed there",
+    ),
+    Rule(
+        r"KeyError: 'TF_CONFIG'",
+        "the program wants TF_CONFIG, which {task} does not have: say --framework tensorflow",
+        unless=("env:TF_CONFIG",),
+    ),
     Rule(r"KeyError: '([A-Z][A-Z0-9_]{2,60})'", _ENV),
     Rule(r"TypeError: .{0,200}\bNoneType\b", _ENV.replace("{0}", "{unset}"), needs=("unset",)),
-    Rule(r"[Ee]nv(?:ironment)?[ _-]?[Vv]ar(?:iable)?s? '?\"?\$?([A-Z][A-Z0-9_]{2,60})'?\"? (?:is )?(?:not set|not found|missing|must be set|is required)", _ENV),
-    Rule(r"EOFError: EOF when reading a line|getpass|GetPassWarning", "the program asks on its terminal ({place}), and tasks have none: pass the answer as an argument or by --env-file"),
-    Rule(r"no display name and no \$DISPLAY|cannot connect to X server|could not connect to display|Qt platform plugin|Cannot load backend '(?:TkAgg|Qt\w{0,6})'|Can't connect to display", "the program opens a window, and {host} has no screen: --env MPLBACKEND=Agg (matplotlib), --env QT_QPA_PLATFORM=offscreen; save figures to files"),
-    Rule(r"RecursionError|maximum recursion depth exceeded", "a function calls itself without end at {place}"),
-    Rule(r"JSONDecodeError", "the program reads JSON that is empty or damaged at {place}: a file still being written, an empty answer of a server, a variable that is not set"),
-    Rule(r"yaml\.(?:parser|scanner)\.\w{1,30}Error|YAMLError|ParserError|TOMLDecodeError|configparser\.\w{1,30}Error", "a configuration file cannot be read ({place}): its message names the line"),
-    Rule(r"load\(\) missing 1 required positional argument: 'Loader'", "PyYAML 6 wants a loader: yaml.safe_load(...) at {place}"),
-    Rule(r"got an unexpected keyword argument '(\w{1,60})'", "a function at {place} has no argument {0}: the package on {host} is another version than the program was written for{differ_text} (--requirements pins one), or the name is wrong"),
-    Rule(rf"module '({MODULE})' has no attribute '({NAME})'", "{0} on {host} has no {1} ({place}): it is another version than the program was written for{differ_text} (--requirements pins one), or a file of that name hides it"),
-    Rule(r"AssertionError", "the program's own check failed at {place}: its message, or that line, says what it expects", AFTERMATH),
-    Rule(r"^KeyError: '?([\w./-]{1,60})", "a dictionary has no {0} at {place}: print its keys there", AFTERMATH),
-    Rule(r"'NoneType' object", "something at {place} is None, which a function before it returned (a look-up without a result, a missing return)", AFTERMATH),
-    Rule(r"(?:NameError|UnboundLocalError): .{0,40}'(\w{1,60})'", "the program uses {0} at {place}, which nothing has set: a wrong name, or a missing import", AFTERMATH),
-    Rule(r"ZeroDivisionError", "the program divides by 0 at {place}: an empty dataset on {host} (fewer files than workers, a shard without data), or a count that is still 0", AFTERMATH),
-    Rule(r"IndexError", "a list or array has fewer entries than the program takes at {place}: an empty dataset on {host}, or an index of a task or GPU that is not there", AFTERMATH),
-    Rule(r"StopIteration", "the data came to its end at {place}: repeat() the dataset, or end the loop there", AFTERMATH),
-    Rule(r"missing \d{1,2} required (?:positional|keyword-only) arguments?|takes \d{1,2} positional arguments? but|takes no arguments", "a function is called with other arguments than it has, at {place}: correct the call, or a package is another version than the program was written for (--requirements pins one)", AFTERMATH),
-    Rule(r"invalid literal for int\(\)|could not convert string to float", "a text that is no number is read as one at {place}: an empty variable, a header line, a damaged line of data", AFTERMATH),
-    Rule(r"\b(?:TypeError|AttributeError|ValueError|RuntimeError|NotImplementedError|OverflowError|LookupError|ArithmeticError|Exception|InvalidArgumentError|FailedPreconditionError|NotFoundError|OSError)\b", "the program raised this at {place}: look there first", AFTERMATH, needs=("place",)),
-)  # fmt: skip
+    Rule(
+        (
+            r"[Ee]nv(?:ironment)?[ _-]?[Vv]ar(?:iable)?s? '?\"?\$?([A-Z][A-Z0-9_]{2,60})'?\"? (?:is )?(?:not "
+            r"set|not found|missing|must be set|is required)"
+        ),
+        _ENV,
+    ),
+    Rule(
+        (
+            r"EOFError: EOF when reading a line",
+            r"getpass",
+            r"GetPassWarning",
+        ),
+        "the program asks on its terminal ({place}), and tasks have none: pass the answer as an argument or "
+        "by --env-file",
+    ),
+    Rule(
+        (
+            r"no display name and no \$DISPLAY",
+            r"cannot connect to X server",
+            r"could not connect to display",
+            r"Qt platform plugin",
+            r"Cannot load backend '(?:TkAgg|Qt\w{0,6})'",
+            r"Can't connect to display",
+        ),
+        "the program opens a window, and {host} has no screen: --env MPLBACKEND=Agg (matplotlib), --env "
+        "QT_QPA_PLATFORM=offscreen; save figures to files",
+    ),
+    Rule(
+        (
+            r"RecursionError",
+            r"maximum recursion depth exceeded",
+        ),
+        "a function calls itself without end at {place}",
+    ),
+    Rule(
+        r"JSONDecodeError",
+        "the program reads JSON that is empty or damaged at {place}: a file still being written, an empty "
+        "answer of a server, a variable that is not set",
+    ),
+    Rule(
+        (
+            r"yaml\.(?:parser|scanner)\.\w{1,30}Error",
+            r"YAMLError",
+            r"ParserError",
+            r"TOMLDecodeError",
+            r"configparser\.\w{1,30}Error",
+        ),
+        "a configuration file cannot be read ({place}): its message names the line",
+    ),
+    Rule(
+        r"load\(\) missing 1 required positional argument: 'Loader'",
+        "PyYAML 6 wants a loader: yaml.safe_load(...) at {place}",
+    ),
+    Rule(
+        r"got an unexpected keyword argument '(\w{1,60})'",
+        "a function at {place} has no argument {0}: the package on {host} is another version than the "
+        "program was written for{differ_text} (--requirements pins one), or the name is wrong",
+    ),
+    Rule(
+        rf"module '({MODULE})' has no attribute '({NAME})'",
+        "{0} on {host} has no {1} ({place}): it is another version than the program was written "
+        "for{differ_text} (--requirements pins one), or a file of that name hides it",
+    ),
+    Rule(
+        r"AssertionError",
+        "the program's own check failed at {place}: its message, or that line, says what it expects",
+        AFTERMATH,
+    ),
+    Rule(
+        r"^KeyError: '?([\w./-]{1,60})", "a dictionary has no {0} at {place}: print its keys there", AFTERMATH
+    ),
+    Rule(
+        r"'NoneType' object",
+        "something at {place} is None, which a function before it returned (a look-up without a result, a "
+        "missing return)",
+        AFTERMATH,
+    ),
+    Rule(
+        r"(?:NameError|UnboundLocalError): .{0,40}'(\w{1,60})'",
+        "the program uses {0} at {place}, which nothing has set: a wrong name, or a missing import",
+        AFTERMATH,
+    ),
+    Rule(
+        r"ZeroDivisionError",
+        "the program divides by 0 at {place}: an empty dataset on {host} (fewer files than workers, a shard "
+        "without data), or a count that is still 0",
+        AFTERMATH,
+    ),
+    Rule(
+        r"IndexError",
+        "a list or array has fewer entries than the program takes at {place}: an empty dataset on {host}, or "
+        "an index of a task or GPU that is not there",
+        AFTERMATH,
+    ),
+    Rule(
+        r"StopIteration",
+        "the data came to its end at {place}: repeat() the dataset, or end the loop there",
+        AFTERMATH,
+    ),
+    Rule(
+        (
+            r"missing \d{1,2} required (?:positional|keyword-only) arguments?",
+            r"takes \d{1,2} positional arguments? but",
+            r"takes no arguments",
+        ),
+        "a function is called with other arguments than it has, at {place}: correct the call, or a package "
+        "is another version than the program was written for (--requirements pins one)",
+        AFTERMATH,
+    ),
+    Rule(
+        (
+            r"invalid literal for int\(\)",
+            r"could not convert string to float",
+        ),
+        "a text that is no number is read as one at {place}: an empty variable, a header line, a damaged "
+        "line of data",
+        AFTERMATH,
+    ),
+    Rule(
+        (
+            r"\b(?:TypeError|AttributeError|ValueError|RuntimeError|NotImplementedError|OverflowError"
+            r"|LookupError|ArithmeticError|Exception|InvalidArgumentError|FailedPreconditionError"
+            r"|NotFoundError|OSError)\b"
+        ),
+        "the program raised this at {place}: look there first",
+        AFTERMATH,
+        needs=("place",),
+    ),
+)

@@ -8,9 +8,7 @@ from typing import NamedTuple
 FINAL = "final"  # only in what the task said last: its last exception, or its last lines
 STACK = "stack"  # in the calls of its last traceback, where no rule knows its exception
 ANYWHERE = "anywhere"  # also further up, where no rule knows what the task said last
-AFTERMATH = (
-    "aftermath"  # in what it said last, where nothing else is known: such an error follows from another
-)
+AFTERMATH = "aftermath"  # in what it said last, where nothing else is known: it follows from another error
 
 # Pieces of patterns: what may be quoted from a log is bounded, and has no spaces and no quotes.
 NAME = r"\w{1,80}"
@@ -20,13 +18,26 @@ PATH = r"(?<![\w./@+,=~*:%-])[\w./@+,=~*:%-]{1,240}"
 FLAG = r"[\w-]{1,60}"
 
 
+# What may stand in a log: one pattern, or several alternatives, each of which is enough.
+Words = str | tuple[str, ...]
+
+
+def alternatives(words: Words) -> tuple[str, ...]:
+    return (words,) if isinstance(words, str) else words
+
+
+def pattern(words: Words) -> str:
+    """Return the one pattern that finds them, and of several the one that stands first in a line."""
+    return "|".join(alternatives(words))
+
+
 class Rule(NamedTuple):
-    """`words` is searched in lines of the log; `{0}` in `advice` is its first group, other names are facts.
+    """`words` are searched in lines of the log; `{0}` in `advice` is their first group, other names are facts.
 
     The facts that rules use are listed in tflaunch.ends.facts.
     """
 
-    words: str  # a pattern; "": no line is needed
+    words: Words
     advice: str
     where: str = FINAL
     needs: tuple[str, ...] = ()  # facts that must be known
@@ -42,4 +53,4 @@ class SignalRule(NamedTuple):
     advice: str
     needs: tuple[str, ...] = ()
     unless: tuple[str, ...] = ()
-    words: str = ""
+    words: Words = ""

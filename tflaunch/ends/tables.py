@@ -19,7 +19,7 @@ from tflaunch.ends import (
     signals,
     tensorflow,
 )
-from tflaunch.ends.rule import Rule, SignalRule
+from tflaunch.ends.rule import Rule, SignalRule, pattern
 
 RULES: tuple[Rule, ...] = (
     *memory.FILES,
@@ -43,4 +43,4 @@ SIGNALS: tuple[SignalRule, ...] = (*signals.KNOWN, *signals.ABORTS, *signals.LIK
 @functools.cache
 def patterns(where: str) -> tuple[tuple[re.Pattern[str], Rule], ...]:
     """Return the rules for lines of that place, each with its pattern; to compile them all takes 45 ms."""
-    return tuple((re.compile(rule.words), rule) for rule in RULES if rule.where == where)
+    return tuple((re.compile(pattern(rule.words)), rule) for rule in RULES if rule.where == where)

@@ -17,7 +17,7 @@ from tflaunch.launch.cluster import Cluster
 from tflaunch.launch.placing import hold_spares, hosts_at_first, plan_on
 from tflaunch.launch.request import Connections, Request, about_run
 from tflaunch.launch.second_try import at_most_twice
-from tflaunch.launch.starting import SHIP_TIMEOUT_S, STAGE_TIMEOUT_S, Starter
+from tflaunch.launch.starting import SHIP_TIMEOUT_S, STAGE_TIMEOUT_S, Code, Starter
 from tflaunch.launch.steering import DRAIN_AFTER_CTRL_C_S, Steering
 from tflaunch.launch.watcher import RunWatcher
 from tflaunch.lifecycle.ending import outcome_of
@@ -404,15 +404,13 @@ def make_ready(
     dial_key = secrets.token_hex(16) if request.dial_check and dial_check.needed(plan) else ""
     starter.stage(
         plan,
-        digest,
+        Code(digest, _programs_to_read(request), request.job.keras_fit),
         STAGE_TIMEOUT_S,
         about=about_run(request, plan, spares),
         attempt=attempt,
         detached=request.detach,
         dial_key=dial_key,
-        programs=_programs_to_read(request),
         stacks=request.watch.get("stacks", True),
-        keras_fit=request.job.keras_fit,
     )
     names = starter.dial_all(plan, dial_key) if dial_key else {}
     places = {

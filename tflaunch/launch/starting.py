@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tflaunch.code import shipping
 from tflaunch.hosts import fold
@@ -32,6 +32,15 @@ SHIP_TIMEOUT_S = 900.0
 STAGE_TIMEOUT_S = 300.0  # conda on a network file system takes its time
 CHECKED_S = 10.0
 ENTRUST_S = 40.0  # for the agents to reach each other
+
+
+class Code(NamedTuple):
+    """What the hosts are told of the code that their tasks run."""
+
+    digest: str | None = None  # of what was shipped
+    # A job, "" for all others -> its file of the code that its interpreter must be able to read (Bundle.reading).
+    programs: Mapping[str, Mapping[str, str] | None] | None = None
+    keras_fit: str = ""  # what it calls and Keras 3 cannot do (JobSpec)
 
 
 class Starter:
@@ -77,24 +86,21 @@ class Starter:
     def stage(
         self,
         plan: ClusterPlan,
-        digest: str | None,
+        code: Code,
         timeout_s: float,
         *,
         about: Mapping[str, object],
         attempt: int = 0,
         detached: bool = False,
         dial_key: str = "",
-        programs: Mapping[str, Mapping[str, str] | None] | None = None,
         stacks: bool = True,
-        keras_fit: str = "",
     ) -> None:
         """Make every task ready, so that all can start in the same moment; `entrust` may follow only if `detached`.
 
         `about` is what every host keeps of the whole run (tflaunch.runs.listing).  With `dial_key`, the ports of the
-        tasks answer `dial_all` from now until the release.  Every interpreter of the tasks must be able to read its
-        program: `programs` maps a job to a file of the code (Bundle.reading), "" all other jobs.  Without `stacks`,
-        nothing is prepared by which the tasks tell their stacks while they run.  `keras_fit` is what the program calls
-        and Keras 3 cannot do (JobSpec): this warns of hosts that have Keras 3.  Raises LaunchError, Stopped.
+        tasks answer `dial_all` from now until the release.  Without `stacks`, nothing is prepared by which the tasks
+        tell their stacks while they run.  Warns of hosts that have Keras 3, if the code calls what that cannot do.
+        Raises LaunchError, Stopped.
         """
         tasks_of: dict[str, list[dict[str, object]]] = {}
         ports_of: dict[str, list[int]] = {}
@@ -108,14 +114,14 @@ class Starter:
             name: {
                 "tasks": tasks,
                 "attempt": attempt,
-                "code": digest if any(task["cwd"] is None for task in tasks) else None,
+                "code": code.digest if any(task["cwd"] is None for task in tasks) else None,
                 "ports": ports_of[name],
                 "gpus": gpus_of[name],
                 "door": detached,
                 "about": about,
                 "dial_key": dial_key,
-                **({"programs": programs} if programs else {}),
-                **({"keras": True} if keras_fit else {}),
+                **({"programs": code.programs} if code.programs else {}),
+                **({"keras": True} if code.keras_fit else {}),
             }
             for name, tasks in tasks_of.items()
         }
@@ -123,7 +129,7 @@ class Starter:
             wanted[spare] = {
                 "tasks": [],
                 "attempt": attempt,
-                "code": digest if self.moves.ships_to(spare) else None,
+                "code": code.digest if self.moves.ships_to(spare) else None,
                 "ports": sorted(self.moves.ports_on(spare)),
                 "gpus": sorted(self.moves.gpus_on(spare)),
                 "door": True,
@@ -132,7 +138,7 @@ class Starter:
             }
         for name in wanted.keys() & self.moves.requests.keys():
             wanted[name]["moves"] = self.moves.to_wire(name, stacks=stacks)
-        self._warn_of_keras(keras_fit, self._stage(wanted, timeout_s))
+        self._warn_of_keras(code.keras_fit, self._stage(wanted, timeout_s))
 
     def stage_none(
         self,

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from tflaunch.hosts import Host, Hostfile
 from tflaunch.in_task import check_task
@@ -51,13 +51,20 @@ class Connections(Opener, Protocol):
     def unanswered(self, host: Host) -> ConnectError | None: ...
 
 
+class Extent(NamedTuple):
+    """What a check asks beside the facts of each host."""
+
+    tensorflow: bool = True  # the tasks import TensorFlow
+    calls: bool = True  # the hosts call each other
+    bandwidth: bool = False  # they also measure what they can send to each other,
+    all_pairs: bool = False  # all of them, however many hosts there are
+
+
 class CheckRun:
     """One check of the hosts of a hostfile.
 
     `phase` shows the user what the launcher waits for.  `timeout_s` is what each step may take on a host, `connect_s`
-    what a connection may take.  `job` says what the tasks run in: requirements, containers, variables.  `tensorflow`:
-    the tasks import TensorFlow.  `calls`: the hosts call each other.  `bandwidth`: they also measure what
-    they can send to each other; `all_pairs`: all of them, however many hosts there are.
+    what a connection may take.  `job` says what the tasks run in: requirements, containers, variables.
     """
 
     def __init__(
@@ -69,14 +76,13 @@ class CheckRun:
         timeout_s: float,
         connect_s: float,
         job: JobSpec,
-        tensorflow: bool = True,
-        calls: bool = True,
-        bandwidth: bool = False,
-        all_pairs: bool = False,
+        extent: Extent,
     ) -> None:
         text = Path(check_task.__file__).read_text("utf-8")
-        self._calls, self._bandwidth, self._all_pairs = calls, bandwidth, all_pairs
-        self._job = replace(job, program=("-c", text), args=("tensorflow",) if tensorflow else (), flags=None)
+        self._extent = extent
+        self._job = replace(
+            job, program=("-c", text), args=("tensorflow",) if extent.tensorflow else (), flags=None
+        )
         self._hostfile = hostfile
         self._connections = connections
         self._timeout_s = timeout_s
@@ -96,7 +102,7 @@ class CheckRun:
             self._read_clocks()
             self._prepare()
             addresses = self._stage()
-            calls = self._call(addresses) if self._calls else CallAnswers()
+            calls = self._call(addresses) if self._extent.calls else CallAnswers()
             self._run_tasks()
         except Stopped as stopped:
             stopped.unconfirmed = self._end()
@@ -277,8 +283,8 @@ class CheckRun:
         calling = Calling(self._sessions, self._replies, self._answers, self._key, self._phase)
         found = calling.call(calls)
         found.outside = from_here.results()
-        if self._bandwidth:
-            found.bandwidth = calling.measure(calls, found.dials, self._all_pairs)
+        if self._extent.bandwidth:
+            found.bandwidth = calling.measure(calls, found.dials, self._extent.all_pairs)
         return found
 
     def _run_tasks(self) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from tests.support.code import grow
 from tests.unit.ends.cases import CASES
+from tests.unit.ends.lines import KNOWN, LINES, SIGNAL_LINES
 from tests.unit.ends.public import CASES as PUBLIC
 from tests.unit.ends.public import WHERE
 from tflaunch.console.log_tail import lines_to_search
@@ -19,7 +20,7 @@ from tflaunch.ends.facts import Ending
 from tflaunch.ends.here import where_file_lies, where_module_lies
 from tflaunch.ends.interpret import Here, Meaning, meaning
 from tflaunch.ends.log_end import LONGEST
-from tflaunch.ends.rule import AFTERMATH, ANYWHERE, FINAL, STACK, Rule, SignalRule
+from tflaunch.ends.rule import AFTERMATH, ANYWHERE, FINAL, STACK, Rule, SignalRule, alternatives, pattern
 from tflaunch.ends.tables import RULES, SIGNALS, patterns
 
 LOGS = Path(__file__).with_name("logs")
@@ -59,13 +60,27 @@ def test_words_that_others_have_published(name: str) -> None:
     assert part in said(words, end).text
 
 
-def test_every_rule_has_a_case(monkeypatch: pytest.MonkeyPatch) -> None:
+def play(part: str) -> None:
+    for line in LINES[part]:
+        assert part in said(line, **KNOWN.get(part, {})).text, line
+
+
+@pytest.mark.parametrize("part", LINES)
+def test_lines_that_lead_to_an_advice(part: str) -> None:
+    play(part)
+
+
+def test_every_rule_and_each_of_its_alternatives_has_a_case(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A case of an alternative is a line that the rule would not know without it."""
     used: list[Rule] = []
+    needed: set[str] = set()
     advice = interpret._advice
 
-    def note(rule: Rule, *rest: Any) -> str:
+    def note(rule: Rule, found: re.Match[str], *rest: Any) -> str:
         used.append(rule)
-        return advice(rule, *rest)
+        fit = [each for each in alternatives(rule.words) if re.search(each, found.string)]
+        needed.update(fit if len(fit) == 1 else ())
+        return advice(rule, found, *rest)
 
     monkeypatch.setattr(interpret, "_advice", note)
     for name in CASES:
@@ -74,8 +89,29 @@ def test_every_rule_has_a_case(monkeypatch: pytest.MonkeyPatch) -> None:
         test_words_that_others_have_published(name)
     for facts, line, end in WITH_FACTS:
         said(line, end, **facts)
-    unused = [rule.words for rule in RULES if rule not in used]
-    assert not unused, "\n".join(unused)
+    for part in LINES:
+        play(part)
+    assert not [pattern(rule.words) for rule in RULES if rule not in used]
+    assert not [each for rule in RULES for each in alternatives(rule.words) if each not in needed]
+
+
+def test_an_alternative_of_a_signal_has_a_case() -> None:
+    for advice, lines in SIGNAL_LINES.items():
+        (rule,) = [each for each in SIGNALS if each.words and each.advice.startswith(advice)]
+        for line, words in zip(lines, alternatives(rule.words), strict=True):
+            assert said(line, rule.signal).text.startswith(advice), line
+            assert [each for each in alternatives(rule.words) if re.search(each, line)] == [words]
+    assert len(SIGNAL_LINES) == len([rule for rule in SIGNALS if rule.words])
+
+
+def test_no_pattern_is_written_twice() -> None:
+    written = [
+        found
+        for path in Path(interpret.__file__).parent.glob("*.py")
+        for found in re.findall(r'\brf?("(?:[^"\\]|\\.){3,}")', path.read_text("utf-8"))
+    ]
+    assert len(written) > 800
+    assert not {each for each in written if written.count(each) > 1}
 
 
 @pytest.mark.parametrize(
@@ -316,10 +352,10 @@ def test_hostile_lines_take_no_time() -> None:
         "UNAVAILABLE " * 80,
         "CUDA error " * 90,
     ]
-    for pattern, _ in (each for where in (FINAL, STACK, ANYWHERE, AFTERMATH) for each in patterns(where)):
+    for compiled, _ in (each for where in (FINAL, STACK, ANYWHERE, AFTERMATH) for each in patterns(where)):
         for line in lines:
             assert len(line) <= LONGEST
-            pattern.search(line)
+            compiled.search(line)
 
 
 def test_a_module_that_lies_here_is_named_with_what_to_type(
