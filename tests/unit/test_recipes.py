@@ -36,6 +36,42 @@ FRAMEWORK = Framework(
     environment=_environment,
 )
 """
+FACTS = "protocol/facts.py"
+PROBE = "gpu_probe.py"
+FACT = """
+    fan_percent: "Optional[int]" = fact(or_null(a_whole_number), "how fast its fan turns", default=None)
+"""
+PROBED = """
+    gpu["fan_percent"] = _ask(nvml, "nvmlDeviceGetFanSpeed", handle)
+"""
+# A GPU's way from NVML over the wire into `gpus --json`; argv: what the host says of the new fact.
+GPU_TO_JSON = """
+import json, sys
+from tflaunch import gpu_probe
+from tflaunch.console.json_documents import disagreement
+from tflaunch.planning.inventory import HostFacts
+from tflaunch.protocol.messages import FROM_AGENT, check
+from tflaunch.protocol.wire import Message, WireError
+from tflaunch.survey.gpus import Answer, document, look
+
+class Nvml:
+    nvmlDeviceGetFanSpeed = staticmethod(lambda handle: json.loads(sys.argv[1]))
+    def __getattr__(self, name):
+        raise AttributeError(name)
+
+gpu = gpu_probe._unknown(0)
+gpu_probe._fill(Nvml(), None, gpu)
+said = {"hostname": "h", "boot_id": "b", "addresses": [], "python": "3.8.0", "cores": 1, "load": 0.0,
+    "memory_bytes": 1, "memory_available_bytes": 1, "disk_free_bytes": 1, "ports": [], "gpus": [gpu], "driver": "",
+    "cuda": "", "gpu_note": "", "lacks": "", "queue": [], "queue_error": "", "clock": 0.0, "proxies": []}
+try:
+    check(Message("facts", said), FROM_AGENT)
+except WireError as error:
+    sys.exit(str(error))
+answers = [Answer("h1", HostFacts.from_wire("h1", said))]
+made = document(look(answers), answers, 0.0)
+sys.exit(disagreement("gpus", made) or print(made["hosts"][0]["gpus"][0]["fan_percent"]))
+"""
 # What the suite asks of options in general.
 CHECKS = (
     "api/test_keywords.py::test_every_option_of_run_is_a_keyword",
@@ -162,3 +198,16 @@ def test_a_framework_that_has_its_file_and_its_place_is_everywhere(tree: Path) -
     assert "is none of auto, abacus, tensorflow, jax, torch" in wrong
     assert '"abacus"' in (tree / "tflaunch/api/keywords.py").read_text()
     run(tree, "-m", "pytest", "-q", "-n0", "-p", "no:cacheprovider", "tests/unit/test_house.py")
+
+
+def test_a_fact_that_is_declared_and_found_out_is_everywhere(tree: Path) -> None:
+    assert {FACTS, PROBE} <= named_in("A fact")
+    insert(tree / "tflaunch" / FACTS, r"class GpuFacts.*?\n    temperature_c: [^\n]*\n", FACT)
+    insert(tree / "tflaunch" / PROBE, r"    gpu\[\"temperature_c\"\] = [^\n]*\n", PROBED)
+    assert run(tree, "-c", GPU_TO_JSON, "37") == "37\n"
+    assert run(tree, "-c", GPU_TO_JSON, "null") == "None\n"
+    wrong = run(tree, "-c", GPU_TO_JSON, "-1", code=1)
+    assert "gpus.0.fan_percent is not a whole number: -1" in wrong
+    assert "| `fan_percent` | how fast its fan turns |" in run(
+        tree / "docs", "-c", "from generator import documents; print(documents.page())"
+    )
