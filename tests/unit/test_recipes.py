@@ -37,6 +37,87 @@ FRAMEWORK = Framework(
     environment=_environment,
 )
 """
+FACTS = "protocol/facts.py"
+PROBE = "gpu_probe.py"
+FACT = """
+    fan_percent: "Optional[int]" = fact(or_null(a_whole_number), "how fast its fan turns", default=None)
+"""
+PROBED = """
+    gpu["fan_percent"] = _ask(nvml, "nvmlDeviceGetFanSpeed", handle)
+"""
+# A GPU's way from NVML over the wire into `gpus --json`; argv: what the host says of the new fact.
+GPU_TO_JSON = """
+import json, sys
+from tflaunch import gpu_probe
+from tflaunch.console.json_documents import disagreement
+from tflaunch.planning.inventory import HostFacts
+from tflaunch.protocol.messages import FROM_AGENT, check
+from tflaunch.protocol.wire import Message, WireError
+from tflaunch.survey.gpus import Answer, document, look
+
+class Nvml:
+    nvmlDeviceGetFanSpeed = staticmethod(lambda handle: json.loads(sys.argv[1]))
+    def __getattr__(self, name):
+        raise AttributeError(name)
+
+gpu = gpu_probe._unknown(0)
+gpu_probe._fill(Nvml(), None, gpu)
+said = {"hostname": "h", "boot_id": "b", "addresses": [], "python": "3.8.0", "cores": 1, "load": 0.0,
+    "memory_bytes": 1, "memory_available_bytes": 1, "disk_free_bytes": 1, "ports": [], "gpus": [gpu], "driver": "",
+    "cuda": "", "gpu_note": "", "lacks": "", "queue": [], "queue_error": "", "clock": 0.0, "proxies": []}
+try:
+    check(Message("facts", said), FROM_AGENT)
+except WireError as error:
+    sys.exit(str(error))
+answers = [Answer("h1", HostFacts.from_wire("h1", said))]
+made = document(look(answers), answers, 0.0)
+sys.exit(disagreement("gpus", made) or print(made["hosts"][0]["gpus"][0]["fan_percent"]))
+"""
+ENDS = "ends/files.py"
+ENDS_CASES = "tests/unit/ends"
+MEANING = """
+    Rule(rf"bead ({PATH}) has come off", "{task} has lost the bead {0} on {host}: thread it again"),"""
+WATCHDOG = "lifecycle/watchdog.py"
+WATCHING = """
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tflaunch.diagnosis.rule import Rule, Sentence
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from collections.abc import Set as AbstractSet
+    from typing import Any
+
+    from tflaunch.diagnosis.rule import Watched
+
+
+class LostBeads(Rule):
+    def __init__(self, watched: Watched) -> None:
+        self._watched = watched
+        self._new: list[str] = []
+
+    def looked(self, host: str, fields: Mapping[str, Any], now: float) -> None:
+        self._new += [task for task, look in fields["tasks"].items() if "bead" in look["says"]]
+
+    def sentences(self, now: float, explained: AbstractSet[str]) -> list[Sentence]:
+        told, self._new = self._new, []
+        return [Sentence(f"{self._watched.who([task])} has lost a bead", False) for task in told]
+"""
+# A watchdog hears of a look at worker/0, which says so or does not.
+WATCH = """
+from tflaunch.diagnosis.lost_beads import LostBeads
+from tflaunch.lifecycle.watchdog import rules_for
+from tflaunch.diagnosis.rule import Place, Watched
+
+rules = rules_for(Watched({"worker/0": Place("h1", "10.0.0.1", 2222)}))
+rule = rules["lost_beads"]
+assert isinstance(rule, LostBeads) and [*rules].index("lost_beads") < [*rules].index("stillness")
+for says in ("step 7", "bead 3 is lost"):
+    rule.looked("h1", {"tasks": {"worker/0": {"says": says}}}, 1.0)
+    print([each.text for each in rule.sentences(1.0, set())])
+"""
 # What the suite asks of options in general.
 CHECKS = (
     "api/test_keywords.py::test_every_option_of_run_is_a_keyword",
@@ -58,9 +139,10 @@ def insert(file: Path, behind: str, text: str) -> None:
     file.write_text(whole[: found.end()] + text + whole[found.end() :], "utf-8")
 
 
-@pytest.fixture
-def tree(tmp_path: Path) -> Path:
-    """A copy of the tree."""
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the tree, in which one recipe after the other is followed."""
+    tmp_path = tmp_path_factory.mktemp("tree")
     leave = shutil.ignore_patterns("__pycache__", "*.whl", "*.png", "*.svg", "reference", "logs")
     for part in ("tflaunch", "docs", "tests"):
         shutil.copytree(ROOT / part, tmp_path / part, ignore=leave)
@@ -189,3 +271,40 @@ def test_a_framework_that_has_its_file_and_its_place_is_everywhere(tree: Path) -
     assert '"abacus"' in (tree / "tflaunch/api/keywords.py").read_text()
     house = ("tests/unit/test_house.py", "-k", f"not every_python or {interpreters()[0]}")
     run(tree, "-m", "pytest", "-q", "-n0", "-p", "no:cacheprovider", *house)
+
+
+def test_a_fact_that_is_declared_and_found_out_is_everywhere(tree: Path) -> None:
+    assert {FACTS, PROBE} <= named_in("A fact")
+    insert(tree / "tflaunch" / FACTS, r"class GpuFacts.*?\n    temperature_c: [^\n]*\n", FACT)
+    insert(tree / "tflaunch" / PROBE, r"    gpu\[\"temperature_c\"\] = [^\n]*\n", PROBED)
+    assert run(tree, "-c", GPU_TO_JSON, "37") == "37\n"
+    assert run(tree, "-c", GPU_TO_JSON, "null") == "None\n"
+    wrong = run(tree, "-c", GPU_TO_JSON, "-1", code=1)
+    assert "gpus.0.fan_percent is not a whole number: -1" in wrong
+    assert "| `fan_percent` | how fast its fan turns |" in run(
+        tree / "docs", "-c", "from generator import documents; print(documents.page())"
+    )
+
+
+def test_a_meaning_of_an_end_that_has_its_rule_and_its_case_is_said(tree: Path) -> None:
+    assert {"ends/", f"{ENDS_CASES}/logs", "cases.py"} <= named_in("A meaning of an end")
+    insert(tree / "tflaunch" / ENDS, r"\nRULES = \(", MEANING)
+    logs = tree / ENDS_CASES / "logs"
+    logs.mkdir()
+    (logs / "bead.log").write_text("abacus: bead row/3 has come off\n")
+    case = "\n    'bead': (1, 'worker/1 has lost the bead row/3 on gpu02: thread it again', True),"
+    insert(tree / ENDS_CASES / "cases.py", r"\nCASES: [^\n]*", case)
+    played = f"{ENDS_CASES}/test_ends.py::test_the_log_of_a_real_failure[bead]"
+    run(tree, "-m", "pytest", "-q", "-n0", "-p", "no:cacheprovider", played)
+
+
+def test_a_rule_of_the_watchdog_that_has_its_file_and_its_line_watches(tree: Path) -> None:
+    assert {"diagnosis/rule.py", "diagnosis/", "rules_for", WATCHDOG} <= named_in("A rule of the watchdog")
+    (tree / "tflaunch/diagnosis/lost_beads.py").write_text(WATCHING)
+    imported = "from tflaunch.diagnosis.lost_beads import LostBeads\n"
+    insert(tree / "tflaunch" / WATCHDOG, r"\n(?=from tflaunch\.diagnosis\.lost_packets)", imported)
+    insert(tree / "tflaunch" / WATCHDOG, r'"lost_packets": [^\n]*\n', '"lost_beads": LostBeads(watched),\n')
+    assert run(tree, "-c", WATCH) == "[]\n['worker/0 on h1 has lost a bead']\n"
+    played = ("shipped_imports_only", "made_of_all_shipped_rooms", "in_a_circle")
+    words = ("-q", "-n0", "-p", "no:cacheprovider", "-k", " or ".join(played))
+    run(tree, "-m", "pytest", *words, "tests/unit/test_house.py")

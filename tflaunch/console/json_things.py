@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from tflaunch.protocol import facts
+
 
 class Thing(NamedTuple):
     """A JSON object: `fields` maps each field to what it holds; those of `sometimes` may be missing.
@@ -23,19 +25,13 @@ _SINCE = "since when, in epoch seconds by the host's clock"
 _COUNT = "how many GPUs, or MIG instances of GPUs that have some, "
 
 _DEVICE: Mapping[str, str] = {
-    "index": "of a GPU: NVML's; of a MIG instance: its number within its GPU",
     "label": "as people see it: `3`, or `3.1` for MIG instance 1 of GPU 3",
-    "uuid": "NVML's UUID",
-    "name": "NVML's name of the model",
     "state": "`free`, `busy`, `leased`, `promised` or `broken`; `mig`: see its instances",
-    "busy": "why a run must not take it, or empty",
-    "memory_total_bytes": "its memory",
-    "memory_used_bytes": "what of it is in use, without what the driver reserves for itself",
-    "memory_free_bytes": "the rest",
-    "processes": "the processes on it",
-    "lease": "the run that has it, or null",
-    "lease_error": "why it cannot be leased, or empty",
-    "promised": "the run that it is promised to, and that waits for it, or null",
+    "memory_free_bytes": "its memory that is not in use",
+}
+# This probe holds no ports.
+_OF_HOST = {
+    name: says for name, says in facts.meanings(facts.MachineFacts).items() if not name.startswith("ports")
 }
 _ON_DEVICE = {"processes": "[process]", "lease": "lease", "promised": "lease"}
 
@@ -50,108 +46,31 @@ THINGS: Mapping[str, Thing] = {
             "host": "its name in the hostfile",
             "names": "all names of that machine in the hostfile; it is listed once",
             "error": "why it did not answer, or null",
-            "hostname": "its own name for itself",
-            "boot_id": "the kernel's: the same for all names of one machine",
-            "addresses": "its IP addresses",
-            "python": "the version of the Python that answered",
-            "cores": "its CPU cores",
-            "load": "its load average of the last minute",
-            "memory_bytes": "its memory",
-            "memory_available_bytes": "what programs can still get of it",
-            "disk_free_bytes": "free in the directory of the runs",
-            "clock": "its clock, in epoch seconds",
-            "driver": "the version of the NVIDIA driver, or empty",
-            "cuda": "the newest CUDA that the driver supports, or empty",
-            "gpu_note": "why no GPU could be listed, or empty",
-            "gpus": "its GPUs",
-            "queue": "the runs that wait for its GPUs, the next one first",
-            "queue_error": "why the queue cannot be read, or empty",
-            "gpus_held": "how many of its GPUs your runs have",
-            "gpu_limit": "how many GPUs of the host one user may hold, or null",
-            "proxies": "the variables of proxies that are set there",
-            "interfaces": "the names of its network interfaces",
+            **_OF_HOST,
             "age_s": "how old the answer is, in seconds",
         },
         {"error": "error", "gpus": "[gpu]", "queue": "[waiting run]"},
-        sometimes=(
-            "hostname",
-            "boot_id",
-            "addresses",
-            "python",
-            "cores",
-            "load",
-            "memory_bytes",
-            "memory_available_bytes",
-            "disk_free_bytes",
-            "clock",
-            "driver",
-            "cuda",
-            "gpu_note",
-            "gpus",
-            "queue",
-            "queue_error",
-            "gpus_held",
-            "gpu_limit",
-            "proxies",
-            "interfaces",
-            "age_s",
-        ),
+        sometimes=(*(name for name in _OF_HOST if name != "host"), "age_s"),
     ),
     "gpu": Thing(
         "A GPU. null: the GPU or its driver does not say.",
         {
+            **facts.meanings(facts.GpuFacts),
             **_DEVICE,
-            "error": "what NVML says of a GPU that is lost or broken, or empty",
-            "utilization_percent": "how much of the last second kernels ran",
-            "temperature_c": "in °C",
-            "power_w": "in watts",
-            "power_limit_w": "in watts",
-            "ecc_errors": "uncorrected ones since the driver was loaded",
-            "slowed_by": "`power_cap`, `hw_slowdown`, `sw_thermal`, `hw_thermal`, `power_brake`",
-            "compute_mode": "`default`, `exclusive_process`, `exclusive_thread` or `prohibited`",
-            "persistence": "whether persistence mode is on",
-            "pci_bus_id": "its PCI bus id",
-            "numa_node": "its NUMA node",
-            "mig_mode": "whether MIG is on",
-            "mig": "its MIG instances",
-            "links": "index of another GPU -> how they are connected: `NV18`, `PIX`, `PXB`, `PHB`, `NODE`, `SYS`",
         },
         {**_ON_DEVICE, "mig": "[instance]"},
     ),
-    "instance": Thing("A MIG instance.", {**_DEVICE, "gpu": "the index of its GPU"}, _ON_DEVICE),
+    "instance": Thing(
+        "A MIG instance.",
+        {**facts.meanings(facts.DeviceFacts), **_DEVICE, "gpu": "the index of its GPU"},
+        _ON_DEVICE,
+    ),
     "process": Thing(
         "A process on a GPU; empty and null for what a container or another user hides.",
-        {
-            "pid": "on its host",
-            "user": "who runs it",
-            "command": "its command line",
-            "kind": "`compute`, or `graphics`: a desktop",
-            "memory_bytes": "of the GPU",
-            "started": "when, in epoch seconds by the host's clock",
-        },
+        facts.meanings(facts.ProcessFacts),
     ),
-    "lease": Thing(
-        "The run that has a GPU.",
-        {
-            "user": "whose it is",
-            "run": "the run's id",
-            "since": _SINCE,
-            "planning": "whether it has the GPU only until its plan is made",
-            "pid": "of a process that has locked the GPU and is no run of tflaunch; else 0",
-        },
-    ),
-    "waiting run": Thing(
-        "A run that waits for GPUs.",
-        {
-            "user": "whose it is",
-            "run": "the run's id",
-            "since": _SINCE,
-            "planning": "whether its plan is being made",
-            "pid": "0",
-            "wants": "how many GPUs, on all its hosts together",
-            "uuids": "those of this host that it could use",
-        },
-    ),
+    "lease": Thing("The run that has a GPU.", facts.meanings(facts.LeaseFacts)),
+    "waiting run": Thing("A run that waits for GPUs.", facts.meanings(facts.TicketFacts)),
     "counts": Thing(
         "GPUs by their state.",
         {

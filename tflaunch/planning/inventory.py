@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field, make_dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from tflaunch.gpu_probe import BUSY_MEMORY_BYTES, BUSY_MIG_MEMORY_BYTES
+from tflaunch.protocol import facts
 from tflaunch.text.times import clock_time
 
 BUSY_PERCENT = 25  # of the time; less may be a desktop
@@ -17,27 +18,51 @@ PROHIBITED = "compute mode is PROHIBITED"
 NO_INSTANCE = "in MIG mode without an instance"
 
 
+if TYPE_CHECKING:
+    from tflaunch.protocol.facts import (
+        DeviceFacts,
+        GpuFacts,
+        LeaseFacts,
+        MachineFacts,
+        ProcessFacts,
+        TicketFacts,
+    )
+else:
+
+    def _declared(kind: type) -> type:
+        """The dataclass of the facts that this class declares."""
+        fields = []
+        for name, fact in facts.names(kind).items():
+            if fact.default is facts.REQUIRED:
+                made = field()
+            elif fact.default == {}:
+                made = field(default_factory=dict)
+            else:
+                made = field(default=fact.default)
+            fields.append((name, Any, made))
+        return make_dataclass(kind.__name__, fields, frozen=True)
+
+    DeviceFacts, GpuFacts, LeaseFacts, MachineFacts, ProcessFacts, TicketFacts = map(
+        _declared,
+        (
+            facts.DeviceFacts,
+            facts.GpuFacts,
+            facts.LeaseFacts,
+            facts.MachineFacts,
+            facts.ProcessFacts,
+            facts.TicketFacts,
+        ),
+    )
+
+
 @dataclass(frozen=True)
-class GpuProcess:
+class GpuProcess(ProcessFacts):
     """A process on a GPU; "" and None for what a container or another user hides."""
 
-    pid: int
-    user: str
-    command: str
-    kind: str  # "compute", or "graphics": a desktop
-    memory_bytes: int | None
-    started: float | None  # epoch seconds, by the host's clock
-
 
 @dataclass(frozen=True)
-class Lease:
+class Lease(LeaseFacts):
     """The run that has a GPU, from its plan to its end."""
-
-    user: str
-    run: str
-    since: float  # epoch seconds, by the host's clock
-    planning: bool = False  # it has the GPU only until its plan is made
-    pid: int = 0  # of a process that has locked the GPU and is no run of tflaunch
 
     @property
     def holder(self) -> str:
@@ -48,30 +73,20 @@ class Lease:
 
 
 @dataclass(frozen=True)
-class Ticket(Lease):
+class Ticket(Lease, TicketFacts):
     """A run that waits for GPUs; (since, run) is its place in the queue, on every host."""
-
-    wants: int = 0  # GPUs, on all its hosts together
-    uuids: tuple[str, ...] = ()  # those of this host that it could use
 
 
 @dataclass(frozen=True)
-class GpuOrInstance:
+class GpuOrInstance(DeviceFacts):
     """What one process can be given: a whole GPU, or one MIG instance.
 
-    `busy` says why a run must not take it, "" when it is free.
+    `busy` says why a run must not take it, "" when it is free.  `index` is NVML's, which users see, not CUDA's.
     """
 
-    index: int  # of a GPU: NVML's, which users see, not CUDA's; of a MIG instance: its number within its GPU
-    uuid: str
-    name: str
-    memory_total_bytes: int
-    memory_used_bytes: int  # without what the driver reserves for itself, where NVML counts that separately
-    busy: str = ""
     processes: tuple[GpuProcess, ...] = ()
     lease: Lease | None = None
-    lease_error: str = ""  # why it cannot be leased: something is wrong on that host
-    promised: Lease | None = None  # to a run that waits for it
+    promised: Lease | None = None
 
     @property
     def label(self) -> str:
@@ -96,26 +111,11 @@ class MigInstance(GpuOrInstance):
 
 
 @dataclass(frozen=True)
-class Gpu(GpuOrInstance):
-    """One GPU as NVML describes it.
+class Gpu(GpuOrInstance, GpuFacts):
+    """One GPU as NVML describes it.  None: this GPU or its driver does not say."""
 
-    None: this GPU or its driver does not say.  Sources: NVML, /proc, /sys/bus/pci.
-    """
-
-    error: str = ""  # lost or broken: what NVML said
-    utilization_percent: int | None = None
-    temperature_c: int | None = None
-    power_w: float | None = None
-    power_limit_w: float | None = None
-    ecc_errors: int | None = None  # uncorrected ones since the driver was loaded
-    slowed_by: tuple[str, ...] = ()  # power_cap, hw_slowdown, sw_thermal, hw_thermal, power_brake
-    compute_mode: str = ""  # default, exclusive_process, exclusive_thread, prohibited
-    persistence: bool | None = None
-    pci_bus_id: str = ""
-    numa_node: int | None = None
-    mig_mode: bool = False
     mig: tuple[MigInstance, ...] = ()
-    links: Mapping[int, str] = field(default_factory=dict)  # to other GPUs: NV18, PIX, PXB, PHB, NODE, SYS
+    links: Mapping[int, str] = field(default_factory=dict)
 
     @property
     def gpus_or_instances(self) -> tuple[GpuOrInstance, ...]:
@@ -125,9 +125,7 @@ class Gpu(GpuOrInstance):
     @classmethod
     def from_wire(cls, gpu: Mapping[str, Any]) -> Gpu:
         """Read a GPU from an agent's `facts`, which lack what a broken GPU did not say."""
-        known = {name: gpu[name] for name in cls.__dataclass_fields__ if name in gpu}
-        known |= _uses(gpu)
-        known["slowed_by"] = tuple(gpu.get("slowed_by", ()))
+        known = {**_read(cls, gpu), **_uses(gpu)}
         known["links"] = {int(other): link for other, link in gpu.get("links", {}).items()}
         known["mig"] = tuple(
             MigInstance(**{**device, **_uses(device)}, gpu=gpu["index"]) for device in gpu.get("mig", ())
@@ -215,32 +213,11 @@ def _uses(device: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class HostFacts:
+class HostFacts(MachineFacts):
     """One host at probe time.  `ports` are already held by its agent, in ascending order."""
 
-    host: str  # the name in the hostfile
-    hostname: str  # what the machine calls itself
-    boot_id: str  # two hosts with the same one are one machine
-    addresses: tuple[str, ...]  # of its network interfaces, loopback left out
-    python: str  # the agent's interpreter: "3.11.7"
-    cores: int
-    memory_bytes: int
-    ports: tuple[int, ...]
     gpus: tuple[Gpu, ...] = ()
-    gpu_note: str = ""  # why there are none, when a driver is there but does not answer
-    proxies: tuple[str, ...] = ()  # names of proxy variables that tasks would inherit
-    interfaces: tuple[str, ...] = ()  # the interface of each of `addresses`
-    driver: str = ""  # NVIDIA's version: "550.54.15"; "" without one
-    cuda: str = ""  # the newest that the driver serves: "12.4"
-    load: float = 0.0  # processes that run or want to, mean of the last minute
-    memory_available_bytes: int = 0
-    disk_free_bytes: int = 0  # where runs are kept
-    clock: float = 0.0  # the host's own time when it sent this (epoch seconds)
-    queue: tuple[Ticket, ...] = ()  # the runs that wait for its GPUs, first one first
-    queue_error: str = ""  # why no run can wait for its GPUs in turn
-    ports_taken: tuple[str, ...] = ()  # who has the others of `ports:`, where they are too few
-    gpus_held: int = 0  # by other runs of this user, those that only plan aside
-    gpu_limit: int | None = None  # how many a user may hold there
+    queue: tuple[Ticket, ...] = ()  # first one first
 
     @property
     def gpus_or_instances(self) -> tuple[GpuOrInstance, ...]:
@@ -250,33 +227,18 @@ class HostFacts:
         )
 
     @classmethod
-    def from_wire(cls, host: str, facts: Mapping[str, Any]) -> HostFacts:
+    def from_wire(cls, host: str, said: Mapping[str, Any]) -> HostFacts:
         """Read an agent's `facts` message; raises KeyError or TypeError when it is not one."""
-        return cls(
-            host=host,
-            hostname=facts["hostname"],
-            boot_id=facts["boot_id"],
-            addresses=tuple(facts["addresses"]),
-            python=facts["python"],
-            cores=facts["cores"],
-            memory_bytes=facts["memory_bytes"],
-            ports=tuple(facts["ports"]),
-            gpus=tuple(map(Gpu.from_wire, facts["gpus"])),
-            gpu_note=facts["gpu_note"],
-            proxies=tuple(facts["proxies"]),
-            interfaces=tuple(facts.get("interfaces", ())),
-            driver=facts["driver"],
-            cuda=facts["cuda"],
-            load=facts["load"],
-            memory_available_bytes=facts["memory_available_bytes"],
-            disk_free_bytes=facts["disk_free_bytes"],
-            clock=facts["clock"],
-            queue=tuple(Ticket(**{**each, "uuids": tuple(each["uuids"])}) for each in facts["queue"]),
-            queue_error=facts["queue_error"],
-            ports_taken=tuple(facts.get("ports_taken", ())),
-            gpus_held=facts.get("gpus_held", 0),
-            gpu_limit=facts.get("gpu_limit"),
-        )
+        known = _read(cls, {**said, "host": host})
+        known["gpus"] = tuple(map(Gpu.from_wire, said["gpus"]))
+        known["queue"] = tuple(Ticket(**_read(Ticket, each)) for each in said["queue"])
+        return cls(**known)
+
+
+def _read(kind: type[Any], said: Mapping[str, Any]) -> dict[str, Any]:
+    """Those fields of that dataclass which a host has said; lists as tuples."""
+    known = {name: said[name] for name in kind.__dataclass_fields__ if name in said}
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in known.items()}
 
 
 Inventory = Mapping[str, HostFacts]

@@ -2,6 +2,7 @@
 
 wire.py           the messages between launcher and agent, in one table, and their frames
 messages.py       the fields of every message, and the check of what the other end sends
+facts.py          every fact of a host and its GPUs: name, type, meaning
 fields.py         kinds of fields: their types and limits
 events.py         what happens to a run, for its state machine
 outcome.py        how tasks and runs end

@@ -4,6 +4,7 @@
 and the range that `tflaunch.protocol.fields` describes, and fields that are not listed here are gone.
 """
 
+from tflaunch.protocol.facts import MachineFacts, record
 from tflaunch.protocol.fields import (
     Each,
     OneOf,
@@ -11,7 +12,6 @@ from tflaunch.protocol.fields import (
     a_digest,
     a_directory_name,
     a_flag,
-    a_gpu_number,
     a_number,
     a_path,
     a_port,
@@ -51,70 +51,8 @@ def _ended_once(exit: "Mapping[str, Any]") -> bool:
 
 _run = OneOf(an_empty_text, a_directory_name)
 _gpus_left = [{"text": a_text, "own": a_flag}]
-_lease = {"user": a_word, "run": a_word, "since": a_number, "?planning": a_flag, "?pid": a_whole_number}
-_process = {
-    "pid": a_whole_number,
-    "user": a_word,
-    "command": a_text,
-    "kind": one_of("compute", "graphics"),
-    "memory_bytes": or_null(a_whole_number),
-    "started": or_null(a_number),
-}
-_device = {
-    "index": a_whole_number,
-    "uuid": a_word,
-    "name": a_word,
-    "memory_total_bytes": a_whole_number,
-    "memory_used_bytes": a_whole_number,
-    "?processes": [_process],
-    "?lease": or_null(_lease),
-    "?lease_error": a_text,
-    "?promised": or_null(_lease),
-}
-_gpu = dict(
-    _device,
-    **{
-        "error": a_text,
-        "?utilization_percent": or_null(a_whole_number),
-        "?temperature_c": or_null(an_integer),
-        "?power_w": or_null(a_number),
-        "?power_limit_w": or_null(a_number),
-        "?ecc_errors": or_null(a_whole_number),
-        "?slowed_by": [a_word],
-        "?compute_mode": one_of("default", "exclusive_thread", "prohibited", "exclusive_process", ""),
-        "?persistence": or_null(a_flag),
-        "?pci_bus_id": a_word,
-        "?numa_node": or_null(an_integer),
-        "?mig_mode": a_flag,
-        "?mig": [_device],
-        "?links": Each(a_gpu_number, a_word),
-    },
-)
-_facts = {
-    "hostname": a_word,
-    "boot_id": a_word,
-    "addresses": [an_address],
-    "?interfaces": [a_word],
-    "python": a_word,
-    "cores": a_whole_number,
-    "load": a_number,
-    "memory_bytes": a_whole_number,
-    "memory_available_bytes": a_whole_number,
-    "disk_free_bytes": a_whole_number,
-    "ports": [a_port],
-    "?ports_taken": [a_text],
-    "gpus": [_gpu],
-    "driver": a_word,
-    "cuda": a_word,
-    "gpu_note": a_text,
-    "lacks": OneOf(an_empty_text, the_only_module),
-    "queue": [dict(_lease, wants=a_whole_number, uuids=[a_word])],
-    "queue_error": a_text,
-    "clock": a_number,
-    "proxies": [a_word],
-    "?gpus_held": a_whole_number,
-    "?gpu_limit": or_null(a_whole_number),
-}
+# `lacks`: a module that the launcher must send before the next probe.
+_facts = dict(record(MachineFacts), lacks=OneOf(an_empty_text, the_only_module))
 _interface = {
     "name": a_word,
     "addresses": [an_address],
