@@ -8,9 +8,4 @@ KNOWN: dict[str, str] = {
     "outcome, just before the outputs are fetched (or the player does not answer there as an agent does)",
     "stopped/expired#0:n=one": "an event with a number that was used before is not heard, as after a reconnection; the "
     "player says nothing more, so the run goes on",
-    **dict.fromkeys(
-        ("with-gpus/outcome#1:@frame=no-object", "with-gpus/facts#1:@frame=thousandfold"),
-        "the run does not end within 60 s after one host has broken the protocol; why is not known: perhaps the "
-        "player has no answer to what the other host is asked then",
-    ),
 }

@@ -31,7 +31,8 @@ PLAYS_S = 200  # no player outlives its launcher for longer
 BEAT_S = 2.0
 # What is asked only when something went wrong, and what answers it.
 ANSWERS = {"finish": "finished", "end": "swept", "list": "runs", "measure": "usage", "find": "found"}
-ASIDE = ("renew", "credit", "taken")  # what comes at any time, and is no question
+# What comes at any time, and is no question: what follows it was said without it.
+ASIDE = ("renew", "credit", "taken", "holds", "said")
 
 
 def main() -> None:

@@ -63,6 +63,19 @@ def banners(transport: Transport) -> None:
         transport._send_message(message)  # type: ignore[attr-defined]
 
 
+def questions(transport: Transport) -> None:
+    """Unasked: to who offers a key, the same number means that the key would do."""
+    for _ in itertools.repeat(None):
+        message = Message()
+        message.add_byte(b"\x3c")  # SSH_MSG_USERAUTH_INFO_REQUEST
+        for text in (EVIL * 50, EVIL, ""):
+            message.add_string(text)
+        message.add_int(1)
+        message.add_string("Password: " + EVIL)
+        message.add_boolean(True)
+        transport._send_message(message)  # type: ignore[attr-defined]
+
+
 def never(_: Transport, channel: Channel) -> None:
     channel.recv(1)
     time.sleep(60)
@@ -72,6 +85,8 @@ TALKS = (drip, flood, endless_version, strange_version, endless_packet)
 SERVERS: dict[str, Callable[[Path], Listener]] = {
     **{talk.__name__: lambda _, talk=talk: Talker(talk) for talk in TALKS},  # type: ignore[misc]
     "methods": lambda key: HostileSshd(key, methods=EVIL * 3000),
+    "asks": lambda key: HostileSshd(key, methods="keyboard-interactive", banner=EVIL),
+    "questions": lambda key: WelcomingSshd(key, never, before=questions),
     "banner": lambda key: HostileSshd(key, banner=EVIL * 1000),
     "banners": lambda key: WelcomingSshd(key, never, before=banners),
     "disconnect": lambda key: HostileSshd(key, disconnect=EVIL * 1000),

@@ -299,3 +299,17 @@ def test_the_stacks_of_a_task_in_a_container(launcher: Launcher, engine: Engine)
         assert re.search(r"→ trainer\.py:\d+ in batches\(\)", shown), shown
         running.interrupt()
         assert running.end() == 130, running.err
+
+
+def test_a_guard_that_removes_the_container_of_a_killed_agent_was_not_killed(
+    launcher: Launcher, engine: Engine
+) -> None:
+    script = launcher.script(TRAINER + "print('ready', flush=True)\ntime.sleep(300)\n")
+    words = ["--ps", "0", "--workers", "1", "--container-engine", engine.kind]
+    with launcher.start("run", hostfile(launcher), script, *words, env=engine.env) as running:
+        running.wait_for("ready")
+        os.kill(launcher.agents()["agent"], signal.SIGKILL)
+        done = running.done().ran(76)
+    assert engine.containers() == []
+    assert "agent and guard were killed" not in done.sentences
+    assert "nothing is left running" in done.sentences

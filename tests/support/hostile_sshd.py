@@ -13,6 +13,7 @@ from pathlib import Path
 
 import paramiko
 from paramiko import Channel, Message, ServerInterface, Transport, common
+from paramiko.server import InteractiveQuery
 
 
 class Listener:
@@ -193,6 +194,12 @@ class _Refusing(ServerInterface):
         if self._hang_up:
             self._hang_up()
         return paramiko.AUTH_FAILED  # type: ignore[attr-defined,no-any-return]
+
+    def check_auth_interactive(self, username: str, submethods: str) -> int | InteractiveQuery:  # noqa: ARG002
+        return InteractiveQuery(self._banner, self._banner, self._banner, (self._banner, True))
+
+    def check_auth_interactive_response(self, responses: list[str]) -> int | InteractiveQuery:  # noqa: ARG002
+        return self.check_auth_interactive("", "")
 
     def get_banner(self) -> tuple[str, str]:
         return self._banner, "en"

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from typing import Any, Dict, List, Optional, Sequence
 
 
-REACH_S = 5
+REACH_S = 5  # tflaunch.sessions.payload and docs/reliability.md name it, too
 
 
 class Modules:

@@ -6,6 +6,7 @@ agent finds and kills the task like any other process of the run.
 """
 
 import os
+import time
 
 from tflaunch.agent.host import processes
 from tflaunch.agent.host.rundir import HostError
@@ -20,6 +21,8 @@ RECORD = "container.json"  # names the engine, for a guard or visit that removes
 ENGINES = ("podman", "docker")
 ANSWER_S = 30.0  # how long the engine may take to answer
 REMOVAL_S = 60.0
+# Before each try: podman refuses for a moment to remove a container whose processes have just been killed.
+REMOVAL_PAUSES_S = (0.0, 0.5, 1.0, 2.0)
 LINES = 8
 
 
@@ -200,16 +203,19 @@ def remove(directory: "RunDirectory") -> "List[str]":
     listing = [engine, "ps", "--all", "--quiet", *("--filter=" + each for each in filters)]
     try:
         found = _ask(*listing).split()
-        if not found:
-            return []
-        subprocess.run(
-            [engine, "rm", "--force", *([] if kind == "docker" else ["--time=0"]), *found],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            timeout=REMOVAL_S,
-            check=False,
-        )
-        return ["container %s" % each for each in _ask(*listing).split()]
+        for pause_s in REMOVAL_PAUSES_S:
+            if not found:
+                break
+            time.sleep(pause_s)
+            subprocess.run(
+                [engine, "rm", "--force", *([] if kind == "docker" else ["--time=0"]), *found],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                timeout=REMOVAL_S,
+                check=False,
+            )
+            found = _ask(*listing).split()
+        return ["container %s" % each for each in found]
     except subprocess.TimeoutExpired:
         return ["a container: %s rm does not end" % engine]
     except (OSError, HostError) as error:

@@ -141,9 +141,9 @@ def _sweep_behind(agent_pid: int, heard: int, directory: RunDirectory) -> None:
         return  # by the next agent of the same run, which has a guard of its own
     from tflaunch.agent.host import container
 
-    left = container.remove(directory)
+    container.remove(directory)  # what it leaves is found by its label, and told, by whoever ends the run
     why = "its agent gave no sign of life for %.0f s: its guard ended it and its tasks" % silent_s
-    known = {"swept": not (sweep.survivors or left), "why": why if status is None else ""}
+    known = {"swept": not sweep.survivors, "why": why if status is None else ""}
     try:
         directory.write(GUARD, known)
     except OSError as error:  # a disk that is full, or turned read-only
