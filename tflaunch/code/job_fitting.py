@@ -14,6 +14,7 @@ from tflaunch.code.cluster_words import ALSO_CALLED, FRAMEWORK_VARIABLES, IF_OF_
 from tflaunch.code.program import Program
 from tflaunch.code.program_reading import Found, Reading, read
 from tflaunch.code.standard_modules import hidden_by
+from tflaunch.frameworks import horovod, tensorflow
 from tflaunch.frameworks.table import AUTO, named, started_by
 from tflaunch.inputs.placeholders import names_in
 from tflaunch.protocol.job import CHIEF, EVALUATOR, FLAGS, MASTER, PS, TASK_FLAG, WORKER, JobSpec, Role
@@ -49,7 +50,10 @@ def fitted(
     job = _with_coordinator(job, found, done_said)
     if found.distributed and found.compiles and found.fits and not (found.keras_chosen or found.estimator):
         strategy = found.distributed.what.rpartition(" ")[2]
-        job = replace(job, keras_fit=f"fit under {strategy} ({found.fits.where})")
+        job = replace(job, keras_fit=f"fit under {strategy} ({found.fits.where}); {tensorflow.KERAS_ADVICE}")
+    elif found.keras_2 and not found.keras_chosen:
+        lacks = f"Variable.ref, which {found.keras_2.what} calls ({found.keras_2.where})"
+        job = replace(job, keras_fit=f"{lacks}; {horovod.KERAS_ADVICE}")
     return job
 
 

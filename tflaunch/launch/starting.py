@@ -94,7 +94,7 @@ class Starter:
         tasks answer `dial_all` from now until the release.  Every interpreter of the tasks must be able to read its
         program: `programs` maps a job to a file of the code (Bundle.reading), "" all other jobs.  Without `stacks`,
         nothing is prepared by which the tasks tell their stacks while they run.  `keras_fit` is what the program calls
-        and Keras 3 cannot do (JobSpec): this warns of hosts that have Keras 3.  Raises LaunchError, Stopped.
+        and Keras 3 lacks (JobSpec): this warns of hosts that have Keras 3.  Raises LaunchError, Stopped.
         """
         tasks_of: dict[str, list[dict[str, object]]] = {}
         ports_of: dict[str, list[int]] = {}
@@ -161,14 +161,12 @@ class Starter:
         self._stage(wanted, timeout_s)
 
     def _warn_of_keras(self, keras_fit: str, said: Mapping[str, Message]) -> None:
-        from tflaunch.ends.tensorflow import KERAS_2
-
         hosts: dict[str, list[str]] = {}
         for name, message in said.items():
             if version := message.fields.get("keras"):
                 hosts.setdefault(printable(version), []).append(name)
         for version, names in hosts.items():
-            self._watcher.warn(f"{fold(names)}: Keras {version} has no {keras_fit}; {KERAS_2}")
+            self._watcher.warn(f"{fold(names)}: Keras {version} has no {keras_fit}")
 
     def _stage(self, wanted: Mapping[str, Mapping[str, Any]], timeout_s: float) -> dict[str, Message]:
         """Send each host its `stage`; where the code that it keeps is damaged, ship it again, then `stage`."""
