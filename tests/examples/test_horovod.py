@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from tests.support.frameworks import horovod_cache, needs_horovod
+from tests.support.frameworks import HOROVOD, needs_horovod
 from tests.support.launcher import Launcher
 from tests.support.sshd import SshNetwork
 
@@ -29,7 +29,7 @@ def test_ranks_meet_and_meet_again_after_one_has_died_which_is_named(
     network: SshNetwork, launcher: Launcher
 ) -> None:
     hosts = launcher.hostfile([network.add().name, network.add().name], python=sys.executable)
-    words = ("--workers=2", "--restarts=1", "--grace=1", f"--env=PYTHONPATH={horovod_cache()}")
+    words = ("--workers=2", "--restarts=1", "--grace=1", f"--env=PYTHONPATH={HOROVOD}")
     with launcher.start("run", hosts, launcher.script(PROGRAM), *words) as running:
         done = running.done(300).ran()
     for attempt in (0, 1):

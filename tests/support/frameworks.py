@@ -57,9 +57,10 @@ def horovod_cache() -> Path:
     return cache / "tflaunch-tests" / f"horovod-0.28.1-tf{name}-{sys.implementation.cache_tag}"
 
 
+HOROVOD = horovod_cache()  # of the user who runs the tests: they have homes of their own
 needs_horovod = pytest.mark.skipif(
-    not (horovod_cache() / "horovod").exists(),
-    reason=f"no Horovod in {horovod_cache()}: `scripts/engines horovod` builds it, in 2 to 6 minutes",
+    not (HOROVOD / "horovod").exists(),
+    reason=f"no Horovod in {HOROVOD}: `scripts/engines horovod` builds it, in 2 to 6 minutes",
 )
 
 

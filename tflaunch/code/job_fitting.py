@@ -30,10 +30,13 @@ def fitted(
     user said whose success ends the run.  `counted`: hosts have slots, so that the number of tasks is known.
     """
     found, unsaid = read(program, job), job.framework == AUTO
-    if unsaid and not (found.tf_config or found.flags or found.otherwise):
+    if unsaid and not (found.tf_config or found.flags):
         # If not all of the program could be read, a name such as RANK alone may mean anything.
         starts = found.starts - FRAMEWORK_VARIABLES if found.doubt else found.starts
-        job = replace(job, framework=started_by(starts))
+        framework = started_by(starts)
+        # Without a rendezvous each task would train alone, whatever else the program reads.
+        if not found.otherwise or named(framework).rendezvous:
+            job = replace(job, framework=framework)
     alone = _alone(found)
     whole = found.spawns or (found.local and not found.local.what.endswith("OneDeviceStrategy"))
     job = replace(
