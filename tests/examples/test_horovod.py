@@ -35,5 +35,5 @@ def test_ranks_meet_and_meet_again_after_one_has_died_which_is_named(
     for attempt in (0, 1):
         for rank in (0, 1):
             assert f"attempt {attempt} rank {rank} of 2 local 0 sum [3.0]" in done.out
-    first = next(line for line in done.err.splitlines() if "ended with 7" in line or "failed" in line)
-    assert "worker/1" in first
+    ends = [line for line in done.err.splitlines() if "exited with code" in line]
+    assert "worker/1 on host2 exited with code 7" in ends[0], done.err
