@@ -7,8 +7,8 @@ not written over.  Each start of the tasks has a new store, so that no address o
 
 import os
 
-from tflaunch.agent.aside import Aside
 from tflaunch.agent.host import processes
+from tflaunch.agent.host.aside import Aside
 from tflaunch.agent.net import ports
 from tflaunch.protocol.light_stdlib import signal, socket
 
