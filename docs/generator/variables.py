@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from generator.markdown import table
 from tflaunch.agent.host import processes
+from tflaunch.frameworks.table import AUTO
 from tflaunch.hosts import Host
 from tflaunch.inputs.variables import DECIDED
 from tflaunch.planning.command import Command
@@ -52,6 +53,21 @@ _OF_RANKS = {
     "JAX_NUM_PROCESSES": "as `WORLD_SIZE`",
     "JAX_PROCESS_ID": "as `RANK`",
 }
+_OF_HOROVOD = {
+    "HOROVOD_RANK": "the number of this task: as `RANK`, but the tasks of a host follow each other",
+    "HOROVOD_SIZE": "as `WORLD_SIZE`",
+    "HOROVOD_LOCAL_RANK": "`0`: a task is a host with one process",
+    "HOROVOD_LOCAL_SIZE": "`1`",
+    "HOROVOD_CROSS_RANK": "as `HOROVOD_RANK`",
+    "HOROVOD_CROSS_SIZE": "as `HOROVOD_SIZE`",
+    "HOROVOD_HOSTNAME": "a label of this task's own",
+    "HOROVOD_CONTROLLER": "`gloo`",
+    "HOROVOD_CPU_OPERATIONS": "`gloo`",
+    "HOROVOD_GLOO_RENDEZVOUS_ADDR": "the address of rank 0, whose agent serves the rendezvous",
+    "HOROVOD_GLOO_RENDEZVOUS_PORT": "the port of rank 0",
+    "HOROVOD_GLOO_TIMEOUT_SECONDS": "`600`: for the meeting, and for each answer of a peer",
+    "HOROVOD_GLOO_IFACE": "as `GLOO_SOCKET_IFNAME`",
+}
 _OF_A_TRIAL = {
     "TFLAUNCH_TRIAL": "the number of the trial",
     "TFLAUNCH_PARAMS": "its values, as JSON",
@@ -63,10 +79,14 @@ def page() -> str:
     """Return the page; raises LookupError where it and the code differ."""
     task = TaskId("worker", 0)
     cluster = {"worker": ["gpu01:20000"]}
-    found = Command(JobSpec(("t.py",)), cluster, "t-k3f9x2", {"gpu01": "eth0"}).env(
-        task, Host(name="gpu01"), ()
-    )
-    _compare({**_OF_A_CLUSTER, **_OF_RANKS}, {*found, *processes.MARKS, "PYTHONPATH"})
+
+    def found(framework: str) -> set[str]:
+        job = JobSpec(("t.py",), framework=framework)
+        names = Command(job, cluster, "t-k3f9x2", {"gpu01": "eth0"}).env(task, Host(name="gpu01"), ())
+        return {*names, *processes.MARKS, "PYTHONPATH"}
+
+    _compare({**_OF_A_CLUSTER, **_OF_RANKS}, found(AUTO))
+    _compare({**_OF_A_CLUSTER, **_OF_HOROVOD}, found("horovod"))
     _compare(_OF_A_TRIAL, {*SHARING, *own_variables(Trial(0, {}))})
     parts = [
         _ABOUT,
@@ -76,6 +96,8 @@ def page() -> str:
         + " yourself; what you set of the others wins.\n",
         _section("For PyTorch and JAX", _OF_RANKS),
         "Tasks of TensorFlow have them, too, unless you say `--framework tensorflow`. A ps or an evaluator has none.\n",
+        _section("For Horovod", _OF_HOROVOD),
+        "Only programs that import Horovod have them, or those of `--framework horovod`.\n",
         _section("Of a trial", _OF_A_TRIAL),
         "A trial belongs to no cluster: it has no `TF_CONFIG`, `TF_GRPC_REUSE_PORT` and `no_grpc_proxy`, and none of "
         "the ranks.\n",

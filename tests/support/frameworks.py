@@ -1,7 +1,10 @@
-"""Where PyTorch and JAX are, for the tests that run them."""
+"""Where PyTorch, JAX and Horovod are, for the tests that run them."""
 
 from __future__ import annotations
 
+import importlib.metadata
+import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -41,5 +44,26 @@ def needs(package: str) -> pytest.MarkDecorator:
     )
 
 
+def horovod_cache() -> Path:
+    """Where `scripts/engines horovod` puts the Horovod for the TensorFlow that is here."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    name = "none"
+    for package in ("tensorflow-cpu", "tensorflow"):
+        try:
+            name = importlib.metadata.version(package)
+            break
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return cache / "tflaunch-tests" / f"horovod-0.28.1-tf{name}-{sys.implementation.cache_tag}"
+
+
+HOROVOD = horovod_cache()  # of the user who runs the tests: they have homes of their own
+needs_horovod = pytest.mark.skipif(
+    not (HOROVOD / "horovod").exists(),
+    reason=f"no Horovod in {HOROVOD}: `scripts/engines horovod` builds it, in 2 to 6 minutes",
+)
+
+
 def given(env: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in env.items() if name in TORCH | JAX | {"GLOO_SOCKET_IFNAME"}}
+    theirs = TORCH | JAX | {"GLOO_SOCKET_IFNAME"}
+    return {name: value for name, value in env.items() if name in theirs or name.startswith("HOROVOD_")}

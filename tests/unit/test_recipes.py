@@ -251,7 +251,7 @@ def test_an_option_that_is_declared_and_used_is_everywhere(tree: Path) -> None:
 def test_a_framework_that_has_its_file_and_its_place_is_everywhere(tree: Path) -> None:
     assert {"frameworks/", TABLE, "scripts/docs"} <= named_in("A framework")
     (tree / "tflaunch/frameworks/abacus.py").write_text(FRAMEWORK)
-    insert(tree / "tflaunch" / TABLE, r"import (?=jax)", "abacus, ")
+    insert(tree / "tflaunch" / TABLE, r"import (?=horovod)", "abacus, ")
     insert(tree / "tflaunch" / TABLE, r"\nALL = \(", "abacus.FRAMEWORK, ")
     run(tree / "docs", "-m", "generator.keywords")
     (tree / "t.py").write_text("import abacus.cluster\n")

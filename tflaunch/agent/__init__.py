@@ -17,7 +17,6 @@ Each layer imports only from those below it; the highest first:
     archive     shows a viewer a run whose agent has ended
     garbage     what runs leave, and its removal
     host_check  what on this host may harm a run, for `tflaunch check`
-    aside       work that takes long, in a process of its own
 
     viewer      those who are attached: launcher, other viewers, the coordinator
     ledger      what is known of each run, from its directory and from /proc

@@ -24,7 +24,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Optional
 
-    from tflaunch.agent.aside import Aside
+    from tflaunch.agent.host.aside import Aside
     from tflaunch.agent.host.guard import Beats
     from tflaunch.agent.net.channel import Channel
 
@@ -229,7 +229,7 @@ class Daemon:
         from tflaunch.agent.host import container
 
         if self._removal is None and self._team.contained:
-            from tflaunch.agent.aside import Aside
+            from tflaunch.agent.host.aside import Aside
 
             try:
                 self._removal = Aside(lambda: container.remove_all(self._directory))

@@ -11,10 +11,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable, Dict, List, Optional
 
-    from tflaunch.agent.aside import Errand
     from tflaunch.agent.files.code_upload import CodeUpload
     from tflaunch.agent.gpus.use import GpuUse
     from tflaunch.agent.holdings import Holdings
+    from tflaunch.agent.host.aside import Errand
     from tflaunch.agent.host.rundir import RunDirectory
     from tflaunch.agent.net.dial_check import DialCheck
     from tflaunch.agent.tasks.live_stacks import Dumps
@@ -255,7 +255,7 @@ class Staging:
         then: "Callable[[Dict[str, Any]], None]",
     ) -> None:
         """Have another process do `work`; `then` takes its result.  The result stays in the run's file `name`."""
-        from tflaunch.agent.aside import Errand
+        from tflaunch.agent.host.aside import Errand
 
         errand = self._errand = Errand(self._directory, name, work)
         self._go_on = lambda: viewer.attempt(lambda: then(errand.result()), self._directory.path)

@@ -45,7 +45,7 @@ class Keywords(TypedDict, total=False):
     flag: Mapping[str, str] | Sequence[str]
     flag_style: Literal["equals", "words"]
     no_empty_flags: bool
-    framework: Literal["auto", "tensorflow", "jax", "torch"]
+    framework: Literal["auto", "tensorflow", "jax", "torch", "horovod"]
     flags: bool | None
     code_dir: Path | None
     ship: Sequence[Path]

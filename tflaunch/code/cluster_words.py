@@ -27,10 +27,8 @@ FRAMEWORK_NAMES = {"keras.distribution"}.union(*(each.names for each in ALL))  #
 FRAMEWORK_VARIABLES = set[str]().union(*(each.variables for each in ALL))
 FRAMEWORK_PACKAGES = set[str]().union(*(each.launching for each in ALL))
 # Packages whose own launchers tell each task where the others are, in ways that tflaunch does not offer.
-TOLD_OTHERWISE = {"horovod", "mpi4py", "ray", "dask", "byteps", "colossalai", "kungfu"}
-VARIABLE_OF_OTHERS = re.compile(
-    r"TFLAUNCH_(?!RUN)\w+|SLURM_\w+|OMPI_\w+|PMI_\w+|HOROVOD_\w+|KERAS_DISTRIBUTION\w*"
-)
+TOLD_OTHERWISE = {"mpi4py", "ray", "dask", "byteps", "colossalai", "kungfu"}
+VARIABLE_OF_OTHERS = re.compile(r"TFLAUNCH_(?!RUN)\w+|SLURM_\w+|OMPI_\w+|PMI_\w+|KERAS_DISTRIBUTION\w*")
 LEARNING = {
     "tensorflow", "keras", "tf_keras", "torch", "jax", "flax", "mxnet", "paddle",
     "numpy", "pandas", "scipy", "sklearn", "xgboost", "lightgbm", "catboost", "statsmodels",

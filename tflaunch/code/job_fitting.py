@@ -14,6 +14,7 @@ from tflaunch.code.cluster_words import ALSO_CALLED, FRAMEWORK_VARIABLES, IF_OF_
 from tflaunch.code.program import Program
 from tflaunch.code.program_reading import Found, Reading, read
 from tflaunch.code.standard_modules import hidden_by
+from tflaunch.frameworks import horovod, tensorflow
 from tflaunch.frameworks.table import AUTO, named, started_by
 from tflaunch.inputs.placeholders import names_in
 from tflaunch.protocol.job import CHIEF, EVALUATOR, FLAGS, MASTER, PS, TASK_FLAG, WORKER, JobSpec, Role
@@ -29,10 +30,13 @@ def fitted(
     user said whose success ends the run.  `counted`: hosts have slots, so that the number of tasks is known.
     """
     found, unsaid = read(program, job), job.framework == AUTO
-    if unsaid and not (found.tf_config or found.flags or found.otherwise):
+    if unsaid and not (found.tf_config or found.flags):
         # If not all of the program could be read, a name such as RANK alone may mean anything.
         starts = found.starts - FRAMEWORK_VARIABLES if found.doubt else found.starts
-        job = replace(job, framework=started_by(starts))
+        framework = started_by(starts)
+        # Without a rendezvous each task would train alone, whatever else the program reads.
+        if not found.otherwise or named(framework).rendezvous:
+            job = replace(job, framework=framework)
     alone = _alone(found)
     whole = found.spawns or (found.local and not found.local.what.endswith("OneDeviceStrategy"))
     job = replace(
@@ -49,7 +53,10 @@ def fitted(
     job = _with_coordinator(job, found, done_said)
     if found.distributed and found.compiles and found.fits and not (found.keras_chosen or found.estimator):
         strategy = found.distributed.what.rpartition(" ")[2]
-        job = replace(job, keras_fit=f"fit under {strategy} ({found.fits.where})")
+        job = replace(job, keras_fit=f"fit under {strategy} ({found.fits.where}); {tensorflow.KERAS_ADVICE}")
+    elif found.keras_2 and not found.keras_chosen:
+        lacks = f"Variable.ref, which {found.keras_2.what} calls ({found.keras_2.where})"
+        job = replace(job, keras_fit=f"{lacks}; {horovod.KERAS_ADVICE}")
     return job
 
 

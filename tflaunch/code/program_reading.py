@@ -39,6 +39,7 @@ from tflaunch.code.cluster_words import (
 )
 from tflaunch.code.imports import DYNAMIC, Module, modules
 from tflaunch.code.program import Program
+from tflaunch.frameworks.horovod import BY_KERAS_2
 from tflaunch.protocol.job import FLAGS, JobSpec
 
 _MOST_BYTES = 2 * 2**20  # of all text together: a second of reading
@@ -90,6 +91,7 @@ class Reading:
     distributed: Found | None = None  # a strategy of TensorFlow's over several machines
     compiles: Found | None = None  # Keras's `compile`
     fits: Found | None = None  # Keras's `fit`, or what any other library calls so
+    keras_2: Found | None = None  # the import of what needs Keras 2
     keras_chosen: Found | None = None  # it says itself which Keras it wants
     # The flags that it defines, as they are written there: without dashes in front, `_` for `-` -> (name, where).
     defines: dict[str, Found] = field(default_factory=dict)
@@ -214,6 +216,8 @@ class _Reader:
     def _import(self, name: str, line: int) -> None:
         top = name.partition(".")[0]
         self.signatures |= top in BY_SIGNATURE
+        if name in BY_KERAS_2:
+            self._found("keras_2", name, line)
         if top == "tf_keras":
             self._found("keras_chosen", "imports tf_keras", line)
         if top in LEARNING:

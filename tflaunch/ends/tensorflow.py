@@ -1,6 +1,7 @@
 """Rules: TensorFlow's clusters, checkpoints, graphs and shapes; Keras."""
 
 from tflaunch.ends.rule import AFTERMATH, ANYWHERE, PATH, STACK, Rule
+from tflaunch.frameworks.tensorflow import KERAS_ADVICE
 
 _SHARDED = (
     "each ps writes its part of the checkpoint on its own host: give it a directory that all hosts share (a `workdir:` "
@@ -12,11 +13,7 @@ _TEMP = (
     "to one path: give it a directory that all hosts share, and let only the chief name the real one (other workers a "
     "path of their own)"
 )
-KERAS_2 = (
-    "use Keras 2 (tf_keras in --requirements, and --env TF_USE_LEGACY_KERAS=1), or a training loop of your own "
-    "(strategy.run)"
-)
-_KERAS_3 = f"Keras 3 has no fit under MultiWorkerMirroredStrategy and ParameterServerStrategy: {KERAS_2}"
+_KERAS_3 = f"Keras 3 has no fit under MultiWorkerMirroredStrategy and ParameterServerStrategy: {KERAS_ADVICE}"
 _PER_WORKER = (
     f"with Keras's fit: {_KERAS_3}; in a loop of your own: give the dataset to "
     "coordinator.create_per_worker_dataset()"

@@ -42,4 +42,8 @@ class Framework:
     # only rank 0 listens on its port: the others meet it there.
     by_rank: bool = False
     shares_port: bool = False  # rank 0 opens its port with SO_REUSEADDR alone
+    by_host: bool = False  # the ranks of a host follow each other
+    # The variable with the port of a store at which its tasks meet: the agent of rank 0 serves it (agent/tasks/
+    # rendezvous.py), at rank 0's own port; "" for none.
+    rendezvous: str = ""
     environment: Callable[[Rank], dict[str, str]] = _none  # what its own launcher would set

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tflaunch.frameworks import jax, tensorflow, torch
+from tflaunch.frameworks import horovod, jax, tensorflow, torch
 from tflaunch.frameworks.framework import Framework, Rank
 
 AUTO = "auto"  # what the text of the program says; where that is unclear, the words of all
-ALL = (tensorflow.FRAMEWORK, jax.FRAMEWORK, torch.FRAMEWORK)
+ALL = (tensorflow.FRAMEWORK, jax.FRAMEWORK, torch.FRAMEWORK, horovod.FRAMEWORK)
 BY_NAME = {each.name: each for each in ALL}
 CHOICES = (AUTO, *BY_NAME)
 PACKAGES = (
@@ -33,6 +33,7 @@ def started_by(words: Iterable[str]) -> str:
 
 
 def environment(name: str, rank: Rank) -> dict[str, str]:
-    """Return the variables of that framework for a task; those of all for "auto"."""
-    frameworks = [BY_NAME[name]] if name in BY_NAME else ALL
+    """Return the variables of that framework for a task; those of all for "auto", but for what needs a rendezvous."""
+    unsaid = [each for each in ALL if not each.rendezvous]
+    frameworks = [BY_NAME[name]] if name in BY_NAME else unsaid
     return {variable: value for each in frameworks for variable, value in each.environment(rank).items()}

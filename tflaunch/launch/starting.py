@@ -40,7 +40,7 @@ class Code(NamedTuple):
     digest: str | None = None  # of what was shipped
     # A job, "" for all others -> its file of the code that its interpreter must be able to read (Bundle.reading).
     programs: Mapping[str, Mapping[str, str] | None] | None = None
-    keras_fit: str = ""  # what it calls and Keras 3 cannot do (JobSpec)
+    keras_fit: str = ""  # what it calls and Keras 3 lacks (JobSpec)
 
 
 class Starter:
@@ -99,7 +99,7 @@ class Starter:
 
         `about` is what every host keeps of the whole run (tflaunch.runs.listing).  With `dial_key`, the ports of the
         tasks answer `dial_all` from now until the release.  Without `stacks`, nothing is prepared by which the tasks
-        tell their stacks while they run.  Warns of hosts that have Keras 3, if the code calls what that cannot do.
+        tell their stacks while they run.  Warns of hosts that have Keras 3, if the code calls what that lacks.
         Raises LaunchError, Stopped.
         """
         tasks_of: dict[str, list[dict[str, object]]] = {}
@@ -167,14 +167,12 @@ class Starter:
         self._stage(wanted, timeout_s)
 
     def _warn_of_keras(self, keras_fit: str, said: Mapping[str, Message]) -> None:
-        from tflaunch.ends.tensorflow import KERAS_2
-
         hosts: dict[str, list[str]] = {}
         for name, message in said.items():
             if version := message.fields.get("keras"):
                 hosts.setdefault(printable(version), []).append(name)
         for version, names in hosts.items():
-            self._watcher.warn(f"{fold(names)}: Keras {version} has no {keras_fit}; {KERAS_2}")
+            self._watcher.warn(f"{fold(names)}: Keras {version} has no {keras_fit}")
 
     def _stage(self, wanted: Mapping[str, Mapping[str, Any]], timeout_s: float) -> dict[str, Message]:
         """Send each host its `stage`; where the code that it keeps is damaged, ship it again, then `stage`."""

@@ -35,6 +35,7 @@ class TaskPlan:
     shares_port: bool = (
         False  # it may open its port with SO_REUSEADDR alone, as PyTorch's store and most servers do
     )
+    rendezvous: tuple[str, ...] = ()  # callers whom the agent answers at the task's port, in the task's place
 
     @property
     def endpoint(self) -> str | None:
@@ -72,6 +73,8 @@ class TaskPlan:
             "gpu_labels": list(self.gpu_labels),
             "container": self.container and {"image": self.container, "mounts": list(self.mounts)},
         }
+        if self.rendezvous:
+            request["rendezvous"] = list(self.rendezvous)
         return {**request, "shares_port": True} if self.shares_port else request
 
 

@@ -150,13 +150,33 @@ def _task_plans(
                 mounts=(*host.mounts, *job.mounts),
                 filled=command.filled(task.id, host),
                 masked=tuple(sorted(job.masked)),
-                listens=(not framework.by_rank or task.id == command.first)
+                listens=(not framework.by_rank or (task.id == command.first and not framework.rendezvous))
                 and (job.role(task.id.job).opens_port or command.learns_its_port(task.id, host)),
                 shares_port=(framework.shares_port and task.id == command.first)
                 or command.is_given_its_port(task.id, host),
             )
         )
+    if framework.rendezvous and command.first is not None:
+        first = next(task for task in tasks if task.id == command.first)
+        if ":" in first.address:
+            raise PlanError(
+                f"the others dial {first.host} at {first.address}, and {framework.title} knows IPv4 only",
+                "give each host an IPv4 address by `address:` in the hostfile",
+            )
+        tasks = [
+            replace(task, rendezvous=_callers(inventory, dialled))
+            if task.id == command.first and task.env[framework.rendezvous] == str(task.port)
+            else task  # or the user names a rendezvous of their own
+            for task in tasks
+        ]
     return tuple(tasks)
+
+
+def _callers(inventory: Inventory, dialled: Mapping[str, str]) -> tuple[str, ...]:
+    """All addresses from which tasks of the run, or of its spares, may call."""
+    return tuple(
+        sorted({*dialled.values(), *(each for facts in inventory.values() for each in facts.addresses)})
+    )
 
 
 def places(

@@ -11,6 +11,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from tflaunch.frameworks.framework import Framework, Rank
+from tflaunch.frameworks.table import named
 from tflaunch.protocol.job import EVALUATOR, PS, JobSpec, Role, TaskId, deciding, ends_as
 
 
@@ -23,15 +24,25 @@ def roles_for(framework: Framework, roles: Mapping[str, Role]) -> dict[str, Role
 
 
 def ranks(job: JobSpec, cluster: Mapping[str, Sequence[str]]) -> list[TaskId]:
-    """The tasks of that cluster in the order of their ranks; `cluster` maps a job to the addresses of its tasks."""
+    """The tasks of that cluster in the order of their ranks; `cluster` maps a job to the addresses of its tasks.
+
+    Of a framework whose ranks go by host, those at one address follow each other, the first task's address first.
+    """
     names = [
         name
         for name in cluster
         if name not in (PS, EVALUATOR) and (job.role(name).end or ends_as(name)) == "decides"
     ]
-    return sorted(
+    found = sorted(
         (TaskId(name, index) for name in names for index in range(len(cluster[name]))), key=deciding
     )
+    if not named(job.framework).by_host:
+        return found
+    together: dict[str, list[TaskId]] = {}
+    for task in found:
+        address, _, _ = str(cluster[task.job][task.index]).rpartition(":")
+        together.setdefault(address, []).append(task)
+    return [task for tasks in together.values() for task in tasks]
 
 
 def rank_of(

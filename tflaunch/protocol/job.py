@@ -183,7 +183,7 @@ class JobSpec:
     alone: str = ""  # why workers of this program do not work together; "": they do, or that is not known
     whole_host: bool = False  # a worker uses all GPUs of its host, unless the user says how many
     keras_fit: str = (
-        ""  # what Keras 3 cannot do, and the program's text calls: `fit under STRATEGY (FILE:LINE)`
+        ""  # what Keras 3 lacks and the text calls, and the advice: `fit under STRATEGY (FILE:LINE); …`
     )
     mix_models: bool = False  # workers may get GPUs of several models
 

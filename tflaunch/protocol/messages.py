@@ -379,6 +379,7 @@ _request = {
     "?decided": [a_word],
     "?port": or_null(a_port),
     "?shares_port": a_flag,
+    "?rendezvous": [a_word],
     "?gpus": [a_word],
     "?gpu_labels": [a_word],
     "?stacks": a_flag,

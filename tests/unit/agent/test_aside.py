@@ -10,7 +10,7 @@ def test_what_is_done_aside_ends_once() -> None:
     """Of a task's orphans, which the agent reaps, one may have the number that it had."""
     script = (
         "import os\n"
-        "from tflaunch.agent.aside import Aside\n"
+        "from tflaunch.agent.host.aside import Aside\n"
         "work = Aside(lambda: None)\n"
         "os.waitpid(work.pid, 0)\n"
         "print(work.reaped(1), work.alive, work.reaped(work.pid), work.alive, work.reaped(work.pid))\n"
@@ -22,7 +22,7 @@ def test_what_is_done_aside_ends_once() -> None:
 def test_what_is_done_aside_can_be_stopped_as_soon_as_it_begins() -> None:
     script = (
         "import os, signal, time\n"
-        "from tflaunch.agent.aside import Aside\n"
+        "from tflaunch.agent.host.aside import Aside\n"
         "signal.signal(signal.SIGTERM, lambda *_: None)\n"  # as the agent has it
         "for _ in range(5):\n"
         "    work = Aside(lambda: time.sleep(3))\n"

@@ -872,3 +872,33 @@ def test_what_the_python_here_cannot_read_is_told_with_its_place(tmp_path: Path)
     told = list(faults(find_program("trainer.py", False, tmp_path)))
     assert [line.partition(" ")[0] for line in told] == ["old.py:2:", "odd.py:3:"]
     assert "here cannot read it: 'return' outside function" in told[1]
+
+
+HOROVOD = "import horovod.tensorflow as hvd\nimport tensorflow as tf\nhvd.init()\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "framework"),
+    [
+        (HOROVOD, "horovod"),
+        ("import horovod.torch as hvd\nimport torch\n", "horovod"),
+        (HOROVOD + "import os\nattempt = os.environ['TFLAUNCH_ATTEMPT']\n", "horovod"),
+        (HOROVOD + "import os\nos.environ['HOROVOD_FUSION_THRESHOLD'] = '0'\n", "horovod"),
+        (CLASSIC + HOROVOD, "auto"),  # as tf_cnn_benchmarks, which can do either
+        (PLAIN, "auto"),
+    ],
+)
+def test_who_imports_horovod_is_started_by_its_words(tmp_path: Path, text: str, framework: str) -> None:
+    job = fit(tmp_path, text)
+    assert job.framework == framework
+    if framework == "horovod":
+        assert (job.flags, job.role("ps").count) == (None, 0)
+
+
+def test_horovods_keras_is_told_of_keras_3(tmp_path: Path) -> None:
+    text = "import tensorflow as tf\nimport horovod.tensorflow.keras as hvd\nhvd.init()\n"
+    assert fit(tmp_path, text).keras_fit.startswith(
+        "Variable.ref, which horovod.tensorflow.keras calls (trainer.py:2); give the hosts TensorFlow 2.15 or older"
+    )
+    assert fit(tmp_path, text + "import tf_keras\n").keras_fit == ""
+    assert fit(tmp_path, HOROVOD).keras_fit == ""

@@ -1,4 +1,4 @@
-"""What PyTorch and JAX programs are told."""
+"""What PyTorch, JAX and Horovod programs are told."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from tflaunch.hosts import Host
 from tflaunch.planning.addresses import interfaces
 from tflaunch.planning.command import Command
 from tflaunch.planning.ranks import ranks, roles_for
+from tflaunch.protocol.errors import PlanError
 from tflaunch.protocol.job import JobSpec, Role, TaskId
 
 HOST = Host(name="gpu01")
@@ -117,6 +118,8 @@ def test_there_is_no_ps_unless_somebody_asks_for_one() -> None:
         ({"jax.distributed", "tensorflow"}, "jax"),
         ({"jax.distributed", "RANK"}, "auto"),
         ({"torch", "jax"}, "auto"),
+        ({"horovod", "tensorflow"}, "horovod"),
+        ({"HOROVOD_RANK"}, "horovod"),
         (set(), "auto"),
     ],
 )
@@ -165,3 +168,56 @@ def test_only_rank_0_of_pytorch_and_jax_listens_and_only_pytorch_shares_its_port
     assert sharing == (["chief/0"] if framework == "torch" else [])
     ports = [task.port for task in plan(job, facts("a"), facts("b")).tasks]
     assert None not in ports  # the hosts call each other there before the start, as its own threads will
+
+
+def test_horovods_ranks_go_host_by_host_and_each_task_is_a_host_with_one_process() -> None:
+    job = asked(ps=0, workers=4, framework="horovod")
+    tasks = {str(task.id): task for task in plan(job, facts("a"), facts("b")).tasks}
+    assert {name: (task.host, task.env["HOROVOD_RANK"]) for name, task in tasks.items()} == {
+        "worker/0": ("a", "0"),
+        "worker/1": ("b", "2"),
+        "worker/2": ("a", "1"),
+        "worker/3": ("b", "3"),
+    }
+    first = tasks["worker/0"]
+    assert given(tasks["worker/1"].env) == {
+        "HOROVOD_RANK": "2",
+        "HOROVOD_SIZE": "4",
+        "HOROVOD_LOCAL_RANK": "0",
+        "HOROVOD_LOCAL_SIZE": "1",
+        "HOROVOD_CROSS_RANK": "2",
+        "HOROVOD_CROSS_SIZE": "4",
+        "HOROVOD_HOSTNAME": "rank-2",
+        "HOROVOD_CONTROLLER": "gloo",
+        "HOROVOD_CPU_OPERATIONS": "gloo",
+        "HOROVOD_GLOO_RENDEZVOUS_ADDR": first.address,
+        "HOROVOD_GLOO_RENDEZVOUS_PORT": str(first.port),
+        "HOROVOD_GLOO_TIMEOUT_SECONDS": "600",
+    }
+    assert not given(env_of(asked(framework="auto"), TaskId("worker", 0))).keys() & {"HOROVOD_RANK"}
+
+
+def test_horovod_is_told_the_interface_of_each_host() -> None:
+    job = JobSpec(("t.py",), framework="horovod")
+    command = Command(job, CLUSTER, "r", {"gpu01": "eth0"})
+    assert command.env(TaskId("worker", 1), HOST, ())["HOROVOD_GLOO_IFACE"] == "eth0"
+    assert "GLOO_SOCKET_IFNAME" not in command.env(TaskId("worker", 1), HOST, ())
+
+
+def test_the_agent_of_rank_0_answers_the_hosts_of_the_run_in_its_place() -> None:
+    here = facts("a", addresses=("10.0.0.1", "10.1.0.1")), facts("b", addresses=("10.0.0.2",))
+    requests = {
+        str(task.id): task.to_wire()
+        for task in plan(asked(ps=0, workers=2, framework="horovod"), *here).tasks
+    }
+    assert {"10.0.0.1", "10.1.0.1", "10.0.0.2"} <= set(requests["worker/0"]["rendezvous"])
+    assert "rendezvous" not in requests["worker/1"]
+    assert {request["port"] for request in requests.values()} == {None}  # no task listens
+    env = {"HOROVOD_GLOO_RENDEZVOUS_ADDR": "gpu9", "HOROVOD_GLOO_RENDEZVOUS_PORT": "7"}
+    own = plan(asked(ps=0, workers=2, framework="horovod", env=env), *here)
+    assert not any("rendezvous" in task.to_wire() for task in own.tasks)  # the user serves it
+
+
+def test_horovod_by_ipv6_is_refused() -> None:
+    with pytest.raises(PlanError, match="Horovod knows IPv4 only"):
+        plan(asked(ps=0, workers=1, framework="horovod"), facts("a"), hosts={"a": {"address": "fd00::7"}})

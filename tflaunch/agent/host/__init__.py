@@ -10,4 +10,5 @@ container    tasks in containers of podman or docker
 guard        the agent's parent: sweeps what is left, whatever ended the agent; ends one that hangs
 strays       what is left where agent and guard were both killed: whoever comes next ends it
 recipient    who gets messages, as those know him who stand below viewer.py
+aside       work that takes long, in a process of its own
 """

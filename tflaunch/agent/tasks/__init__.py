@@ -3,6 +3,7 @@
 team         all tasks of the run; each exit goes to the journal
 task         one task: a shell that waits at a gate, then the program
 shell        the file of shell in front of a program: its variables and its setup
+rendezvous   at which the tasks of a Horovod program meet
 keras        whether the program of the tasks gets Keras 3
 syntax       whether the Python of the tasks can parse their program
 prepare      a virtual environment or an image, before the tasks can be staged

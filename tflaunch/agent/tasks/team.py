@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tflaunch.agent.host.journal import Journal
     from tflaunch.agent.host.rundir import RunDirectory
     from tflaunch.agent.tasks.logs import TaskLogs
+    from tflaunch.agent.tasks.rendezvous import Rendezvous
     from tflaunch.protocol.selector import Selector
 
 
@@ -75,6 +76,7 @@ class Team:
         self._started = 0.0  # when the first tasks were staged, by this host's clock
         self._staging = False
         self._added = []  # type: List[Task]  # still to be staged
+        self._rendezvous = {}  # type: Dict[str, Rendezvous]  # by the task that has its port
 
     def logs(self) -> "Dict[str, TaskLogs]":
         """The logs by task."""
@@ -118,6 +120,23 @@ class Team:
         self.record()
         self._send_staged()
 
+    def _meet(self, task: Task) -> None:
+        """Serve an empty rendezvous at the port of this task, if the tasks of its program meet there."""
+        request = task.request
+        if not request.get("rendezvous"):
+            return
+        from tflaunch.agent.tasks.rendezvous import Rendezvous
+        from tflaunch.frameworks.horovod import RENDEZVOUS_PORT
+
+        there, port = self._rendezvous.get(task.id), int(request["env"][RENDEZVOUS_PORT])
+        try:
+            if there is not None:
+                there.renew()
+            else:
+                self._rendezvous[task.id] = Rendezvous(port, request["rendezvous"])
+        except OSError as error:  # the tasks find nobody there, and say so
+            note("port %d, for the rendezvous of %s: %s" % (port, task.id, error))
+
     def _listen_to(self, task: Task) -> None:
         pipe = task.ready_pipe
         self._selector.register(pipe, EVENT_READ, lambda: self._read_ready_pipe(task, pipe))
@@ -142,6 +161,9 @@ class Team:
 
     def release(self) -> None:
         """Start the tasks that wait at their gates."""
+        for task in self.tasks.values():
+            if task.released_at is None and not self.ending:
+                self._meet(task)
         for task in self.tasks.values():
             if task.released_at is None and not self.ending:
                 self._release(task)
@@ -170,8 +192,10 @@ class Team:
                 task = self.tasks[request["id"]] = Task(self._directory, request, attempt)
                 task.awaits_release, task.sweep_first = False, own_directory
                 self._added.append(task)
+                self._meet(task)
             elif attempt > task.wanted:
                 task.request = request
+                self._meet(task)
                 task.restart(attempt)
         plan = self._directory.read("plan.json")
         everything = [each.request for each in self.tasks.values()]
@@ -193,7 +217,10 @@ class Team:
     def restart(self, attempts: "Mapping[str, int]") -> None:
         """Restart these tasks, each as that attempt."""
         for name, attempt in attempts.items():
-            self.tasks[name].restart(attempt)
+            task = self.tasks[name]
+            if attempt > task.wanted and not self.ending:
+                self._meet(task)
+            task.restart(attempt)
 
     def _stage_later(self, task: Task) -> None:
         """Stage a task that was added or restarted; if that fails, that task ends and the others go on."""
@@ -252,7 +279,9 @@ class Team:
                 task.open_files = exit_facts.open_files(pid)
 
     def reaped(self, pid: int, status: int, peak_bytes: int) -> bool:
-        """Whether the child process that has ended was one of these tasks."""
+        """Whether the child process that has ended was one of these tasks, or serves them."""
+        if any(each.reaped(pid) for each in self._rendezvous.values()):
+            return True
         for task in self.tasks.values():
             if task.process and task.alive and task.process.pid == pid:
                 task.peak_bytes = peak_bytes
@@ -332,6 +361,8 @@ class Team:
         self.ending = True
         self._staging = False
         self._added.clear()
+        while self._rendezvous:
+            self._rendezvous.popitem()[1].close()
         for task in self.tasks.values():
             task.stop(grace_s if task.released_at is not None else 0.0, with_stacks)
 

@@ -20,7 +20,8 @@ class Aside:
     `stop` raises SystemExit inside `work`, which must then clean up.
     """
 
-    def __init__(self, work: "Callable[[], None]") -> None:
+    def __init__(self, work: "Callable[[], None]", kept: int = -1) -> None:
+        """`kept` is the one descriptor that the process has of the agent's, besides the standard streams."""
         self.alive = True
         before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])  # `stop` may come while it starts
         try:
@@ -38,7 +39,9 @@ class Aside:
             signal.signal(signal.SIGTERM, _leave)
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
             os.setsid()
-            close_all_but()  # the child must not hold the agent's leases and ports after the agent has ended
+            close_all_but(
+                kept
+            )  # the child must not hold the agent's leases and ports after the agent has ended
             work()
         except SystemExit:
             os._exit(1)

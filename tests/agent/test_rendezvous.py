@@ -1,0 +1,118 @@
+"""The rendezvous of a Horovod program, as the agent serves it: over real sockets."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import socket
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.support.patience import until
+from tflaunch.agent.tasks.rendezvous import VALUE_BYTES, Rendezvous, Store
+
+Open = Callable[..., tuple[Rendezvous, int]]
+
+
+@pytest.fixture
+def meet() -> Iterator[Open]:
+    """Serve a rendezvous at a free port for these callers, besides this machine."""
+    served: list[Rendezvous] = []
+
+    def serve(*peers: str) -> tuple[Rendezvous, int]:
+        with socket.socket(socket.AF_INET6) as free:
+            free.bind(("::", 0))
+            port = free.getsockname()[1]
+        served.append(Rendezvous(port, peers))
+        return served[-1], port
+
+    yield serve
+    for each in served:
+        each.close()
+
+
+def ask(port: int, method: str, path: str, body: bytes | None = None, source: str = "") -> tuple[int, bytes]:
+    link = http.client.HTTPConnection("127.0.0.1", port, 10, source_address=(source, 0) if source else None)
+    link.request(method, path, body)
+    answer = link.getresponse()
+    return answer.status, answer.read()
+
+
+def test_what_one_task_puts_the_others_get_until_all_have_finished(meet: Open) -> None:
+    _, port = meet()
+    assert ask(port, "GET", "/global/0") == (404, b"")
+    for rank in (b"0", b"1"):
+        assert ask(port, "PUT", f"/global/{rank.decode()}", b"\0at " + rank)[0] == 200
+        assert ask(port, "PUT", f"/global/rank_{rank.decode()}", b"host")[0] == 200
+    assert ask(port, "GET", "/global/1") == (200, b"\0at 1")
+    assert ask(port, "GET", "/cross_0/1")[0] == 404
+    assert ask(port, "DELETE", "/global/0")[0] == 200
+    assert ask(port, "GET", "/global/0")[0] == 200  # the other may still look
+    assert ask(port, "DELETE", "/global/1")[0] == 200
+    assert [ask(port, "GET", f"/global/{key}")[0] for key in ("0", "1", "rank_0")] == [404] * 3
+    assert ask(port, "PUT", "/global/0", b"of the next init")[0] == 200
+
+
+def test_what_is_written_stays_and_nonsense_ends_nothing(meet: Open) -> None:
+    _, port = meet()
+    assert [ask(port, "PUT", "/global/0", value)[0] for value in (b"mine", b"mine", b"other")] == [
+        200,
+        200,
+        403,
+    ]
+    assert ask(port, "GET", "/global/0") == (200, b"mine")
+    for path in ("/", "/a", "/a/b/c", "a/b", "//b", "/a/" + "b" * 2000):
+        assert ask(port, "PUT", path, b"")[0] == 400
+    with socket.create_connection(("127.0.0.1", port), 10) as raw:
+        raw.sendall(b"PUT /global/1 HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % (VALUE_BYTES + 1))
+        assert b" 413 " in raw.recv(100)
+    with socket.create_connection(("127.0.0.1", port), 10) as raw:
+        raw.sendall(b"PUT /global/1 HTTP/1.1\r\nContent-Length: 9\r\n\r\nhalf")
+    with socket.create_connection(("127.0.0.1", port), 10):  # says nothing, and holds nobody up
+        assert ask(port, "GET", "/global/1")[0] == 404
+
+
+def test_a_stranger_gets_no_answer(meet: Open) -> None:
+    _, port = meet("127.0.0.3")
+    assert ask(port, "PUT", "/global/0", b"mine", source="127.0.0.3")[0] == 200
+    with pytest.raises((ConnectionError, http.client.RemoteDisconnected)):
+        ask(port, "GET", "/global/0", source="127.0.0.2")
+    assert ask(port, "GET", "/global/0")[0] == 200
+
+
+def test_each_start_has_a_store_of_its_own_at_the_same_port(meet: Open) -> None:
+    rendezvous, port = meet()
+    assert ask(port, "PUT", "/global/0", b"of the first attempt")[0] == 200
+    rendezvous.renew()
+    assert ask(port, "GET", "/global/0")[0] == 404
+    rendezvous.close()
+    with pytest.raises(ConnectionRefusedError):
+        ask(port, "GET", "/global/0")
+
+
+def test_the_store_ends_with_its_agent(meet: Open) -> None:
+    """As with an agent that is killed: nobody tells the server."""
+    with socket.socket(socket.AF_INET6) as free:
+        free.bind(("::", 0))
+        port = free.getsockname()[1]
+    agent = os.fork()
+    if not agent:
+        Rendezvous(port, ())
+        os.kill(os.getpid(), 9)
+    os.waitpid(agent, 0)
+
+    def is_gone() -> bool:
+        with socket.socket() as caller:
+            return caller.connect_ex(("127.0.0.1", port)) != 0
+
+    until(is_gone, "the store is gone")
+
+
+def test_a_store_that_is_full_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tflaunch.agent.tasks.rendezvous.STORE_BYTES", 10)
+    store = Store()
+    assert store.put("a", "0", b"12345678")
+    assert not store.put("a", "1", b"12345678")
+    store.finish("a", "0")
+    assert store.put("a", "1", b"12345678")

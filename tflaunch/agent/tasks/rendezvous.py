@@ -1,0 +1,191 @@
+"""The rendezvous of a Horovod program: a key-value store over HTTP, in a process of its own beside the agent.
+
+Horovod sends an address, a port, `/scope/key` and bytes, and nothing that would prove who it is.  So a stranger is told
+by what is left: the address that it calls from must be one of the run's hosts, and a key that somebody has written is
+not written over.  Each start of the tasks has a new store, so that no address of an earlier one is left in it.
+"""
+
+import os
+
+from tflaunch.agent.host import processes
+from tflaunch.agent.host.aside import Aside
+from tflaunch.agent.net import ports
+from tflaunch.protocol.light_stdlib import signal, socket
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Dict, Iterable, Optional, Set, Tuple
+
+    Key = Tuple[str, str]
+
+VALUE_BYTES = 4 << 20  # 136 for each other task
+STORE_BYTES = 256 << 20
+ANSWER_S = 20.0  # for one request
+
+
+class Store:
+    """The values by scope and key."""
+
+    def __init__(self) -> None:
+        self._values = {}  # type: Dict[Key, bytes]
+        self._finished = {}  # type: Dict[str, Set[str]]  # scope -> the tasks that need it no more
+        self._bytes = 0
+
+    def get(self, scope: str, key: str) -> "Optional[bytes]":
+        return self._values.get((scope, key))
+
+    def put(self, scope: str, key: str, value: bytes) -> bool:
+        """Whether the value is kept: not where another one is, nor where there is no more room."""
+        before = self._values.get((scope, key))
+        if before is not None and key not in self._finished.get(scope, ()):
+            return before == value
+        if self._bytes + len(value) - len(before or b"") > STORE_BYTES:
+            return False
+        self._bytes += len(value) - len(before or b"")
+        self._values[scope, key] = value
+        return True
+
+    def finish(self, scope: str, key: str) -> None:
+        """That task needs the scope no more: once that is true of each that has written there, it is emptied.
+
+        All have met there before the first one says so.
+        """
+        finished = self._finished.setdefault(scope, set())
+        finished.add(key)
+        mine = [each for each in self._values if each[0] == scope]
+        if all(name in finished for _, name in mine if name.isdigit()):
+            for each in mine:
+                self._bytes -= len(self._values.pop(each))
+            del self._finished[scope]
+
+
+def _plain(address: str) -> str:
+    """An IPv4 address that an IPv6 socket tells, as others write it; without the interface of a link-local one."""
+    return address.partition("%")[0].replace("::ffff:", "", 1)
+
+
+def serve(listening: socket.socket, peers: "Iterable[str]", parent: int) -> None:
+    """Answer the callers from these addresses, until this process's parent, of that pid, has ended."""
+    # Only the process that serves loads these.
+    import http.server
+    import socket as whole_socket
+    import socketserver
+    import threading
+
+    allowed, lock, store = set(peers), threading.Lock(), Store()
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        timeout = ANSWER_S
+
+        def _answer(self, status: int, body: bytes = b"") -> None:
+            self.send_response_only(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def _place(self) -> "Optional[Key]":
+            parts = self.path.split("/")
+            if len(parts) == 3 and not parts[0] and parts[1] and parts[2] and len(self.path) < 1000:
+                return parts[1], parts[2]
+            self._answer(400)
+            return None
+
+        def do_GET(self) -> None:
+            place = self._place()
+            if place:
+                with lock:
+                    value = store.get(*place)
+                if value is None:
+                    self._answer(404)
+                else:
+                    self._answer(200, value)
+
+        def do_PUT(self) -> None:
+            place = self._place()
+            if not place:
+                return
+            length = self.headers.get("Content-Length") or ""
+            if not (length.isdigit() and len(length) < 10 and int(length) <= VALUE_BYTES):
+                self._answer(413)
+                return
+            value = self.rfile.read(int(length))
+            if len(value) < int(length):
+                return
+            with lock:
+                kept = store.put(place[0], place[1], value)
+            self._answer(200 if kept else 403)
+
+        def do_DELETE(self) -> None:
+            place = self._place()
+            if place:
+                with lock:
+                    store.finish(*place)
+                self._answer(200)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    class Server(socketserver.ThreadingMixIn, http.server.HTTPServer):
+        daemon_threads = True
+
+        def verify_request(self, request: object, client_address: object) -> bool:
+            return _plain(client_address[0]) in allowed  # type: ignore[index]
+
+        def handle_error(self, request: object, client_address: object) -> None:
+            pass  # a caller that has gone
+
+        def service_actions(self) -> None:
+            if os.getppid() != parent:
+                os._exit(0)
+
+    server = Server(("", 0), Handler, bind_and_activate=False)
+    server.socket.close()
+    server.socket = whole_socket.socket(fileno=listening.fileno())
+    server.serve_forever()
+
+
+class Rendezvous:
+    """The store of the present attempt; its port stays open between two of them, so that none is refused."""
+
+    def __init__(self, port: int, peers: "Iterable[str]") -> None:
+        """Raises OSError where nothing can listen at that port."""
+        self._peers = ["127.0.0.1", "::1", *peers]
+        self._listening = ports.bind(port, socket.SO_REUSEPORT)
+        self._process = None  # type: Optional[Aside]
+        try:
+            self._listening.listen(1024)
+            self.renew()
+        except OSError:
+            self._listening.close()
+            raise
+
+    def renew(self) -> None:
+        """Begin with an empty store.  Raises OSError."""
+        self._end()
+        agent = os.getpid()
+        self._process = Aside(
+            lambda: serve(self._listening, self._peers, agent), kept=self._listening.fileno()
+        )
+
+    def reaped(self, pid: int) -> bool:
+        """Whether the child process that has ended was the one that serves."""
+        ended = self._process is not None and self._process.reaped(pid)
+        if ended:
+            self._listening.close()  # whoever calls is refused, and does not wait
+        return ended
+
+    def close(self) -> None:
+        """Stop to answer."""
+        self._end()
+        self._listening.close()
+
+    def _end(self) -> None:
+        aside = self._process
+        process = processes.read(aside.pid) if aside is not None and aside.alive else None
+        if aside is not None and process:
+            processes.send(process, signal.SIGKILL)
+            try:
+                os.waitpid(aside.pid, 0)  # or it could still answer with what it has of the last attempt
+            except ChildProcessError:
+                pass
+        self._process = None
