@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from generator.markdown import table
-from tflaunch.console.json_documents import DOCUMENTS, things_of
-from tflaunch.console.json_things import THINGS, Thing
+from tflaunch.documents.json_documents import DOCUMENTS, things_of
+from tflaunch.documents.json_things import THINGS, Thing
 
 _ABOUT = """\
 # Documents of `--json`

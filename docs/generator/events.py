@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from generator.markdown import table
-from tflaunch.console.json_events import DOCUMENT, EVENTS, SWEEP_EVENTS, Event
+from tflaunch.documents.json_events import DOCUMENT, EVENTS, SWEEP_EVENTS, Event
 
 _ABOUT = """\
 # Events of `--json`

@@ -33,9 +33,9 @@ import yaml
 from tests.support import preloaded
 from tests.support.patience import PATIENCE_S, until
 from tflaunch.agent.host import foreign
-from tflaunch.console.json_documents import DOCUMENTS
-from tflaunch.console.json_documents import disagreement as of_document
-from tflaunch.console.json_events import disagreement
+from tflaunch.documents.json_documents import DOCUMENTS
+from tflaunch.documents.json_documents import disagreement as of_document
+from tflaunch.documents.json_events import disagreement
 
 TFLAUNCH = (sys.executable, "-c", "import sys; from tflaunch.cli import main; sys.exit(main())")
 OVER_SSH = (

@@ -30,8 +30,8 @@ FLOORS = (
     ("remote", "runs", "survey", "ends"),
     ("launch",),
     ("sweeps",),
-    ("console",),
-    ("api",),
+    ("documents",),
+    ("console", "api"),
     ("cli",),
     ("__main__",),
 )

@@ -13,9 +13,9 @@ import pytest
 import tflaunch
 from tests.support.launcher import TFLAUNCH
 from tflaunch.cli import VERBS
-from tflaunch.console.json_documents import DOCUMENTS
-from tflaunch.console.json_events import EVENTS, SWEEP_EVENTS
-from tflaunch.console.json_things import THINGS
+from tflaunch.documents.json_documents import DOCUMENTS
+from tflaunch.documents.json_events import EVENTS, SWEEP_EVENTS
+from tflaunch.documents.json_things import THINGS
 from tflaunch.protocol import errors
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -9,9 +9,9 @@ import queue
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
-from tflaunch.console.json_lines import JsonReporter
-from tflaunch.console.logs import Options
-from tflaunch.console.writer import Stream
+from tflaunch.documents.json_lines import JsonReporter
+from tflaunch.documents.logs import Options
+from tflaunch.documents.writer import Stream
 
 if TYPE_CHECKING:
     from tflaunch.planning.cluster_plan import ClusterPlan

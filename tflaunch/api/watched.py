@@ -13,7 +13,7 @@ from tflaunch.protocol.errors import TflaunchError
 from tflaunch.sessions.interrupts import INTERRUPTER, Interrupter
 
 if TYPE_CHECKING:
-    from tflaunch.console.reporter import Reporter
+    from tflaunch.documents.reporter import Reporter
     from tflaunch.protocol.outcome import Outcome
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tflaunch.console.json_documents import DOCUMENTS, disagreement, things_of
-from tflaunch.console.json_things import THINGS, Thing
+from tflaunch.documents.json_documents import DOCUMENTS, disagreement, things_of
+from tflaunch.documents.json_things import THINGS, Thing
 
 EVERYTHING = {**DOCUMENTS, **THINGS}
 

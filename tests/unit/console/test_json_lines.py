@@ -10,9 +10,9 @@ from typing import Any
 
 from tests.support.endings import FAILED, FAILURES, FIRST, PLAN, TURN
 from tests.support.screen import W0, W1, shown
-from tflaunch.console import json_lines, sweep
-from tflaunch.console.json_events import EVENTS, SWEEP_EVENTS, disagreement
-from tflaunch.console.reporter import Reporter
+from tflaunch.documents import json_lines, json_sweep
+from tflaunch.documents.json_events import EVENTS, SWEEP_EVENTS, disagreement
+from tflaunch.documents.reporter import Reporter
 from tflaunch.protocol.errors import (
     HostfileError,
     Problem,
@@ -109,7 +109,7 @@ def test_every_event_that_is_written_is_declared_and_none_besides() -> None:
         return {*re.findall(r'_event\(\s*"(\w+)"', text), *re.findall(r'"event": "(\w+)"', text)}
 
     assert written(json_lines) == EVENTS.keys()
-    assert written(sweep) | written(json_lines) - {"log"} == SWEEP_EVENTS.keys()
+    assert written(json_sweep) | written(json_lines) - {"log"} == SWEEP_EVENTS.keys()
 
 
 def test_an_event_that_differs_from_its_declaration_is_found() -> None:

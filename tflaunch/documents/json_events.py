@@ -1,6 +1,6 @@
 """What `--json` prints, as data: each event with its fields.
 
-The writers (tflaunch.console.json_lines, tflaunch.console.sweep) look up here how an event is written, the reference
+The writers (tflaunch.documents.json_lines, tflaunch.console.sweep) look up here how an event is written, the reference
 of the documentation is made from this table, and the tests compare every event that they see with it.
 """
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from tflaunch.console.json_things import THINGS, Thing
+from tflaunch.documents.json_things import THINGS, Thing
 
 _NOW = "when it was printed, in epoch seconds"
 _OF_TFLAUNCH = "of tflaunch"
