@@ -7,6 +7,7 @@ writer.py          the one thread that writes to stdout and stderr
 
 json_events.py     every event of --json with its fields
 json_documents.py  every document of --json, and json_things.py what is in it
+declared.py        the same as data, for the documentation and the tests; schemas/ has their JSON Schemas
 
 failed_hosts.py    what is said of hosts that failed
 log_tail.py        what the last lines of a task's log say about its failure

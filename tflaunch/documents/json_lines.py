@@ -13,10 +13,10 @@ import dataclasses
 import time
 from collections.abc import Mapping, Sequence
 from json.encoder import encode_basestring_ascii as quoted
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from tflaunch.documents.failed_hosts import headline, unconfirmed_hosts
-from tflaunch.documents.json_events import EVENTS, Event
+from tflaunch.documents.json_events import AT_ONCE
 from tflaunch.documents.log_tail import error_of, stuck_lines, tail_lines
 from tflaunch.documents.logs import LogReporter, Options
 from tflaunch.documents.writer import Stream, to_json
@@ -64,8 +64,6 @@ def one_document(events: Sequence[tuple[str, Mapping[str, Any]]]) -> dict[str, A
 
 class JsonReporter(LogReporter):
     """One JSON object a line on stdout; tflaunch.documents.json_events has the events."""
-
-    events: ClassVar[Mapping[str, Event]] = EVENTS
 
     def __init__(self, options: Options, stdout: Stream, stderr: Stream) -> None:
         self._heads: dict[TaskId, str] = {}
@@ -250,7 +248,7 @@ class JsonReporter(LogReporter):
             self._events.append((event, fields))
             return
         line = to_json({"event": event, "time": round(time.time(), 6), **fields}) + "\n"
-        if self.events[event].at_once:
+        if event in AT_ONCE:
             self._writer.put("message", lambda: self._writer.out(line))
         else:
             self._in_turn(lambda: self._writer.out(line), last=event == "report")

@@ -6,7 +6,6 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from tflaunch.documents.json_events import SWEEP_EVENTS
 from tflaunch.documents.json_lines import JsonReporter
 from tflaunch.documents.reporter import Reporter
 from tflaunch.protocol.events import TaskStarted
@@ -23,8 +22,6 @@ class SweepReporter(Reporter, controller.Reporter, Protocol):
 
 class SweepJson(JsonReporter):
     """One JSON object a line on stdout; tflaunch.documents.json_events has the events."""
-
-    events = SWEEP_EVENTS
 
     def begins(
         self, run_id: str, total: int, left: int, seats: Sequence[Seat], metric: Metric | None

@@ -1,423 +1,624 @@
-"""The objects in the documents that `--json` prints (json_documents.py), as data."""
+"""The objects in the documents that `--json` prints (json_documents.py)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, Literal
+
+from typing_extensions import NotRequired, TypedDict
 
 
-class Thing(NamedTuple):
-    """A JSON object: `fields` maps each field to what it holds; those of `sometimes` may be missing.
+class ErrorData(TypedDict):
+    """Why a host could not be used."""
 
-    holds: the fields that have things in them, by their names in THINGS: `[task]` is a list of tasks, `{error}` an
-    object with errors as values, `{{call}}` one with such objects as values, `task` one task or null.
+    message: str
+    """a sentence"""
+    hint: str
+    """what to do, or empty"""
+
+
+class HostData(TypedDict):
+    """A host, in the order of the hostfile. A host with an `error` has only the first three fields."""
+
+    host: str
+    """its name in the hostfile"""
+    names: list[str]
+    """all names of that machine in the hostfile; it is listed once"""
+    error: ErrorData | None
+    """why it did not answer, or null"""
+    hostname: NotRequired[str]
+    """its own name for itself"""
+    boot_id: NotRequired[str]
+    """the kernel's: the same for all names of one machine"""
+    addresses: NotRequired[list[str]]
+    """its IP addresses"""
+    python: NotRequired[str]
+    """the version of the Python that answered"""
+    cores: NotRequired[int]
+    """its CPU cores"""
+    load: NotRequired[float]
+    """its load average of the last minute"""
+    memory_bytes: NotRequired[int]
+    """its memory"""
+    memory_available_bytes: NotRequired[int]
+    """what programs can still get of it"""
+    disk_free_bytes: NotRequired[int]
+    """free in the directory of the runs"""
+    clock: NotRequired[float]
+    """its clock, in epoch seconds"""
+    driver: NotRequired[str]
+    """the version of the NVIDIA driver, or empty"""
+    cuda: NotRequired[str]
+    """the newest CUDA that the driver supports, or empty"""
+    gpu_note: NotRequired[str]
+    """why no GPU could be listed, or empty"""
+    gpus: NotRequired[list[GpuData]]
+    """its GPUs"""
+    queue: NotRequired[list[WaitingRunData]]
+    """the runs that wait for its GPUs, the next one first"""
+    queue_error: NotRequired[str]
+    """why the queue cannot be read, or empty"""
+    gpus_held: NotRequired[int]
+    """how many of its GPUs your runs have"""
+    gpu_limit: NotRequired[int | None]
+    """how many GPUs of the host one user may hold, or null"""
+    proxies: NotRequired[list[str]]
+    """the variables of proxies that are set there"""
+    interfaces: NotRequired[list[str]]
+    """the names of its network interfaces"""
+    age_s: NotRequired[float]
+    """how old the answer is, in seconds"""
+
+
+class _DeviceData(TypedDict):
+    """A GPU, or a MIG instance."""
+
+    index: int
+    """of a GPU: NVML's; of a MIG instance: its number within its GPU"""
+    label: str
+    """as people see it: `3`, or `3.1` for MIG instance 1 of GPU 3"""
+    uuid: str
+    """NVML's UUID"""
+    name: str
+    """NVML's name of the model"""
+    state: Literal["free", "busy", "leased", "promised", "broken", "mig"]
+    """`free`, `busy`, `leased`, `promised` or `broken`; `mig`: see its instances"""
+    busy: str
+    """why a run must not take it, or empty"""
+    memory_total_bytes: int
+    """its memory"""
+    memory_used_bytes: int
+    """what of it is in use, without what the driver reserves for itself"""
+    memory_free_bytes: int
+    """the rest"""
+    processes: list[ProcessData]
+    """the processes on it"""
+    lease: LeaseData | None
+    """the run that has it, or null"""
+    lease_error: str
+    """why it cannot be leased, or empty"""
+    promised: LeaseData | None
+    """the run that it is promised to, and that waits for it, or null"""
+
+
+class GpuData(_DeviceData):
+    """A GPU. null: the GPU or its driver does not say."""
+
+    error: str
+    """what NVML says of a GPU that is lost or broken, or empty"""
+    utilization_percent: int | None
+    """how much of the last second kernels ran"""
+    temperature_c: int | None
+    """in °C"""
+    power_w: float | None
+    """in watts"""
+    power_limit_w: float | None
+    """in watts"""
+    ecc_errors: int | None
+    """uncorrected ones since the driver was loaded"""
+    slowed_by: list[str]
+    """`power_cap`, `hw_slowdown`, `sw_thermal`, `hw_thermal`, `power_brake`"""
+    compute_mode: str
+    """`default`, `exclusive_process`, `exclusive_thread` or `prohibited`"""
+    persistence: bool | None
+    """whether persistence mode is on"""
+    pci_bus_id: str
+    """its PCI bus id"""
+    numa_node: int | None
+    """its NUMA node"""
+    mig_mode: bool
+    """whether MIG is on"""
+    mig: list[InstanceData]
+    """its MIG instances"""
+    links: dict[str, str]
+    """index of another GPU -> how they are connected: `NV18`, `PIX`, `PXB`, `PHB`, `NODE`, `SYS`"""
+
+
+class InstanceData(_DeviceData):
+    """A MIG instance."""
+
+    gpu: int
+    """the index of its GPU"""
+
+
+class ProcessData(TypedDict):
+    """A process on a GPU; empty and null for what a container or another user hides."""
+
+    pid: int
+    """on its host"""
+    user: str
+    """who runs it"""
+    command: str
+    """its command line"""
+    kind: str
+    """`compute`, or `graphics`: a desktop"""
+    memory_bytes: int | None
+    """of the GPU"""
+    started: float | None
+    """when, in epoch seconds by the host's clock"""
+
+
+class LeaseData(TypedDict):
+    """The run that has a GPU."""
+
+    user: str
+    """whose it is"""
+    run: str
+    """the run's id"""
+    since: float
+    """since when, in epoch seconds by the host's clock"""
+    planning: bool
+    """whether it has the GPU only until its plan is made"""
+    pid: int
+    """of a process that has locked the GPU and is no run of tflaunch; else 0"""
+
+
+class WaitingRunData(TypedDict):
+    """A run that waits for GPUs."""
+
+    user: str
+    """whose it is"""
+    run: str
+    """the run's id"""
+    since: float
+    """since when, in epoch seconds by the host's clock"""
+    planning: bool
+    """whether its plan is being made"""
+    pid: int
+    """0"""
+    wants: int
+    """how many GPUs, on all its hosts together"""
+    uuids: list[str]
+    """those of this host that it could use"""
+
+
+class CountsData(TypedDict):
+    """GPUs by their state."""
+
+    free: int
+    """how many GPUs, or MIG instances of GPUs that have some, nobody uses"""
+    busy: int
+    """how many GPUs, or MIG instances of GPUs that have some, processes use that are no run's"""
+    leased: int
+    """how many GPUs, or MIG instances of GPUs that have some, runs have"""
+    promised: int
+    """how many GPUs, or MIG instances of GPUs that have some, are kept for a run that waits"""
+    broken: int
+    """how many GPUs, or MIG instances of GPUs that have some, cannot be used"""
+    models: NotRequired[dict[str, CountsData]]
+    """model -> the same for GPUs of that model"""
+
+
+class UserData(TypedDict):
+    """A user who holds GPUs."""
+
+    user: str
+    """the account; empty: not shown by the host"""
+    gpus: int
+    """how many GPUs and MIG instances"""
+    hosts: list[str]
+    """the hosts that they are on"""
+    holds: list[HoldData]
+    """each GPU that a run or a process of the user holds"""
+
+
+class HoldData(TypedDict):
+    """One GPU or MIG instance, held by one run or one process."""
+
+    user: str
+    """who holds it"""
+    host: str
+    """its host"""
+    gpu: str
+    """its label"""
+    uuid: str
+    """NVML's UUID"""
+    run: str
+    """the run's id; empty: a process that is no run's"""
+    pid: int
+    """of the process; of a run 0"""
+    command: str
+    """of the process, without its arguments"""
+    since: float | None
+    """since when, in epoch seconds by the host's clock, or null"""
+    age_s: float | None
+    """for how many seconds, or null"""
+    memory_bytes: int | None
+    """how much of its memory is in use, or null"""
+
+
+class RunData(TypedDict):
+    """A run."""
+
+    run_id: str
+    """its id"""
+    state: str
+    """`starting`, `running`; `succeeded`, `failed`, `stopped`, `ended`; `lost` (it did not end in order),
+    `unknown`
     """
+    alive: bool
+    """whether something of it is known to live"""
+    running: int
+    """how many of its tasks run"""
+    detached: bool
+    """whether it goes on without a launcher"""
+    user: str
+    """whose account on the hosts it has"""
+    launcher: str
+    """who started it where: `ada@laptop`"""
+    command: str
+    """the command that started it, in words, without values that may be secret"""
+    planned: float
+    """when its plan was made, in epoch seconds; 0: not known"""
+    started: float | None
+    """when, in epoch seconds, or null"""
+    ended: float | None
+    """when, in epoch seconds, or null"""
+    tasks: list[TaskData]
+    """its tasks"""
+    hosts: list[PartData]
+    """the part of each host"""
+    first_failure: str | None
+    """the task that failed first, or null"""
+    outcome: dict[str, Any]
+    """how it ended, as its launcher or coordinator has written it: `status`, `exit_code` and more; empty while
+    it is alive
+    """
+    left_out: dict[str, str]
+    """host -> why the run goes without it"""
+    holds: dict[str, Any] | None
+    """what the watchdog says of it now: `age_s`, `sentences`, `blind` (what it cannot see); or null"""
+    lease_s: float
+    """how long its hosts go on without hearing of its launcher or coordinator, in seconds"""
+    stopped_by: str
+    """who has asked for its end, if that is not its user"""
+    moved: str
+    """a sentence, if the task that writes checkpoints is on another host than before"""
 
-    says: str
-    fields: Mapping[str, str]
-    holds: Mapping[str, str] = {}
-    sometimes: tuple[str, ...] = ()
+
+class TaskData(TypedDict):
+    """A task of a run."""
+
+    task: str
+    """`worker/0`"""
+    host: str
+    """its host"""
+    state: str
+    """`waiting`, `staged` (ready to start), `running`, `exited`, `lost` (nobody saw its end) or `unknown`"""
+    attempts: int
+    """how often it was started"""
+    pid: int | None
+    """of its process, or null"""
+    since: float | None
+    """since when it is staged or runs, in epoch seconds, or null"""
+    code: int | None
+    """its exit code, or null"""
+    signal: int | None
+    """the number of the signal that ended it, or null"""
+    signal_name: str
+    """its name, or empty"""
+    exit_code: int | None
+    """as a shell gives it; null: it has not exited"""
+    failed: bool
+    """whether it exited by itself, and not with 0"""
+    stopped: bool
+    """whether tflaunch ended it"""
+    seconds: float | None
+    """how long it ran, or null"""
+    ended: float | None
+    """when, in epoch seconds, or null"""
+    port: int | None
+    """in the cluster, or null"""
+    gpus: list[str]
+    """the UUIDs of its GPUs"""
+    gpu_labels: list[str]
+    """the same as people see them"""
+    log: str
+    """the path of its log on its host"""
+    log_bytes: int
+    """how long its logs are, those of all attempts together"""
+    output: float | None
+    """when it last wrote something, in epoch seconds, or null"""
+    tail: str
+    """`status`: the end of the log of a task that failed; else empty"""
+    facts: dict[str, Any]
+    """what its host noticed of its end, such as `oom_kills`"""
+    before: list[dict[str, Any]]
+    """how earlier attempts ended: `attempt`, `code`, `signal_name`, `seconds`, `ended`"""
 
 
-_SINCE = "since when, in epoch seconds by the host's clock"
-_COUNT = "how many GPUs, or MIG instances of GPUs that have some, "
+class PartData(TypedDict):
+    """A host's part of a run."""
 
-_DEVICE: Mapping[str, str] = {
-    "index": "of a GPU: NVML's; of a MIG instance: its number within its GPU",
-    "label": "as people see it: `3`, or `3.1` for MIG instance 1 of GPU 3",
-    "uuid": "NVML's UUID",
-    "name": "NVML's name of the model",
-    "state": "`free`, `busy`, `leased`, `promised` or `broken`; `mig`: see its instances",
-    "busy": "why a run must not take it, or empty",
-    "memory_total_bytes": "its memory",
-    "memory_used_bytes": "what of it is in use, without what the driver reserves for itself",
-    "memory_free_bytes": "the rest",
-    "processes": "the processes on it",
-    "lease": "the run that has it, or null",
-    "lease_error": "why it cannot be leased, or empty",
-    "promised": "the run that it is promised to, and that waits for it, or null",
-}
-_ON_DEVICE = {"processes": "[process]", "lease": "lease", "promised": "lease"}
+    host: str
+    """its name"""
+    state: str
+    """`alive`, `ended` (in order), `lost`, `strays` (the agent is dead, processes of the run live); `elsewhere`,
+    `unreachable`, `unasked`, `gone`: not known
+    """
+    directory: str
+    """of the run, on the host"""
+    agent: int
+    """the pid of its agent; 0: none"""
+    strays: list[str]
+    """processes of the run that live without an agent"""
+    asked: str
+    """the host that answered: mostly the same"""
+    restarted: float | None
+    """when the machine rebooted, which ended its part, in epoch seconds, or null"""
+    why: str
+    """what ended its part, if that was not the end of the run: its lease, its guard; else empty"""
 
-THINGS: Mapping[str, Thing] = {
-    "error": Thing(
-        "Why a host could not be used.", {"message": "a sentence", "hint": "what to do, or empty"}
-    ),
-    # of gpus
-    "host": Thing(
-        "A host, in the order of the hostfile. A host with an `error` has only the first three fields.",
-        {
-            "host": "its name in the hostfile",
-            "names": "all names of that machine in the hostfile; it is listed once",
-            "error": "why it did not answer, or null",
-            "hostname": "its own name for itself",
-            "boot_id": "the kernel's: the same for all names of one machine",
-            "addresses": "its IP addresses",
-            "python": "the version of the Python that answered",
-            "cores": "its CPU cores",
-            "load": "its load average of the last minute",
-            "memory_bytes": "its memory",
-            "memory_available_bytes": "what programs can still get of it",
-            "disk_free_bytes": "free in the directory of the runs",
-            "clock": "its clock, in epoch seconds",
-            "driver": "the version of the NVIDIA driver, or empty",
-            "cuda": "the newest CUDA that the driver supports, or empty",
-            "gpu_note": "why no GPU could be listed, or empty",
-            "gpus": "its GPUs",
-            "queue": "the runs that wait for its GPUs, the next one first",
-            "queue_error": "why the queue cannot be read, or empty",
-            "gpus_held": "how many of its GPUs your runs have",
-            "gpu_limit": "how many GPUs of the host one user may hold, or null",
-            "proxies": "the variables of proxies that are set there",
-            "interfaces": "the names of its network interfaces",
-            "age_s": "how old the answer is, in seconds",
-        },
-        {"error": "error", "gpus": "[gpu]", "queue": "[waiting run]"},
-        sometimes=(
-            "hostname",
-            "boot_id",
-            "addresses",
-            "python",
-            "cores",
-            "load",
-            "memory_bytes",
-            "memory_available_bytes",
-            "disk_free_bytes",
-            "clock",
-            "driver",
-            "cuda",
-            "gpu_note",
-            "gpus",
-            "queue",
-            "queue_error",
-            "gpus_held",
-            "gpu_limit",
-            "proxies",
-            "interfaces",
-            "age_s",
-        ),
-    ),
-    "gpu": Thing(
-        "A GPU. null: the GPU or its driver does not say.",
-        {
-            **_DEVICE,
-            "error": "what NVML says of a GPU that is lost or broken, or empty",
-            "utilization_percent": "how much of the last second kernels ran",
-            "temperature_c": "in °C",
-            "power_w": "in watts",
-            "power_limit_w": "in watts",
-            "ecc_errors": "uncorrected ones since the driver was loaded",
-            "slowed_by": "`power_cap`, `hw_slowdown`, `sw_thermal`, `hw_thermal`, `power_brake`",
-            "compute_mode": "`default`, `exclusive_process`, `exclusive_thread` or `prohibited`",
-            "persistence": "whether persistence mode is on",
-            "pci_bus_id": "its PCI bus id",
-            "numa_node": "its NUMA node",
-            "mig_mode": "whether MIG is on",
-            "mig": "its MIG instances",
-            "links": "index of another GPU -> how they are connected: `NV18`, `PIX`, `PXB`, `PHB`, `NODE`, `SYS`",
-        },
-        {**_ON_DEVICE, "mig": "[instance]"},
-    ),
-    "instance": Thing("A MIG instance.", {**_DEVICE, "gpu": "the index of its GPU"}, _ON_DEVICE),
-    "process": Thing(
-        "A process on a GPU; empty and null for what a container or another user hides.",
-        {
-            "pid": "on its host",
-            "user": "who runs it",
-            "command": "its command line",
-            "kind": "`compute`, or `graphics`: a desktop",
-            "memory_bytes": "of the GPU",
-            "started": "when, in epoch seconds by the host's clock",
-        },
-    ),
-    "lease": Thing(
-        "The run that has a GPU.",
-        {
-            "user": "whose it is",
-            "run": "the run's id",
-            "since": _SINCE,
-            "planning": "whether it has the GPU only until its plan is made",
-            "pid": "of a process that has locked the GPU and is no run of tflaunch; else 0",
-        },
-    ),
-    "waiting run": Thing(
-        "A run that waits for GPUs.",
-        {
-            "user": "whose it is",
-            "run": "the run's id",
-            "since": _SINCE,
-            "planning": "whether its plan is being made",
-            "pid": "0",
-            "wants": "how many GPUs, on all its hosts together",
-            "uuids": "those of this host that it could use",
-        },
-    ),
-    "counts": Thing(
-        "GPUs by their state.",
-        {
-            "free": f"{_COUNT}nobody uses",
-            "busy": f"{_COUNT}processes use that are no run's",
-            "leased": f"{_COUNT}runs have",
-            "promised": f"{_COUNT}are kept for a run that waits",
-            "broken": f"{_COUNT}cannot be used",
-            "models": "model -> the same for GPUs of that model",
-        },
-        {"models": "{counts}"},
-        sometimes=("models",),
-    ),
-    "user": Thing(
-        "A user who holds GPUs.",
-        {
-            "user": "the account; empty: not shown by the host",
-            "gpus": "how many GPUs and MIG instances",
-            "hosts": "the hosts that they are on",
-            "holds": "each GPU that a run or a process of the user holds",
-        },
-        {"holds": "[hold]"},
-    ),
-    "hold": Thing(
-        "One GPU or MIG instance, held by one run or one process.",
-        {
-            "user": "who holds it",
-            "host": "its host",
-            "gpu": "its label",
-            "uuid": "NVML's UUID",
-            "run": "the run's id; empty: a process that is no run's",
-            "pid": "of the process; of a run 0",
-            "command": "of the process, without its arguments",
-            "since": f"{_SINCE}, or null",
-            "age_s": "for how many seconds, or null",
-            "memory_bytes": "how much of its memory is in use, or null",
-        },
-    ),
-    # of ps and status
-    "run": Thing(
-        "A run.",
-        {
-            "run_id": "its id",
-            "state": "`starting`, `running`; `succeeded`, `failed`, `stopped`, `ended`; `lost` (it did not end in "
-            "order), `unknown`",
-            "alive": "whether something of it is known to live",
-            "running": "how many of its tasks run",
-            "detached": "whether it goes on without a launcher",
-            "user": "whose account on the hosts it has",
-            "launcher": "who started it where: `ada@laptop`",
-            "command": "the command that started it, in words, without values that may be secret",
-            "planned": "when its plan was made, in epoch seconds; 0: not known",
-            "started": "when, in epoch seconds, or null",
-            "ended": "when, in epoch seconds, or null",
-            "tasks": "its tasks",
-            "hosts": "the part of each host",
-            "first_failure": "the task that failed first, or null",
-            "outcome": "how it ended, as its launcher or coordinator has written it: `status`, `exit_code` and more; "
-            "empty while it is alive",
-            "left_out": "host -> why the run goes without it",
-            "holds": "what the watchdog says of it now: `age_s`, `sentences`, `blind` (what it cannot see); or null",
-            "lease_s": "how long its hosts go on without hearing of its launcher or coordinator, in seconds",
-            "stopped_by": "who has asked for its end, if that is not its user",
-            "moved": "a sentence, if the task that writes checkpoints is on another host than before",
-        },
-        {"tasks": "[task]", "hosts": "[part]"},
-    ),
-    "task": Thing(
-        "A task of a run.",
-        {
-            "task": "`worker/0`",
-            "host": "its host",
-            "state": "`waiting`, `staged` (ready to start), `running`, `exited`, `lost` (nobody saw its end) or "
-            "`unknown`",
-            "attempts": "how often it was started",
-            "pid": "of its process, or null",
-            "since": "since when it is staged or runs, in epoch seconds, or null",
-            "code": "its exit code, or null",
-            "signal": "the number of the signal that ended it, or null",
-            "signal_name": "its name, or empty",
-            "exit_code": "as a shell gives it; null: it has not exited",
-            "failed": "whether it exited by itself, and not with 0",
-            "stopped": "whether tflaunch ended it",
-            "seconds": "how long it ran, or null",
-            "ended": "when, in epoch seconds, or null",
-            "port": "in the cluster, or null",
-            "gpus": "the UUIDs of its GPUs",
-            "gpu_labels": "the same as people see them",
-            "log": "the path of its log on its host",
-            "log_bytes": "how long its logs are, those of all attempts together",
-            "output": "when it last wrote something, in epoch seconds, or null",
-            "tail": "`status`: the end of the log of a task that failed; else empty",
-            "facts": "what its host noticed of its end, such as `oom_kills`",
-            "before": "how earlier attempts ended: `attempt`, `code`, `signal_name`, `seconds`, `ended`",
-        },
-    ),
-    "part": Thing(
-        "A host's part of a run.",
-        {
-            "host": "its name",
-            "state": "`alive`, `ended` (in order), `lost`, `strays` (the agent is dead, processes of the run live); "
-            "`elsewhere`, `unreachable`, `unasked`, `gone`: not known",
-            "directory": "of the run, on the host",
-            "agent": "the pid of its agent; 0: none",
-            "strays": "processes of the run that live without an agent",
-            "asked": "the host that answered: mostly the same",
-            "restarted": "when the machine rebooted, which ended its part, in epoch seconds, or null",
-            "why": "what ended its part, if that was not the end of the run: its lease, its guard; else empty",
-        },
-    ),
-    # of stacks
-    "stacked task": Thing(
-        "A task, with its processes.",
-        {
-            "task": "`worker/0`",
-            "host": "its host",
-            "processes": "its own process first, then those that it started",
-        },
-        {"processes": "[stacked process]"},
-    ),
-    "stacked process": Thing(
-        "A process of a task.",
-        {
-            "pid": "on its host",
-            "name": "the kernel's name for it",
-            "threads": "its threads, as the kernel sees them",
-            "stacks": "the Python stacks of its threads, or null",
-            "why_none": "why there are no stacks, or none of the first thread; or empty",
-            "age_s": "how old the stacks are, in seconds",
-        },
-        {"threads": "[thread]", "stacks": "[stack]"},
-    ),
-    "thread": Thing(
-        "A thread.",
-        {
-            "tid": "the kernel's number",
-            "name": "its name",
-            "state": "the kernel's letter: `R`, `S`, `D` and so on",
-            "waits_in": "the kernel's function that it waits in, or empty",
-            "cpu_s": "the CPU time that it has used, in seconds",
-        },
-    ),
-    "stack": Thing(
-        "A Python stack.",
-        {
-            "main": "whether it is the main thread's",
-            "threads": "how many threads have it",
-            "frames": "the innermost last",
-        },
-        {"frames": "[frame]"},
-    ),
-    "frame": Thing(
-        "A call on a stack.",
-        {
-            "file": "its source",
-            "line": "in the source",
-            "function": "its name",
-            "own": "whether it is the program's, not a library's",
-        },
-    ),
-    # of check
-    "finding": Thing(
-        "Something that is not as it should be.",
-        {
-            "level": "`error`, `warning` or `note`",
-            "topic": "for scripts: `connection`, `setup`, `tensorflow`, `gpus`, `ports`, `exposed` and so on",
-            "hosts": "where",
-            "what": "a sentence",
-            "fix": "what to do, or empty",
-            "lines": "what the task printed on the first of these hosts, or how the hosts differ",
-        },
-    ),
-    "checked host": Thing(
-        "A host that was checked.",
-        {
-            "host": "its name",
-            "level": "the worst of its findings: `error`, `warning` or `note`; null: there is none",
-            "error": "why it did not answer, or null",
-            "versions": "name -> version, of what should be the same on all hosts",
-            "clock": "how far its clock is ahead of this machine's, or null",
-            "interface": "the network interface that other hosts reach it by, or null",
-            "interfaces": "each with `name`, `addresses`, `mtu`, `mbit_s`, `networks`",
-            "infiniband": "the names of its InfiniBand adapters",
-            "disks": "each with `path`, `free_bytes`, `free_files`",
-            "logout": "whether logging out kills what was started: `kills`, `session`, `user`, `linger`",
-            "ports": "how many ports it found free",
-            "agent_python": "the version of the Python that answered",
-            "cuda": "the newest CUDA that the driver supports, or empty",
-            "gpus": "each with `label`, `name`, `busy` (why a run must not take it, or empty)",
-            "task": "how the task of the check ended",
-        },
-        {"error": "error", "clock": "clock", "task": "checked task"},
-        sometimes=(
-            "interfaces",
-            "infiniband",
-            "disks",
-            "logout",
-            "ports",
-            "agent_python",
-            "cuda",
-            "gpus",
-            "task",
-        ),
-    ),
-    "clock": Thing(
-        "A clock, beside this machine's.",
-        {"ahead_s": "how many seconds it is ahead", "within_s": "how wrong that may be, in seconds"},
-    ),
-    "checked task": Thing(
-        "The task of a check.",
-        {
-            "code": "its exit code, or null",
-            "signal": "the name of the signal that ended it, or empty",
-            "seconds": "how long it ran",
-            "late": "whether it was ended because it took too long",
-            "report": "what it said: `python`, `executable`, `limits`, `proxies`, `versions`, `error`, `tensorflow` "
-            "(`seconds`, `build`, `gpus`); or null",
-            "lines": "the last lines that it printed",
-        },
-    ),
-    "row": Thing(
-        "One fact, on each host that reported it.",
-        {
-            "name": "such as `TensorFlow`",
-            "common": "the value on more than half of the hosts, or empty",
-            "odd": "each other value -> its hosts",
-            "values": "host -> value",
-        },
-    ),
-    "throughput": Thing(
-        "What one host could send to another one.",
-        {
-            "bits_per_s": "what arrived, or null",
-            "rtt_ms": "the shortest round trip meanwhile, in milliseconds",
-            "lost": "packets that were sent again",
-            "failed": "why nothing arrived: `[kind, sentence]`, or null",
-        },
-    ),
-    # of clean
-    "place": Thing(
-        "A directory of runs.",
-        {
-            "hosts": "those that share it; none: this machine's records",
-            "directory": "its path",
-            "removed": "run -> bytes that were freed",
-            "failed": "run -> why it could not be removed",
-            "code": "shipped code that was removed: `files`, `bytes`",
-            "environments": "environments of `--requirements` that were removed: `files`, `bytes`",
-            "rest_bytes": "freed: what an earlier `clean` that was interrupted left",
-            "freed_bytes": "all that was freed",
-            "stay": "what stays: `runs`, `bytes`",
-            "unread": "what could not be measured, and why",
-            "too_large_bytes": "how much more there is than `--max-size` allows",
-        },
-    ),
-    # of config
-    "file": Thing(
-        "A file of the configuration.", {"path": "its path", "there": "whether there is such a file"}
-    ),
-    "setting": Thing(
-        "A value of the configuration.",
-        {
-            "key": "`run.grace`, `banner`",
-            "value": "as the file has it",
-            "file": "the file that says so",
-            "line": "and the line",
-        },
-    ),
+
+class StackedTaskData(TypedDict):
+    """A task, with its processes."""
+
+    task: str
+    """`worker/0`"""
+    host: str
+    """its host"""
+    processes: list[StackedProcessData]
+    """its own process first, then those that it started"""
+
+
+class StackedProcessData(TypedDict):
+    """A process of a task."""
+
+    pid: int
+    """on its host"""
+    name: str
+    """the kernel's name for it"""
+    threads: list[ThreadData]
+    """its threads, as the kernel sees them"""
+    stacks: list[StackData] | None
+    """the Python stacks of its threads, or null"""
+    why_none: str
+    """why there are no stacks, or none of the first thread; or empty"""
+    age_s: float
+    """how old the stacks are, in seconds"""
+
+
+class ThreadData(TypedDict):
+    """A thread."""
+
+    tid: int
+    """the kernel's number"""
+    name: str
+    """its name"""
+    state: str
+    """the kernel's letter: `R`, `S`, `D` and so on"""
+    waits_in: str
+    """the kernel's function that it waits in, or empty"""
+    cpu_s: float
+    """the CPU time that it has used, in seconds"""
+
+
+class StackData(TypedDict):
+    """A Python stack."""
+
+    main: bool
+    """whether it is the main thread's"""
+    threads: int
+    """how many threads have it"""
+    frames: list[FrameData]
+    """the innermost last"""
+
+
+class FrameData(TypedDict):
+    """A call on a stack."""
+
+    file: str
+    """its source"""
+    line: int
+    """in the source"""
+    function: str
+    """its name"""
+    own: bool
+    """whether it is the program's, not a library's"""
+
+
+class FindingData(TypedDict):
+    """Something that is not as it should be."""
+
+    level: Literal["error", "warning", "note"]
+    """`error`, `warning` or `note`"""
+    topic: str
+    """for scripts: `connection`, `setup`, `tensorflow`, `gpus`, `ports`, `exposed` and so on"""
+    hosts: list[str]
+    """where"""
+    what: str
+    """a sentence"""
+    fix: str
+    """what to do, or empty"""
+    lines: list[str]
+    """what the task printed on the first of these hosts, or how the hosts differ"""
+
+
+class CheckedHostData(TypedDict):
+    """A host that was checked."""
+
+    host: str
+    """its name"""
+    level: Literal["error", "warning", "note"] | None
+    """the worst of its findings: `error`, `warning` or `note`; null: there is none"""
+    error: ErrorData | None
+    """why it did not answer, or null"""
+    versions: dict[str, str]
+    """name -> version, of what should be the same on all hosts"""
+    clock: ClockData | None
+    """how far its clock is ahead of this machine's, or null"""
+    interface: str | None
+    """the network interface that other hosts reach it by, or null"""
+    interfaces: NotRequired[list[dict[str, Any]]]
+    """each with `name`, `addresses`, `mtu`, `mbit_s`, `networks`"""
+    infiniband: NotRequired[list[str]]
+    """the names of its InfiniBand adapters"""
+    disks: NotRequired[list[dict[str, Any]]]
+    """each with `path`, `free_bytes`, `free_files`"""
+    logout: NotRequired[dict[str, Any]]
+    """whether logging out kills what was started: `kills`, `session`, `user`, `linger`"""
+    ports: NotRequired[int]
+    """how many ports it found free"""
+    agent_python: NotRequired[str]
+    """the version of the Python that answered"""
+    cuda: NotRequired[str]
+    """the newest CUDA that the driver supports, or empty"""
+    gpus: NotRequired[list[dict[str, Any]]]
+    """each with `label`, `name`, `busy` (why a run must not take it, or empty)"""
+    task: NotRequired[CheckedTaskData | None]
+    """how the task of the check ended"""
+
+
+class ClockData(TypedDict):
+    """A clock, beside this machine's."""
+
+    ahead_s: float
+    """how many seconds it is ahead"""
+    within_s: float
+    """how wrong that may be, in seconds"""
+
+
+class CheckedTaskData(TypedDict):
+    """The task of a check."""
+
+    code: int | None
+    """its exit code, or null"""
+    signal: str
+    """the name of the signal that ended it, or empty"""
+    seconds: float
+    """how long it ran"""
+    late: bool
+    """whether it was ended because it took too long"""
+    report: dict[str, Any] | None
+    """what it said: `python`, `executable`, `limits`, `proxies`, `versions`, `error`, `tensorflow` (`seconds`,
+    `build`, `gpus`); or null
+    """
+    lines: list[str]
+    """the last lines that it printed"""
+
+
+class RowData(TypedDict):
+    """One fact, on each host that reported it."""
+
+    name: str
+    """such as `TensorFlow`"""
+    common: str
+    """the value on more than half of the hosts, or empty"""
+    odd: dict[str, list[str]]
+    """each other value -> its hosts"""
+    values: dict[str, str]
+    """host -> value"""
+
+
+class ThroughputData(TypedDict):
+    """What one host could send to another one."""
+
+    bits_per_s: float | None
+    """what arrived, or null"""
+    rtt_ms: float
+    """the shortest round trip meanwhile, in milliseconds"""
+    lost: int
+    """packets that were sent again"""
+    failed: list[str] | None
+    """why nothing arrived: `[kind, sentence]`, or null"""
+
+
+class PlaceData(TypedDict):
+    """A directory of runs."""
+
+    hosts: list[str]
+    """those that share it; none: this machine's records"""
+    directory: str
+    """its path"""
+    removed: dict[str, int]
+    """run -> bytes that were freed"""
+    failed: dict[str, str]
+    """run -> why it could not be removed"""
+    code: dict[str, int]
+    """shipped code that was removed: `files`, `bytes`"""
+    environments: dict[str, int]
+    """environments of `--requirements` that were removed: `files`, `bytes`"""
+    rest_bytes: int
+    """freed: what an earlier `clean` that was interrupted left"""
+    freed_bytes: int
+    """all that was freed"""
+    stay: dict[str, int]
+    """what stays: `runs`, `bytes`"""
+    unread: list[str]
+    """what could not be measured, and why"""
+    too_large_bytes: int
+    """how much more there is than `--max-size` allows"""
+
+
+class FileData(TypedDict):
+    """A file of the configuration."""
+
+    path: str
+    """its path"""
+    there: bool
+    """whether there is such a file"""
+
+
+class SettingData(TypedDict):
+    """A value of the configuration."""
+
+    key: str
+    """`run.grace`, `banner`"""
+    value: Any
+    """as the file has it"""
+    file: str
+    """the file that says so"""
+    line: int
+    """and the line"""
+
+
+# Each by the name that the documentation has for it.
+THINGS: Mapping[str, type] = {
+    "error": ErrorData,
+    "host": HostData,
+    "gpu": GpuData,
+    "instance": InstanceData,
+    "process": ProcessData,
+    "lease": LeaseData,
+    "waiting run": WaitingRunData,
+    "counts": CountsData,
+    "user": UserData,
+    "hold": HoldData,
+    "run": RunData,
+    "task": TaskData,
+    "part": PartData,
+    "stacked task": StackedTaskData,
+    "stacked process": StackedProcessData,
+    "thread": ThreadData,
+    "stack": StackData,
+    "frame": FrameData,
+    "finding": FindingData,
+    "checked host": CheckedHostData,
+    "clock": ClockData,
+    "checked task": CheckedTaskData,
+    "row": RowData,
+    "throughput": ThroughputData,
+    "place": PlaceData,
+    "file": FileData,
+    "setting": SettingData,
 }
