@@ -9,6 +9,7 @@
     python_api.py   tflaunch.api: from its docstrings and type hints
     repository.py   README files and the changelog, as pages of the site
     manual.py       the man page: from the verbs and the exit codes
+    schemas.py      the JSON Schemas of what `--json` prints: tflaunch/documents/schemas
     keywords.py     the module tflaunch.api.keywords
     markdown.py     text as Markdown
 

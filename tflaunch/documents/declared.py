@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, get_args, get_origin
 
-from typing_extensions import NotRequired, get_type_hints
+from typing_extensions import NotRequired, get_type_hints, is_typeddict
 
 from tflaunch.documents.json_documents import DOCUMENTS
 from tflaunch.documents.json_events import EVENTS, SWEEP_EVENTS, DryRun
@@ -26,6 +26,7 @@ class Declared(NamedTuple):
     fields: Mapping[str, str]
     holds: Mapping[str, type]
     sometimes: frozenset[str]
+    kinds: tuple[type, ...]  # all classes that stand in its fields
 
 
 @functools.cache
@@ -34,10 +35,11 @@ def declared(kind: type) -> Declared:
     hints = get_type_hints(kind, include_extras=True)
     fields = {name: text for name, text in _field_texts(kind).items() if name in hints}
     things = {*THINGS.values()}
+    kinds = tuple(each for name in fields for each in _kinds_in(hints[name]) if is_typeddict(each))
     holds = {name: each for name in fields for each in _kinds_in(hints[name]) if each in things}
     required: Any = NotRequired
     sometimes = frozenset(name for name in fields if get_origin(hints[name]) == required)
-    return Declared(" ".join((inspect.getdoc(kind) or "").split()), fields, holds, sometimes)
+    return Declared(" ".join((inspect.getdoc(kind) or "").split()), fields, holds, sometimes, kinds)
 
 
 def _field_texts(kind: type) -> dict[str, str]:
