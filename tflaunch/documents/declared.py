@@ -113,7 +113,7 @@ def _exact(schema: Any) -> Any:
         return [_exact(each) for each in schema]
     if not isinstance(schema, dict):
         return schema
-    more = {"extra_behavior": "forbid"} if schema.get("type") == "typed-dict" else {}
+    more: dict[str, Any] = {"extra_behavior": "forbid"} if schema.get("type") == "typed-dict" else {}
     more |= {"strict": True} if schema.get("type") in ("str", "int", "float", "bool") else {}
     return {name: _exact(each) for name, each in schema.items()} | more
 
