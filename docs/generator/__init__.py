@@ -3,12 +3,13 @@
     verbs.py        the page of each verb, and the list of them: from the command line's own parser
     exit_codes.py   from tflaunch.protocol.errors
     file_keys.py    the keys of the hostfile, the job file and the configuration: from their JSON Schemas
-    events.py       what `--json` prints: from tflaunch.console.json_events
-    documents.py    likewise, where it is one document: from tflaunch.console.json_documents
+    events.py       what `--json` prints: from tflaunch.documents.json_events
+    documents.py    likewise, where it is one document: from tflaunch.documents.json_documents
     variables.py    what a task finds in its environment: from tflaunch.inputs.task_variables
     python_api.py   tflaunch.api: from its docstrings and type hints
     repository.py   README files and the changelog, as pages of the site
     manual.py       the man page: from the verbs and the exit codes
+    schemas.py      the JSON Schemas of what `--json` prints: tflaunch/documents/schemas
     keywords.py     the module tflaunch.api.keywords
     markdown.py     text as Markdown
 

@@ -1,10 +1,11 @@
-"""The page of the documents that `--json` prints, from the tables with which the tests compare every document."""
+"""The page of the documents that `--json` prints, from the classes with which the tests compare every document."""
 
 from __future__ import annotations
 
 from generator.markdown import table
-from tflaunch.console.json_documents import DOCUMENTS, things_of
-from tflaunch.console.json_things import THINGS, Thing
+from tflaunch.documents.declared import Declared, declared, things_of
+from tflaunch.documents.json_documents import DOCUMENTS
+from tflaunch.documents.json_things import THINGS
 
 _ABOUT = """\
 # Documents of `--json`
@@ -24,21 +25,22 @@ add some.
 def page() -> str:
     """Return the page."""
     parts = [_ABOUT]
-    for verb, document in DOCUMENTS.items():
+    for verb, kind in DOCUMENTS.items():
+        document = declared(kind)
         parts.append(f"## {verb}\n\n{document.says}\n\n{_fields(document)}\n")
     parts.append("## What is in them\n\nIn the order in which the documents name them.\n")
     named = dict.fromkeys(name for document in DOCUMENTS.values() for name in things_of(document))
-    parts += [
-        f"### {name}\n\n{THINGS[name].says}\n\n{_fields(THINGS[name])}\n" for name in {**named, "run": None}
-    ]
+    for name in {**named, "run": None}:
+        thing = declared(THINGS[name])
+        parts.append(f"### {name}\n\n{thing.says}\n\n{_fields(thing)}\n")
     return "\n".join(parts)
 
 
-def _fields(thing: Thing) -> str:
+def _fields(thing: Declared) -> str:
+    names: dict[type | None, str] = {kind: name for name, kind in THINGS.items()}
     rows = []
     for field, says in thing.fields.items():
-        held = thing.holds.get(field, "")
-        name = held.strip("[]{}")
-        link = f" ([{name}](#{name.replace(' ', '-')}))" if held else ""
+        name = names.get(thing.holds.get(field), "")
+        link = f" ([{name}](#{name.replace(' ', '-')}))" if name else ""
         rows.append([f"`{field}`", f"{'(not always) ' if field in thing.sometimes else ''}{says}{link}"])
     return table(["field", "holds"], rows)

@@ -1,11 +1,12 @@
-"""The page of the events that `--json` prints, from the table that its writers use."""
+"""The page of the events that `--json` prints, from the classes that declare them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from generator.markdown import table
-from tflaunch.console.json_events import DOCUMENT, EVENTS, SWEEP_EVENTS, Event
+from tflaunch.documents.declared import declared, event_fields
+from tflaunch.documents.json_events import EVENTS, SWEEP_EVENTS, DryRun
 
 _ABOUT = """\
 # Events of `--json`
@@ -17,6 +18,7 @@ and fields that you do not know: later versions may add some.
     tflaunch run hosts.yaml trainer.py --json | jq -r 'select(.event == "report") | .exit_code'
 
 `gpus`, `check`, `ps`, `status`, `stacks`, `clean` and `config` print one [document](documents.md) instead.
+Their JSON Schemas are in the package, in `tflaunch/documents/schemas`.
 
 """
 _DRY = """\
@@ -30,7 +32,9 @@ _DRY = """\
 def page() -> str:
     """Return the page."""
     more = {name: event for name, event in SWEEP_EVENTS.items() if EVENTS.get(name) is not event}
-    document = table(["field", "holds"], [[f"`{field}`", says] for field, says in DOCUMENT.items()])
+    document = table(
+        ["field", "holds"], [[f"`{field}`", says] for field, says in declared(DryRun).fields.items()]
+    )
     return (
         f"{_ABOUT}\n## Of a run\n\n{_described(EVENTS)}\n{_DRY}\n{document}\n"
         "## Of a sweep\n\nA sweep has the events above, but `log`, and these:\n\n"
@@ -38,9 +42,10 @@ def page() -> str:
     )
 
 
-def _described(events: Mapping[str, Event], of: str = "") -> str:
+def _described(events: Mapping[str, type], of: str = "") -> str:
     parts = []
-    for name, event in events.items():
+    for name, kind in events.items():
+        event = event_fields(kind)
         rows = [
             [f"`{field}`", f"{'(not always) ' if field in event.sometimes else ''}{says}"]
             for field, says in event.fields.items()

@@ -229,7 +229,7 @@ def _log_lines(data: bytes, _: Path) -> object:
 
 def _log_end(data: bytes, directory: Path) -> object:
     """What the end of a task means, by its log, and what is known of it here."""
-    from tflaunch.console.log_tail import lines_to_search
+    from tflaunch.documents.log_tail import lines_to_search
     from tflaunch.ends.facts import Ending
     from tflaunch.ends.here import where_file_lies, where_module_lies
     from tflaunch.ends.interpret import Here, meaning
@@ -255,7 +255,7 @@ def _signs(data: bytes, _: Path) -> object:
 def _footer(text: str) -> object:
     from tflaunch.console.footer import Footer
     from tflaunch.console.pen import Pen
-    from tflaunch.console.writer import Stream
+    from tflaunch.documents.writer import Stream
     from tflaunch.protocol.job import TaskId
 
     with Path(os.devnull).open("w") as nowhere:

@@ -20,7 +20,7 @@ ASK = """\
 import sys, time
 from tflaunch.sessions import asking
 from tflaunch.launch.cluster import Cluster
-from tflaunch.console.reporter import open_reporter
+from tflaunch.console.opening import open_reporter
 from tflaunch.hosts import Host
 from tflaunch.remote import ConnectOptions, Connector
 from tflaunch.protocol.job import JobSpec

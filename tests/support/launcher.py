@@ -33,9 +33,8 @@ import yaml
 from tests.support import preloaded
 from tests.support.patience import PATIENCE_S, until
 from tflaunch.agent.host import foreign
-from tflaunch.console.json_documents import DOCUMENTS
-from tflaunch.console.json_documents import disagreement as of_document
-from tflaunch.console.json_events import disagreement
+from tflaunch.documents.declared import of_document, of_event
+from tflaunch.documents.json_documents import DOCUMENTS
 
 TFLAUNCH = (sys.executable, "-c", "import sys; from tflaunch.cli import main; sys.exit(main())")
 OVER_SSH = (
@@ -191,14 +190,14 @@ class Done:
         found: list[dict[str, Any]] = [json.loads(line) for line in self.out.splitlines()]
         for each in found:
             if "event" in each:
-                assert not (fault := disagreement(each)), fault
+                assert not (fault := of_event(each)), fault
         return found
 
     def check_documents(self, verb: str) -> None:
         """Fails unless every document that `--json` has printed is as it is declared."""
         assert "{host}" not in self.out, "a hint that does not name its host"
         for each in map(json.loads, self.out.splitlines()):
-            fault = disagreement(each) if "event" in each else of_document(verb, each)
+            fault = of_event(each) if "event" in each else of_document(verb, each)
             assert not fault, fault
 
     @property

@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TextIO
 
-from tflaunch.console.reporter import Reporter, open_reporter
+from tflaunch.console.opening import open_reporter
+from tflaunch.documents.reporter import Reporter
 from tflaunch.protocol.job import TaskId
 
 W0, W1, PS0 = TaskId("worker", 0), TaskId("worker", 1), TaskId("ps", 0)

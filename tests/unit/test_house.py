@@ -30,8 +30,8 @@ FLOORS = (
     ("remote", "runs", "survey", "ends"),
     ("launch",),
     ("sweeps",),
-    ("console",),
-    ("api",),
+    ("documents",),
+    ("console", "api"),
     ("cli",),
     ("__main__",),
 )
@@ -230,7 +230,7 @@ LARGE_CLASSES = {
     "sessions.group.Sessions",
 }
 LARGE_FUNCTIONS = {
-    "console.reporter.open_reporter",
+    "console.opening.open_reporter",
 }
 
 

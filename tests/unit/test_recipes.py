@@ -49,7 +49,7 @@ PROBED = """
 GPU_TO_JSON = """
 import json, sys
 from tflaunch import gpu_probe
-from tflaunch.console.json_documents import disagreement
+from tflaunch.documents.declared import of_document
 from tflaunch.planning.inventory import HostFacts
 from tflaunch.protocol.messages import FROM_AGENT, check
 from tflaunch.protocol.wire import Message, WireError
@@ -71,7 +71,7 @@ except WireError as error:
     sys.exit(str(error))
 answers = [Answer("h1", HostFacts.from_wire("h1", said))]
 made = document(look(answers), answers, 0.0)
-sys.exit(disagreement("gpus", made) or print(made["hosts"][0]["gpus"][0]["fan_percent"]))
+sys.exit(of_document("gpus", made) or print(made["hosts"][0]["gpus"][0]["fan_percent"]))
 """
 ENDS = "ends/files.py"
 ENDS_CASES = "tests/unit/ends"

@@ -13,9 +13,10 @@ import pytest
 import tflaunch
 from tests.support.launcher import TFLAUNCH
 from tflaunch.cli import VERBS
-from tflaunch.console.json_documents import DOCUMENTS
-from tflaunch.console.json_events import EVENTS, SWEEP_EVENTS
-from tflaunch.console.json_things import THINGS
+from tflaunch.documents.declared import declared, event_fields
+from tflaunch.documents.json_documents import DOCUMENTS
+from tflaunch.documents.json_events import EVENTS, SWEEP_EVENTS
+from tflaunch.documents.json_things import THINGS
 from tflaunch.protocol import errors
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -69,14 +70,16 @@ def test_every_event_and_field_is_there(reference: Path) -> None:
     text = (reference / "events.md").read_text()
     for name, event in {**EVENTS, **SWEEP_EVENTS}.items():
         assert re.search(rf"^### {name}( \(sweep\))?$", text, re.M)
-        assert all(f"| `{field}` |" in text for field in event.fields)
+        assert all(f"| `{field}` |" in text for field in event_fields(event).fields)
 
 
 def test_every_document_and_its_fields_are_there(reference: Path) -> None:
     page = (reference / "documents.md").read_text()
     sections = dict(re.findall(r"^###? (.+?)\n(.*?)(?=^##|\Z)", page, re.MULTILINE | re.DOTALL))
     for name, thing in {**DOCUMENTS, **THINGS}.items():
-        assert set(re.findall(r"^\| `(\w+)` \|", sections[name], re.MULTILINE)) == thing.fields.keys()
+        assert (
+            set(re.findall(r"^\| `(\w+)` \|", sections[name], re.MULTILINE)) == declared(thing).fields.keys()
+        )
 
 
 def letters(text: str) -> str:

@@ -34,12 +34,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tflaunch.api.attached import Attached, NotFollowed, attach
-    from tflaunch.api.events import Event
     from tflaunch.api.fetching import fetch
     from tflaunch.api.hosts import gpus, load_hosts
     from tflaunch.api.keywords import Keywords
     from tflaunch.api.known_runs import runs, stop
     from tflaunch.api.running import HandedOver, Run, StoppedEarly, make_plan, run
+    from tflaunch.documents.json_events import Event
     from tflaunch.hosts import Host, Hostfile
     from tflaunch.planning.cluster_plan import ClusterPlan
     from tflaunch.protocol.errors import ConnectErrors, StopError, TflaunchError
@@ -84,7 +84,7 @@ _PLACES = {
     **dict.fromkeys(("gpus", "load_hosts"), "tflaunch.api.hosts"),
     **dict.fromkeys(("HandedOver", "Run", "StoppedEarly", "make_plan", "run"), "tflaunch.api.running"),
     "fetch": "tflaunch.api.fetching",
-    "Event": "tflaunch.api.events",
+    "Event": "tflaunch.documents.json_events",
     **dict.fromkeys(("Attached", "NotFollowed", "attach"), "tflaunch.api.attached"),
     **dict.fromkeys(("runs", "stop"), "tflaunch.api.known_runs"),
     **dict.fromkeys(("Host", "Hostfile"), "tflaunch.hosts"),

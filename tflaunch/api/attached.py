@@ -19,7 +19,7 @@ from tflaunch.runs.wanted import Wanted
 from tflaunch.sessions.group import Stopped
 
 if TYPE_CHECKING:
-    from tflaunch.console.reporter import Reporter
+    from tflaunch.documents.reporter import Reporter
     from tflaunch.inputs.options.groups import SshOptions
     from tflaunch.runs.fetch_result import Fetched
 

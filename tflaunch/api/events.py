@@ -7,19 +7,18 @@ import io
 import json
 import queue
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, TextIO, cast
+from typing import TYPE_CHECKING, TextIO, cast
 
-from tflaunch.console.json_lines import JsonReporter
-from tflaunch.console.logs import Options
-from tflaunch.console.writer import Stream
+from tflaunch.documents.json_lines import JsonReporter
+from tflaunch.documents.logs import Options
+from tflaunch.documents.writer import Stream
 
 if TYPE_CHECKING:
+    from tflaunch.documents.json_events import Event
     from tflaunch.planning.cluster_plan import ClusterPlan
     from tflaunch.protocol.events import TaskStarted
     from tflaunch.protocol.job import TaskId
     from tflaunch.protocol.outcome import Outcome
-
-Event = dict[str, Any]
 
 EVENTS_KEPT = 10_000  # while nobody reads them; then the hosts wait with their logs
 _ALL = Options(quiet=False, only=None, show_host=False, grep=None, bare=False)
@@ -61,7 +60,7 @@ class Events(io.TextIOBase):
         """Keep what comes from now on."""
         self._dropping = False
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[Event]:  # type: ignore[override]
         self.keep()
         while (line := self._queue.get()) is not None:
             yield json.loads(line)

@@ -16,7 +16,7 @@ from tflaunch.sessions.watcher import ProgressWatcher
 from tflaunch.text.times import duration
 
 if TYPE_CHECKING:
-    from tflaunch.console.reporter import Reporter
+    from tflaunch.documents.reporter import Reporter
     from tflaunch.hosts import Hostfile
     from tflaunch.inputs.options.groups import SshOptions
     from tflaunch.protocol.outcome import Outcome

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from tflaunch.api.keywords import Keywords
-    from tflaunch.console.reporter import Reporter
+    from tflaunch.documents.reporter import Reporter
     from tflaunch.inputs.options.groups import SshOptions
     from tflaunch.launch.request import Request
     from tflaunch.remote import Connector

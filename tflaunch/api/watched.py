@@ -8,12 +8,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, cast
 
-from tflaunch.api.events import Event, EventReporter, Events
+from tflaunch.api.events import EventReporter, Events
 from tflaunch.protocol.errors import TflaunchError
 from tflaunch.sessions.interrupts import INTERRUPTER, Interrupter
 
 if TYPE_CHECKING:
-    from tflaunch.console.reporter import Reporter
+    from tflaunch.documents.json_events import Event
+    from tflaunch.documents.reporter import Reporter
     from tflaunch.protocol.outcome import Outcome
 
 

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 import tflaunch
-from tflaunch.console.writer import screen_streams
+from tflaunch.documents.writer import screen_streams
 from tflaunch.protocol.errors import EXIT_INTERRUPTED, NoThreads, TflaunchError, UsageError
 
 _UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
@@ -188,7 +188,7 @@ def _as_accepted(error: UsageError) -> UsageError:
 
 
 def _show(error: TflaunchError) -> int:
-    from tflaunch.console.reporter import open_reporter
+    from tflaunch.console.opening import open_reporter
 
     words = sys.argv[1:]
     own = words[: words.index("--")] if "--" in words else words  # the rest is the trainer's

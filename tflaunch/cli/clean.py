@@ -211,8 +211,8 @@ def _remove(
     Returns `failures` and the hosts that could not be asked during the removal.
     """
     from tflaunch.console.clean_page import cleaned_lines, selection_lines
-    from tflaunch.console.failure_page import unreachable_data
     from tflaunch.console.screen import Screen, reader_may_leave
+    from tflaunch.documents.failed_hosts import unreachable_data
     from tflaunch.runs.clean import document
 
     known, chosen = removal.known, removal.chosen

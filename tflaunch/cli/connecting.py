@@ -13,7 +13,7 @@ from tflaunch.api import connecting
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tflaunch.console.reporter import Reporter
+    from tflaunch.documents.reporter import Reporter
     from tflaunch.hosts import Host
     from tflaunch.inputs.options.groups import SshOptions
     from tflaunch.remote import Connector

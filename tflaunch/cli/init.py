@@ -22,7 +22,7 @@ from tflaunch.text.numbers import counted
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from tflaunch.console.reporter import Reporter
+    from tflaunch.documents.reporter import Reporter
     from tflaunch.hosts import Host, Hostfile
     from tflaunch.remote import Connector
     from tflaunch.survey.check_answers import HostAnswer

@@ -86,9 +86,9 @@ def ps(
 
 def _print(found: Listing, show: Show, *, json: bool, quiet: bool, hosts: int) -> None:
     """Print the runs as the options ask; `hosts` is how many hosts were asked."""
-    from tflaunch.console.failure_page import unreachable_data
     from tflaunch.console.runs_page import run_lines
     from tflaunch.console.screen import Screen, reader_may_leave
+    from tflaunch.documents.failed_hosts import unreachable_data
     from tflaunch.runs.states import run_data
 
     screen, now = Screen(), time.time()

@@ -13,7 +13,7 @@ import typer
 from tflaunch.protocol.errors import EXIT_INTERRUPTED, EXIT_STOPPED, EXIT_UNCLEAN, TflaunchError
 
 if TYPE_CHECKING:
-    from tflaunch.console.reporter import Reporter
+    from tflaunch.documents.reporter import Reporter
     from tflaunch.launch.on_end import OnEnd
 
 FAREWELL_S = 2.0  # to write the last lines after Ctrl-C
@@ -84,7 +84,7 @@ def reporting(stopped: str, reporter: Reporter | None = None, /, **options: Any)
     `stopped` is the sentence to show after Ctrl-C, until the block sets another one.  `options` go to `open_reporter`
     where no reporter is given.
     """
-    from tflaunch.console.reporter import open_reporter
+    from tflaunch.console.opening import open_reporter
     from tflaunch.sessions.group import Stopped
 
     show = Show(reporter or open_reporter(**options), stopped)

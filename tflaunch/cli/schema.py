@@ -29,7 +29,7 @@ def schema(
     import json
 
     from tflaunch.console.screen import reader_may_leave
-    from tflaunch.console.writer import write_result
+    from tflaunch.documents.writer import write_result
     from tflaunch.inputs import config_model, hostfile_model, job_model
 
     models = {Document.hosts: hostfile_model, Document.job: job_model, Document.config: config_model}

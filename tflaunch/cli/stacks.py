@@ -93,9 +93,9 @@ def _print(
     json: bool,
     all_threads: bool,
 ) -> None:
-    from tflaunch.console.failure_page import unreachable_data
     from tflaunch.console.screen import Screen, reader_may_leave
     from tflaunch.console.stacks_page import stacks_lines
+    from tflaunch.documents.failed_hosts import unreachable_data
     from tflaunch.runs.stacks import stacks_data
 
     screen = Screen()

@@ -91,9 +91,9 @@ def _ask(run: str | None, visits: Visits) -> tuple[str | None, Listing]:
 
 
 def _print(run: RunState, failures: Mapping[str, ConnectError], *, json: bool) -> None:
-    from tflaunch.console.failure_page import unreachable_data
     from tflaunch.console.runs_page import hint_of, status_lines
     from tflaunch.console.screen import Screen, reader_may_leave
+    from tflaunch.documents.failed_hosts import unreachable_data
     from tflaunch.runs.states import run_data
 
     screen, now = Screen(), time.time()

@@ -24,7 +24,7 @@ from tflaunch.protocol.errors import ConnectErrors, StopError, UsageError
 from tflaunch.text.numbers import counted
 
 if TYPE_CHECKING:
-    from tflaunch.console.reporter import Reporter
+    from tflaunch.documents.reporter import Reporter
     from tflaunch.runs.states import RunState
     from tflaunch.runs.visits import Finished, Visits
 

@@ -19,7 +19,7 @@ from tflaunch.protocol.errors import RecordError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from tflaunch.console.reporter import Reporter
+    from tflaunch.documents.reporter import Reporter
     from tflaunch.planning.cluster_plan import ClusterPlan
 
 OPEN = (

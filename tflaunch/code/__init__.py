@@ -16,5 +16,6 @@ code_size.py        the errors for too much of it
 secrets.py          which files are secrets
 fetched_mark.py     the mark of what `fetch` brought, which is not shipped back
 
+what_is_shipped.py  tells the user of it, and of what stays
 shipping.py         sends each host the files that it lacks
 """

@@ -1,22 +1,19 @@
-"""Everything that is shown, to people or as JSON; only here is rich imported.
+"""Everything that people are shown; only here is rich imported.
 
 While a command runs
-    reporter.py        Reporter: the methods with which the rest of tflaunch shows a run; chooses its class
-    terminal.py        for people: TextReporter; json_lines.py: for programs, one JSON object a line
-    json_events.py     every event of --json with its fields, as data
+    opening.py         chooses the reporter: that for people, or for programs (tflaunch.documents)
+    terminal.py        for people: TextReporter
     sweep.py           the same two for a sweep
-    logs.py            what both do with task logs: whole lines, progress bars, a task's end after its output
     phases.py          the steps of a run: a line for each that is over, a live line for the one in progress
     phase_words.py     what these steps are called
     footer.py          the last line while the tasks run
     live.py            the last lines of the terminal: live lines, or a question
     alike.py           lines that several tasks write alike: the first, and how many more
     task_lines.py      the prefix of a task's log lines; which lines are still on the screen
-    writer.py          the one thread that writes to stdout and stderr
 
 Pages: what each command shows, as lines
     plan_page.py       the plan of a run
-    code_page.py       the code that is shipped, and what stays on this machine
+    code_page.py       the files that are shipped, and those that stay on this machine
     failure_page.py    the hosts that failed, the problems of a file, any other error
     run_pages.py       how a run ended; the servers of `up`, `--detach`, `stop`
     fetch_page.py      what `fetch` has brought
@@ -30,7 +27,6 @@ Pages: what each command shows, as lines
     gpu_users_page.py  `gpus --all-users`
     gpus_table.py, gpus_states.py, gpus_topology.py    the parts of that page
     sweep_page.py      the trials of a sweep
-    log_tail.py        what the last lines of a task's log say about its failure
 
 What pages are made with
     safe_text.py       lines without characters that act on the terminal

@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tflaunch.console.safe_text import Text, paragraph
 from tflaunch.console.table import Column, Table, cut
+from tflaunch.inputs.config import value_text
 
 if TYPE_CHECKING:
     from tflaunch.console.pen import Sheet
     from tflaunch.inputs.config import Config, Setting
-
-
-def value_text(setting: Setting) -> str:
-    """The value in short, as the file has it; of variables, which may be secrets, only the names."""
-    written = setting.written
-    if isinstance(written, Mapping):
-        named = (key if setting.key == "env" else f"{key}={value}" for key, value in written.items())
-        return " ".join(named)
-    if isinstance(written, list):
-        return " ".join(map(str, written))
-    return str(written).lower() if isinstance(written, bool) else " / ".join(str(written).strip().split("\n"))
 
 
 def config_lines(config: Config, paths: Sequence[Path], sheet: Sheet) -> list[Text]:

@@ -1,12 +1,11 @@
-"""What people and programs see of fetched outputs."""
+"""What people see of fetched outputs."""
 
 from __future__ import annotations
 
-import dataclasses
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tflaunch.console.pen import Marks
 from tflaunch.console.safe_text import Text
@@ -19,12 +18,6 @@ if TYPE_CHECKING:
 
 SHOWN = 8
 _NOTHING = "the tasks have written no files in their working directories"
-
-
-def fetched_data(fetched: Fetched) -> dict[str, Any]:
-    """Return what was fetched and what was not, as JSON has it."""
-    unreached = {host: error.message for host, error in fetched.unreached.items()}
-    return {**dataclasses.asdict(fetched), "unreached": unreached, "complete": fetched.complete}
 
 
 def fetched_lines(fetched: Fetched, marks: Marks) -> list[Text]:

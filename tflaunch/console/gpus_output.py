@@ -15,7 +15,7 @@ from rich.live import Live
 from tflaunch.console.gpus_page import GpusView
 from tflaunch.console.pen import ASCII, ROWS, UNICODE, Marks
 from tflaunch.console.safe_text import Console, Text
-from tflaunch.console.writer import Stream, to_json, unscreened, write_result
+from tflaunch.documents.writer import Stream, to_json, unscreened, write_result
 from tflaunch.protocol.errors import ConnectError
 from tflaunch.sessions.group import Stopped
 from tflaunch.survey.gpus import Answer, Sort, Wanted, document, in_one_line, look, table

@@ -1,6 +1,6 @@
 """The last lines of the terminal, below all output that scrolls: live lines, or a question.
 
-Only the writer's thread (tflaunch.console.writer) calls what is here.
+Only the writer's thread (tflaunch.documents.writer) calls what is here.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from rich.console import RenderableType
 
 from tflaunch.console.safe_text import Console, Text, hung, paragraph
-from tflaunch.console.writer import Stream
+from tflaunch.documents.writer import Stream
 from tflaunch.protocol.job import TaskId
 
 ROWS = 24  # assumed for a terminal that does not report its height

@@ -12,7 +12,7 @@ from tflaunch.console.pen import PIPE_COLUMNS, Marks, Sheet, task_colour, whole
 from tflaunch.console.safe_text import Text, paragraph
 from tflaunch.console.table import Column, Table
 from tflaunch.hosts import fold
-from tflaunch.protocol.job import EVALUATOR, WORKER, TaskId
+from tflaunch.protocol.job import EVALUATOR, WORKER
 from tflaunch.text.numbers import plural
 
 if TYPE_CHECKING:
@@ -162,12 +162,3 @@ def _tasks_of(job: str, count: int) -> str:
 def _plan_notes(plan: ClusterPlan, marks: Marks) -> list[Text]:
     choices = [paragraph("  ", choice, style="dim") for choice in plan.choices]
     return choices + [paragraph((f"{marks.warn} ", "yellow"), note) for note in plan.notes]
-
-
-def tasks_there(job: str, plan: ClusterPlan) -> str:
-    """Return the tasks of a job, or of all jobs where there is none of that name: `worker/0 to worker/3`."""
-    jobs: dict[str, list[TaskId]] = {}
-    for task in plan.tasks:
-        jobs.setdefault(task.id.job, []).append(task.id)
-    chosen = [jobs[job]] if job in jobs else jobs.values()
-    return ", ".join(f"{ids[0]} to {ids[-1]}" if len(ids) > 1 else str(ids[0]) for ids in chosen)

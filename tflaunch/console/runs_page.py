@@ -8,12 +8,12 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Sequence
 
-from tflaunch.console.log_tail import is_last, lines_to_search, tail_lines
 from tflaunch.console.pen import BAD, BUSY, GOOD, WARN, Marks, Sheet
 from tflaunch.console.plan_page import without
 from tflaunch.console.safe_text import Text, hung, paragraph, unstacked
 from tflaunch.console.table import Column, table
 from tflaunch.diagnosis.last_error import last_error
+from tflaunch.documents.log_tail import is_last, lines_to_search, tail_lines
 from tflaunch.ends.facts import Ending
 from tflaunch.ends.interpret import meaning
 from tflaunch.hosts import fold

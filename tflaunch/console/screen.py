@@ -10,7 +10,7 @@ from typing import Any
 
 from tflaunch.console.pen import Pen, Sheet
 from tflaunch.console.safe_text import Text
-from tflaunch.console.writer import Stream, to_json, write_result
+from tflaunch.documents.writer import Stream, to_json, write_result
 from tflaunch.text.safe import one_line
 
 

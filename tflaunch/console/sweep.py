@@ -1,21 +1,18 @@
-"""Shows a sweep to people and programs: its trials, and what a run shows (tflaunch.console.reporter) but logs.
+"""Shows a sweep: its trials, and what a run shows (tflaunch.documents.reporter) but logs.
 
 On a terminal a few live lines show which trials run; a trial that has ended leaves a line above them.  The table at
 the end goes to stdout, everything else to stderr.
 
-For programs, tflaunch.console.json_events declares the events.
+For programs, tflaunch.documents.json_sweep does.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import shlex
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
-from tflaunch.console import reporter
-from tflaunch.console.json_events import SWEEP_EVENTS
-from tflaunch.console.json_lines import JsonReporter
+from tflaunch.console import opening
 from tflaunch.console.safe_text import Text
 from tflaunch.console.sweep_page import (
     last_line,
@@ -28,10 +25,11 @@ from tflaunch.console.sweep_page import (
     value_text,
 )
 from tflaunch.console.terminal import TextReporter
+from tflaunch.documents.json_sweep import SweepJson, SweepReporter
 from tflaunch.protocol.events import TaskStarted
 from tflaunch.protocol.job import TRIAL
 from tflaunch.protocol.outcome import TaskExit
-from tflaunch.sweeps.controller import Planned, Progress, Reporter, Summary
+from tflaunch.sweeps.controller import Planned, Progress, Summary
 from tflaunch.sweeps.lifecycle import Seat
 from tflaunch.sweeps.results import Metric, Result
 from tflaunch.sweeps.trials import Trial, arguments
@@ -42,83 +40,13 @@ _TICK_S = 0.25
 _LINES_LEFT = 4  # rows of the screen that live lines leave free
 
 
-class SweepReporter(reporter.Reporter, Reporter, Protocol):
-    """The methods that show a sweep: those that show a run, and those for trials."""
-
-
 def open_reporter(*, json: bool, one_document: bool = False) -> SweepReporter:
     """Return the reporter of a sweep; `one_document` as for a run."""
     styles = (SweepText, SweepJson)
     return cast(
         "SweepReporter",
-        reporter.open_reporter(json=json, quiet=True, one_document=one_document, styles=styles),
+        opening.open_reporter(json=json, quiet=True, one_document=one_document, styles=styles),
     )
-
-
-class SweepJson(JsonReporter):
-    """One JSON object a line on stdout; tflaunch.console.json_events has the events."""
-
-    events = SWEEP_EVENTS
-
-    def begins(
-        self, run_id: str, total: int, left: int, seats: Sequence[Seat], metric: Metric | None
-    ) -> None:
-        """Show that the hosts are ready, and how much there is to do."""
-        measured = {"metric": metric.name if metric else None, "maximize": bool(metric and metric.maximize)}
-        self._event("sweep", run_id=run_id, total=total, left=left, seats=len(seats), **measured)
-
-    def planned(self, planned: Planned) -> None:
-        """Show what `--dry-run` has planned."""
-        trials = [
-            {
-                "task": str(trial.task),
-                "params": dict(trial.params),
-                "args": list(arguments(planned.words, trial)),
-            }
-            for trial in planned.trials
-        ]
-        seats = [{"host": seat.host, "gpus": list(seat.labels)} for seat in planned.seats]
-        counts = {"run_id": planned.run_id, "total": planned.total, "left": len(trials)}
-        self._event(
-            "plan", **counts, seats=seats, others=dict(planned.others), seed=planned.seed, trials=trials
-        )
-
-    def leaves(self, run_id: str, left: int, leave: Callable[[], None]) -> None:
-        """Show that the sweep goes on without the terminal, then leave it."""
-        self._event("detached", run_id=run_id, tasks=left, host="")
-        self._writer.put("message", lambda: self._writer.after(lambda: self._go(leave)))
-
-    def progress(self, progress: Progress) -> None:
-        """Show nothing: `trial` and `result` have it all."""
-
-    def trial(self, trial: Trial, started: TaskStarted, seat: Seat) -> None:
-        """Show that a trial has started."""
-        where = {"host": seat.host, "gpus": list(seat.labels), "attempt": started.attempt}
-        self._event("trial", task=str(trial.task), **where, params=dict(trial.params))
-
-    def result(self, result: Result) -> None:
-        """Show that a trial has ended, and will not be tried again."""
-        self._event("result", **dataclasses.asdict(result))
-
-    def _go(self, leave: Callable[[], None]) -> None:
-        leave()
-        self._writer.stdout.look_again()
-
-    def summary(self, summary: Summary) -> None:
-        """Show what the sweep has found."""
-        best = summary.best[0] if summary.best and summary.run_best else None
-        self._event(
-            "summary",
-            run_id=summary.run_id,
-            total=summary.total,
-            succeeded=len(summary.best),
-            failed=sum(each.status == "failed" for each in summary.results),
-            stopped=sum(each.status == "stopped" for each in summary.results),
-            best=dataclasses.asdict(best) if best else None,
-            run_best=list(summary.run_best),
-            resume=summary.resume,
-            results=summary.path,
-        )
 
 
 class SweepText(TextReporter):

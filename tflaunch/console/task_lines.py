@@ -6,9 +6,9 @@ import itertools
 from collections import deque
 from collections.abc import Mapping
 
-from tflaunch.console.log_tail import tail_lines
 from tflaunch.console.pen import PIPE_COLUMNS, Pen, task_colour
 from tflaunch.console.safe_text import Text
+from tflaunch.documents.log_tail import tail_lines
 from tflaunch.protocol.job import TaskId
 from tflaunch.protocol.outcome import TaskExit
 from tflaunch.text.safe import printable

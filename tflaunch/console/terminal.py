@@ -14,15 +14,15 @@ from tflaunch.console.alike import Alike
 from tflaunch.console.failure_page import error_lines, failures_lines
 from tflaunch.console.footer import Footer
 from tflaunch.console.live import LiveLines, Question
-from tflaunch.console.logs import LogReporter, Options
 from tflaunch.console.pen import Pen
 from tflaunch.console.phases import Phases
 from tflaunch.console.plan_page import brief_plan_lines, plan_lines
 from tflaunch.console.run_pages import detached_lines, report_lines, servers_lines, stopped_lines
 from tflaunch.console.safe_text import Text, paragraph
-from tflaunch.console.startup_lines import Folded
 from tflaunch.console.task_lines import Prefixes, Recent
-from tflaunch.console.writer import Stream
+from tflaunch.documents.logs import LogReporter, Options
+from tflaunch.documents.startup_lines import Folded
+from tflaunch.documents.writer import Stream
 from tflaunch.protocol.errors import ConnectErrors, LaunchError, TflaunchError
 from tflaunch.protocol.events import TaskStarted
 from tflaunch.protocol.job import TaskId
@@ -134,7 +134,7 @@ class TextReporter(LogReporter):
         self._writer.put("message", lambda: self._writer.out("".join(map(self._out.render, lines))))
 
     def shipped(self, bundle: Bundle, shipped: Shipped) -> None:
-        from tflaunch.console.code_page import shipped_text
+        from tflaunch.code.what_is_shipped import shipped_text
 
         if text := shipped_text(bundle, shipped):
             self._message(paragraph((f"{self._err.marks.ok} ", "green"), text))

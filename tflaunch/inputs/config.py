@@ -202,3 +202,14 @@ def _file(
             said = {key: getattr(model, key) for key in model.model_fields_set}
             defaults[name] = Defaults(*values_of(of_table(name), said, directory))
     return ConfigFile(path, tuple(settings), defaults)
+
+
+def value_text(setting: Setting) -> str:
+    """The value in short, as the file has it; of variables, which may be secrets, only the names."""
+    written = setting.written
+    if isinstance(written, Mapping):
+        named = (key if setting.key == "env" else f"{key}={value}" for key, value in written.items())
+        return " ".join(named)
+    if isinstance(written, list):
+        return " ".join(map(str, written))
+    return str(written).lower() if isinstance(written, bool) else " / ".join(str(written).strip().split("\n"))

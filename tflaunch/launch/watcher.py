@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class RunWatcher(Watcher, Protocol):
-    """Shows a whole run; `tflaunch.console.reporter.Reporter` says what each method promises."""
+    """Shows a whole run; `tflaunch.documents.reporter.Reporter` says what each method promises."""
 
     def waiting(self, turn: Turn) -> None: ...
     def plan(self, plan: ClusterPlan, *, brief: bool = False) -> None: ...

@@ -26,7 +26,7 @@ class ProgressWatcher(Protocol):
 
 
 class Watcher(ProgressWatcher, Protocol):
-    """Shows what happens, and asks the user; `tflaunch.console.reporter.Reporter` says what each method promises."""
+    """Shows what happens, and asks the user; `tflaunch.documents.reporter.Reporter` says what each method promises."""
 
     def note(self, text: str) -> None: ...
     def warn(self, text: str) -> None: ...

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.code import KEY, content, files, grow, links, members, unpack
 from tflaunch.code.bundle import bundle
-from tflaunch.console.code_page import notes
+from tflaunch.code.what_is_shipped import notes
 
 
 def test_links(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from tests.support.fetched import MARK, bring
 from tflaunch.code.bundle import bundle, code_of
 from tflaunch.code.program import find_program
 from tflaunch.code.shipping import Shipped
-from tflaunch.console.code_page import own_code, shipped_text, summary
+from tflaunch.code.what_is_shipped import own_code, shipped_text, summary
 from tflaunch.hosts import load
 
 # ---- what was fetched is not shipped

@@ -6,7 +6,8 @@ import os
 
 from tests.support.screen import PS0, W0, W1, Reader, on_terminal, plain, shown, terminal
 from tflaunch.console.alike import ALIKE_S, Alike
-from tflaunch.console.reporter import Reporter, open_reporter
+from tflaunch.console.opening import open_reporter
+from tflaunch.documents.reporter import Reporter
 from tflaunch.protocol.job import TaskId
 
 W2, W3 = TaskId("worker", 2), TaskId("worker", 3)

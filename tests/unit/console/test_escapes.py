@@ -34,13 +34,13 @@ from tflaunch.console.gpu_watch.history import History
 from tflaunch.console.gpu_watch.pages import Pages
 from tflaunch.console.gpu_watch.state import Look, State
 from tflaunch.console.gpus_page import GpusView
+from tflaunch.console.opening import open_reporter
 from tflaunch.console.pen import UNICODE
-from tflaunch.console.reporter import open_reporter
 from tflaunch.console.runs_page import run_lines, status_lines
 from tflaunch.console.safe_text import Console, Text
 from tflaunch.console.screen import Screen
 from tflaunch.console.sweep import open_reporter as open_sweep_reporter
-from tflaunch.console.writer import Screened, to_json
+from tflaunch.documents.writer import Screened, to_json
 from tflaunch.hosts import Host
 from tflaunch.in_task import check_task
 from tflaunch.launch.acquisition import Turn
@@ -94,7 +94,7 @@ def test_nothing_that_acts_on_a_terminal_is_left(shown: Callable[[str], str]) ->
 def test_what_prints_past_everything_else_is_screened_too() -> None:
     program = (
         "import sys, json\n"
-        "from tflaunch.console.writer import screen_streams\n"
+        "from tflaunch.documents.writer import screen_streams\n"
         "screen_streams()\n"
         "evil = json.loads(sys.stdin.read())\n"
         "print(evil)\n"

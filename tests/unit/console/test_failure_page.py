@@ -12,8 +12,9 @@ import pytest
 from tests.support import ROOT
 from tests.support.endings import FAILED, FAILURES, PLAN
 from tests.support.screen import PS0, W0, W1, Reader, on_terminal, pipe, plain, shown, terminal
-from tflaunch.console.log_tail import tail_lines
-from tflaunch.console.reporter import Reporter, open_reporter
+from tflaunch.console.opening import open_reporter
+from tflaunch.documents.log_tail import tail_lines
+from tflaunch.documents.reporter import Reporter
 from tflaunch.protocol.errors import (
     ConnectError,
     ConnectErrors,

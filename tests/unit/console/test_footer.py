@@ -12,9 +12,9 @@ import pytest
 
 from tests.support.screen import PS0, W0, W1, Reader, plain, terminal
 from tflaunch.console.footer import Footer
+from tflaunch.console.opening import open_reporter
 from tflaunch.console.pen import Pen
-from tflaunch.console.reporter import open_reporter
-from tflaunch.console.writer import Stream
+from tflaunch.documents.writer import Stream
 from tflaunch.protocol.events import TaskStarted
 
 

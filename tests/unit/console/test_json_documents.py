@@ -1,4 +1,4 @@
-"""The documents of `--json` and their declarations; tests.support.launcher compares all that commands print."""
+"""The documents of `--json` and their classes; tests.support.launcher compares all that commands print."""
 
 from __future__ import annotations
 
@@ -6,18 +6,20 @@ from typing import Any
 
 import pytest
 
-from tflaunch.console.json_documents import DOCUMENTS, disagreement, things_of
-from tflaunch.console.json_things import THINGS, Thing
+from tflaunch.documents.declared import declared, of_document, things_of
+from tflaunch.documents.json_documents import DOCUMENTS
+from tflaunch.documents.json_events import EVENTS, SWEEP_EVENTS
+from tflaunch.documents.json_things import THINGS
 
-EVERYTHING = {**DOCUMENTS, **THINGS}
+EVERYTHING = [*DOCUMENTS.values(), *THINGS.values(), *EVENTS.values(), *SWEEP_EVENTS.values()]
 
 
-@pytest.mark.parametrize("name", EVERYTHING)
-def test_what_is_declared_to_hold_things_is_a_field_and_the_things_are_there(name: str) -> None:
-    thing = EVERYTHING[name]
-    assert thing.holds.keys() <= thing.fields.keys()
-    assert set(thing.sometimes) <= thing.fields.keys()
-    assert {held.strip("[]{}") for held in thing.holds.values()} <= THINGS.keys()
+@pytest.mark.parametrize("kind", EVERYTHING)
+def test_every_field_says_what_it_holds(kind: type) -> None:
+    known = declared(kind)
+    assert known.says
+    assert known.fields.keys() | {"event"} == kind.__annotations__.keys() | {"event"}
+    assert all(known.fields.values())
 
 
 def test_no_thing_has_the_name_of_a_document() -> None:
@@ -37,24 +39,21 @@ def setting(**more: Any) -> dict[str, Any]:
     ("document", "fault"),
     [
         ({"files": [], "settings": [setting()], "overridden": []}, ""),
-        ({"files": [], "settings": []}, "config: missing fields: overridden"),
-        ({"files": [], "settings": [], "overridden": [], "more": 1}, "config: undeclared fields: more"),
+        ({"files": [], "settings": []}, "config: overridden: missing field"),
+        ({"files": [], "settings": [], "overridden": [], "more": 1}, "config: more: undeclared field"),
         (
             {"files": [], "settings": [], "overridden": [setting(), setting(colour="red")]},
-            "config.overridden: undeclared fields: colour",
+            "config: overridden.1.colour: undeclared field",
         ),
-        ({"files": [7], "settings": [], "overridden": []}, "config.files: 7 is no object"),
+        (
+            {"files": [7], "settings": [], "overridden": []},
+            "config: files.0: Input should be a valid dictionary",
+        ),
+        (
+            {"files": [], "settings": [setting(line="1")], "overridden": []},
+            "config: settings.0.line: Input should be a valid integer",
+        ),
     ],
 )
 def test_a_document_that_differs_from_its_declaration_is_found(document: dict[str, Any], fault: str) -> None:
-    assert disagreement("config", document) == fault
-
-
-@pytest.mark.parametrize(
-    ("held", "value"), [("{thing}", {"a": {}}), ("{{thing}}", {"a": {"b": {}}}), ("thing", {})]
-)
-def test_things_are_found_wherever_they_are(held: str, value: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(THINGS, "thing", Thing("", {"x": ""}))  # type: ignore[arg-type]
-    monkeypatch.setitem(DOCUMENTS, "test", Thing("", {"field": ""}, {"field": held}))  # type: ignore[arg-type]
-    assert disagreement("test", {"field": value}) == "test.field: missing fields: x"
-    assert disagreement("test", {"field": None}) == ""
+    assert of_document("config", document) == fault

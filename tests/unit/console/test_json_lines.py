@@ -10,9 +10,10 @@ from typing import Any
 
 from tests.support.endings import FAILED, FAILURES, FIRST, PLAN, TURN
 from tests.support.screen import W0, W1, shown
-from tflaunch.console import json_lines, sweep
-from tflaunch.console.json_events import EVENTS, SWEEP_EVENTS, disagreement
-from tflaunch.console.reporter import Reporter
+from tflaunch.documents import json_lines, json_sweep
+from tflaunch.documents.declared import of_event
+from tflaunch.documents.json_events import EVENTS, SWEEP_EVENTS
+from tflaunch.documents.reporter import Reporter
 from tflaunch.protocol.errors import (
     HostfileError,
     Problem,
@@ -46,7 +47,7 @@ def test_json_is_one_event_a_line_whatever_the_bytes() -> None:
     assert out.isascii()
     events = [json.loads(line) for line in out.split("\n")[:-1]]
     assert all(isinstance(event["time"], float) for event in events)
-    assert not [fault for event in events if (fault := disagreement(event))]
+    assert not [fault for event in events if (fault := of_event(event))]
     assert [event["event"] for event in events] == (
         [
             "phase",
@@ -109,16 +110,17 @@ def test_every_event_that_is_written_is_declared_and_none_besides() -> None:
         return {*re.findall(r'_event\(\s*"(\w+)"', text), *re.findall(r'"event": "(\w+)"', text)}
 
     assert written(json_lines) == EVENTS.keys()
-    assert written(sweep) | written(json_lines) - {"log"} == SWEEP_EVENTS.keys()
+    assert written(json_sweep) | written(json_lines) - {"log"} == SWEEP_EVENTS.keys()
 
 
 def test_an_event_that_differs_from_its_declaration_is_found() -> None:
     log = {"event": "log", "time": 0.0, "task": "worker/0", "host": "gpu01", "line": "x"}
-    assert disagreement(log) == ""
-    assert disagreement({**log, "partial": True}) == ""
-    assert disagreement({**log, "colour": "red"}) == "log: undeclared fields: colour"
-    assert disagreement({"event": "note", "time": 0.0}) == "note: missing fields: text"
-    assert disagreement({"event": "party", "time": 0.0}) == "party: no such event is declared"
+    assert of_event(log) == ""
+    assert of_event({**log, "partial": True}) == ""
+    assert of_event({**log, "colour": "red"}) == "log: colour: undeclared field"
+    assert of_event({"event": "note", "time": 0.0}) == "note: text: missing field"
+    assert of_event({**log, "line": 7}) == "log: line: Input should be a valid string"
+    assert of_event({"event": "party", "time": 0.0}) == "party: no such event is declared"
 
 
 def test_whose_exit_code_it_is() -> None:

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from tests.support.screen import PS0, W0, W1, shown
-from tflaunch.console.reporter import Reporter, open_reporter
-from tflaunch.console.writer import Stream
+from tflaunch.console.opening import open_reporter
+from tflaunch.documents.reporter import Reporter
+from tflaunch.documents.writer import Stream
 from tflaunch.protocol.events import TaskStarted
 from tflaunch.protocol.job import TaskId
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.endings import PLAN, task_plan
 from tests.support.screen import PS0, W0, W1, on_terminal, plain, shown
-from tflaunch.console.reporter import Reporter
+from tflaunch.documents.reporter import Reporter
 from tflaunch.planning.cluster_plan import ClusterPlan
 from tflaunch.protocol.job import TaskId
 

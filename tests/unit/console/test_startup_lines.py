@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.screen import W0, W1, Reader, on_terminal, plain, shown, terminal
-from tflaunch.console.reporter import Reporter, open_reporter
-from tflaunch.console.startup_lines import StartupLines
+from tflaunch.console.opening import open_reporter
+from tflaunch.documents.reporter import Reporter
+from tflaunch.documents.startup_lines import StartupLines
 
 # As TensorFlow 2.21 and 2.15 write them.
 STARTUP = (

@@ -20,11 +20,12 @@ import pytest
 
 from tests.support.endings import TURN
 from tests.support.screen import W0, W1, Reader, on_terminal, pipe, plain, shown, terminal
+from tflaunch.console.opening import open_reporter
 from tflaunch.console.pen import Pen
 from tflaunch.console.phases import Phases
-from tflaunch.console.reporter import Reporter, open_reporter
 from tflaunch.console.safe_text import Text, hung
-from tflaunch.console.writer import Stream
+from tflaunch.documents.reporter import Reporter
+from tflaunch.documents.writer import Stream
 from tflaunch.protocol.errors import PlanError
 from tflaunch.protocol.outcome import Outcome
 
@@ -291,7 +292,7 @@ def test_a_process_with_a_stopped_terminal_can_still_exit() -> None:
     ours, theirs = terminal()
     script = textwrap.dedent("""
         import sys, termios
-        from tflaunch.console.reporter import open_reporter
+        from tflaunch.console.opening import open_reporter
         from tflaunch.protocol.job import TaskId
         termios.tcflow(1, termios.TCOOFF)
         reporter = open_reporter()
@@ -368,7 +369,7 @@ def test_a_full_disk_under_stdout_is_said_once() -> None:
 
 def test_head_ends_without_a_traceback() -> None:
     script = textwrap.dedent("""
-        from tflaunch.console.reporter import open_reporter
+        from tflaunch.console.opening import open_reporter
         from tflaunch.protocol.job import TaskId
         reporter = open_reporter()
         for number in range(100):

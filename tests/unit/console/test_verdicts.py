@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from tests.support.screen import on_terminal, piped, plain, shown
-from tflaunch.console import logs
-from tflaunch.console.reporter import Reporter
+from tflaunch.documents import logs
+from tflaunch.documents.reporter import Reporter
 from tflaunch.protocol.job import TaskId
 from tflaunch.protocol.outcome import Outcome, TaskExit
 

@@ -14,7 +14,7 @@ from tests.unit.ends.cases import CASES
 from tests.unit.ends.lines import KNOWN, LINES, SIGNAL_LINES
 from tests.unit.ends.public import CASES as PUBLIC
 from tests.unit.ends.public import WHERE
-from tflaunch.console.log_tail import lines_to_search
+from tflaunch.documents.log_tail import lines_to_search
 from tflaunch.ends import interpret
 from tflaunch.ends.facts import Ending
 from tflaunch.ends.here import where_file_lies, where_module_lies

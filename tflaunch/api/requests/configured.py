@@ -89,7 +89,7 @@ def with_choices(job: JobSpec) -> JobSpec:
     used = _STATE.get(_State()).used
     if not used:
         return job
-    from tflaunch.console.config_page import value_text
+    from tflaunch.inputs.config import value_text
 
     by_file: dict[str, list[str]] = {}
     for setting in {each.name: each for each in used.values() if each.key not in _UNTOLD}.values():

@@ -14,7 +14,7 @@ from tflaunch.protocol.errors import UsageError
 if TYPE_CHECKING:
     from tflaunch.code.bundle import Bundle
     from tflaunch.code.program import Program
-    from tflaunch.console.code_page import CodeReporter
+    from tflaunch.code.what_is_shipped import CodeReporter
     from tflaunch.hosts import Hostfile
     from tflaunch.inputs.options.job_groups import GpuOptions, ProgramOptions, TaskOptions
     from tflaunch.planning.gpu_choice import GpuChoice
@@ -211,7 +211,7 @@ def trainer_code(
     """Find the program, those of roles, and their code; `reporter` shows what is not shipped.  Raises UsageError."""
     from tflaunch.code.bundle import LIMIT_BYTES, code_of
     from tflaunch.code.program import find_program, program_there
-    from tflaunch.console.code_page import own_code, tell
+    from tflaunch.code.what_is_shipped import own_code, tell
     from tflaunch.inputs.sizes import size
 
     most = size(program.max_code, "an amount of data for --max-code") if program.max_code else LIMIT_BYTES

@@ -28,7 +28,7 @@ from tflaunch.protocol.job import CHIEF, EVALUATOR, FLAGS, PS, TASK_FLAG, WORKER
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from tflaunch.console.reporter import Reporter
+    from tflaunch.documents.reporter import Reporter
     from tflaunch.hosts import Hostfile
     from tflaunch.inputs.job_file import JobFile
     from tflaunch.inputs.options.job_groups import RestartOptions

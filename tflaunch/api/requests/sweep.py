@@ -26,7 +26,7 @@ from tflaunch.protocol.errors import UsageError
 from tflaunch.protocol.job import PS, WORKER, JobSpec, Role
 
 if TYPE_CHECKING:
-    from tflaunch.console.reporter import Reporter
+    from tflaunch.documents.reporter import Reporter
     from tflaunch.hosts import Hostfile
     from tflaunch.inputs.options.of_sweep import ScoreOptions, SweepOptions, TrialOptions
     from tflaunch.launch.request import Request

@@ -17,7 +17,7 @@ from tflaunch.protocol.job import EVALUATOR, JobSpec
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from tflaunch.console.reporter import Reporter
+    from tflaunch.documents.reporter import Reporter
     from tflaunch.hosts import Hostfile
     from tflaunch.inputs.options.of_up import UpOptions
     from tflaunch.launch.request import Request

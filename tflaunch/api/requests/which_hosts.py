@@ -12,7 +12,7 @@ from tflaunch.protocol.errors import RecordError, UsageError
 from tflaunch.text.numbers import counted
 
 if TYPE_CHECKING:
-    from tflaunch.console.reporter import Reporter
+    from tflaunch.documents.reporter import Reporter
     from tflaunch.hosts import Hostfile
 
 

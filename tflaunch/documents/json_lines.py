@@ -1,7 +1,7 @@
 """What a program sees of a run, with `--json`.
 
 Stdout holds one JSON object a line, in ASCII.  Each has `event` and `time` (epoch seconds), and the fields that
-tflaunch.console.json_events declares.  `--dry-run --json` prints one object instead: see `one_document`.
+tflaunch.documents.json_events declares.  `--dry-run --json` prints one object instead: see `one_document`.
 
 Tasks are written `worker/0`.  Bytes of a log that are not UTF-8 appear as `\\xff`; control sequences stay
 in the line.
@@ -13,13 +13,13 @@ import dataclasses
 import time
 from collections.abc import Mapping, Sequence
 from json.encoder import encode_basestring_ascii as quoted
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
-from tflaunch.console.failure_page import headline, unconfirmed_hosts
-from tflaunch.console.json_events import EVENTS, Event
-from tflaunch.console.log_tail import error_of, stuck_lines, tail_lines
-from tflaunch.console.logs import LogReporter, Options
-from tflaunch.console.writer import Stream, to_json
+from tflaunch.documents.failed_hosts import headline, unconfirmed_hosts
+from tflaunch.documents.json_events import AT_ONCE
+from tflaunch.documents.log_tail import error_of, stuck_lines, tail_lines
+from tflaunch.documents.logs import LogReporter, Options
+from tflaunch.documents.writer import Stream, to_json
 from tflaunch.hosts import fold
 from tflaunch.protocol.errors import ConnectErrors, DocumentError, LaunchError, TflaunchError
 from tflaunch.protocol.events import TaskStarted
@@ -63,9 +63,7 @@ def one_document(events: Sequence[tuple[str, Mapping[str, Any]]]) -> dict[str, A
 
 
 class JsonReporter(LogReporter):
-    """One JSON object a line on stdout; tflaunch.console.json_events has the events."""
-
-    events: ClassVar[Mapping[str, Event]] = EVENTS
+    """One JSON object a line on stdout; tflaunch.documents.json_events has the events."""
 
     def __init__(self, options: Options, stdout: Stream, stderr: Stream) -> None:
         self._heads: dict[TaskId, str] = {}
@@ -234,9 +232,9 @@ class JsonReporter(LogReporter):
         self._event("tensorboard", run_id=run_id, url=url, host=host, logdir=logdir)
 
     def fetched(self, fetched: Fetched) -> None:
-        from tflaunch.console.fetch_page import fetched_data
-
-        self._event("fetched", **fetched_data(fetched))
+        unreached = {host: error.message for host, error in fetched.unreached.items()}
+        data = {**dataclasses.asdict(fetched), "unreached": unreached, "complete": fetched.complete}
+        self._event("fetched", **data)
 
     def close(self, wait: bool = True) -> None:
         if self._events is not None:
@@ -250,7 +248,7 @@ class JsonReporter(LogReporter):
             self._events.append((event, fields))
             return
         line = to_json({"event": event, "time": round(time.time(), 6), **fields}) + "\n"
-        if self.events[event].at_once:
+        if event in AT_ONCE:
             self._writer.put("message", lambda: self._writer.out(line))
         else:
             self._in_turn(lambda: self._writer.out(line), last=event == "report")

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tflaunch.console.startup_lines import StartupLines
 from tflaunch.diagnosis.last_error import LIMIT_BYTES, last_error
+from tflaunch.documents.startup_lines import StartupLines
 from tflaunch.ends.facts import Ending
 from tflaunch.ends.interpret import NOWHERE, Here, Meaning, meaning
 from tflaunch.protocol.job import log_name

@@ -4,19 +4,14 @@ For people: the logs of the tasks go to stdout, everything else to stderr, so th
 `tflaunch run ... > train.log` keeps only what the tasks print.  Of a task's log only whole lines are
 shown, as `worker/0 | line`; nothing in it can act on the terminal.
 
-For programs: one JSON object a line (tflaunch.console.json_lines).
+For programs: one JSON object a line (tflaunch.documents.json_lines).
 """
 
 from __future__ import annotations
 
-import io
-import re
-import sys
-from collections.abc import Callable, Collection, Mapping
-from typing import TYPE_CHECKING, Any, Protocol, TextIO
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Protocol
 
-from tflaunch.console.logs import Options
-from tflaunch.console.writer import Stream
 from tflaunch.protocol.errors import ConnectErrors, LaunchError, TflaunchError
 from tflaunch.protocol.events import TaskStarted
 from tflaunch.protocol.job import TaskId
@@ -29,8 +24,6 @@ if TYPE_CHECKING:
     from tflaunch.planning.cluster_plan import ClusterPlan
     from tflaunch.runs.fetch_result import Fetched
     from tflaunch.runs.visits import Finished
-
-Style = Callable[[Options, Stream, Stream], "Reporter"]
 
 
 class Reporter(Protocol):
@@ -175,43 +168,3 @@ class Reporter(Protocol):
 
     def close(self, wait: bool = True) -> None:
         """Write what is queued; with `wait=False` drop logs and take 0.3 s at most, even on a stopped terminal."""
-
-
-def open_reporter(
-    *,
-    json: bool = False,
-    quiet: bool = False,
-    only: Collection[TaskId] | None = None,
-    show_host: bool = False,
-    grep: re.Pattern[str] | None = None,
-    bare: bool = False,
-    fold: bool = False,
-    one_document: bool = False,
-    repeat: bool = False,
-    stdout: TextIO | None = None,
-    stderr: TextIO | None = None,
-    styles: tuple[Style, Style] | None = None,
-) -> Reporter:
-    """Return the reporter for people or, with `json`, for programs.
-
-    styles: make these reporters instead, the first for people, the second for programs.
-    quiet: show no logs.  only: show the logs of these tasks.  show_host: name the host in each line.
-    grep: show only lines that match.  bare: put nothing in front of them.  fold: on a terminal, leave out and count
-    the lines that TensorFlow writes at each start, and those that several tasks write alike.  one_document: with
-    `json`, print one object at the end instead of a line for each event, for a dry run.  repeat: show also the warnings
-    that earlier runs have shown (Reporter.warn_once).
-    """
-    options = Options(
-        quiet, frozenset(only) if only else None, show_host, grep, bare, fold, one_document, repeat
-    )
-    out = Stream(stdout or sys.stdout or io.StringIO())  # sys.stdout is None if the shell closed it
-    err = Stream(stderr or sys.stderr or io.StringIO())
-    if styles is not None:
-        return styles[json](options, out, err)
-    if json:
-        from tflaunch.console.json_lines import JsonReporter
-
-        return JsonReporter(options, out, err)
-    from tflaunch.console.terminal import TextReporter
-
-    return TextReporter(options, out, err)

@@ -15,9 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tflaunch.console.log_tail import meaning_of
-from tflaunch.console.plan_page import tasks_there
-from tflaunch.console.writer import Stream, Writer
+from tflaunch.documents.log_tail import meaning_of
+from tflaunch.documents.writer import Stream, Writer
 from tflaunch.ends.interpret import NOWHERE, Here
 from tflaunch.protocol.job import TaskId
 from tflaunch.protocol.outcome import Outcome, TaskExit, how
@@ -34,7 +33,7 @@ _ENDS_READ = 8
 
 @dataclass(frozen=True)
 class Options:
-    """Which lines of logs are shown, and how; see tflaunch.console.reporter.open_reporter."""
+    """Which lines of logs are shown, and how; see tflaunch.console.opening.open_reporter."""
 
     quiet: bool
     only: frozenset[TaskId] | None
@@ -309,3 +308,12 @@ class LogReporter:
         if error.errno != errno.EPIPE:  # EPIPE is no error: `| head` has enough
             reason = os.strerror(error.errno or 0)
             self._writer.err(f"cannot write to stdout: {reason}; the run goes on, its logs are on record\n")
+
+
+def tasks_there(job: str, plan: ClusterPlan) -> str:
+    """Return the tasks of a job, or of all jobs where there is none of that name: `worker/0 to worker/3`."""
+    jobs: dict[str, list[TaskId]] = {}
+    for task in plan.tasks:
+        jobs.setdefault(task.id.job, []).append(task.id)
+    chosen = [jobs[job]] if job in jobs else jobs.values()
+    return ", ".join(f"{ids[0]} to {ids[-1]}" if len(ids) > 1 else str(ids[0]) for ids in chosen)
