@@ -46,14 +46,19 @@ def _of_facts(
             hint = list[get_args(hint)[0]]  # type: ignore[misc]
         hints[field] = NotRequired[hint] if sometimes else hint
         texts[field] = meaning
-    made = TypedDict(name, hints)  # type: ignore[operator]
+    make: Any = TypedDict
+    made = make(name, hints)
     made.__doc__, made.__module__, made.texts = says, __name__, texts
     return made
 
 
 if TYPE_CHECKING:
-    Made: TypeAlias = dict[str, Any]
-    HostData = GpuData = InstanceData = ProcessData = LeaseData = WaitingRunData = Made
+    HostData: TypeAlias = dict[str, Any]
+    GpuData: TypeAlias = dict[str, Any]
+    InstanceData: TypeAlias = dict[str, Any]
+    ProcessData: TypeAlias = dict[str, Any]
+    LeaseData: TypeAlias = dict[str, Any]
+    WaitingRunData: TypeAlias = dict[str, Any]
 else:
     ProcessData = _of_facts(
         "ProcessData",

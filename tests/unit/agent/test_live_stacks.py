@@ -201,9 +201,17 @@ def test_where_it_cannot_be_written_the_tasks_start_without(tmp_path: Path) -> N
 def test_a_thread_that_has_run_since_gets_no_signal(prepared: processes.Process) -> None:
     one = asked.Asked(prepared, 0.0, str)
     until(lambda: one.tick(0.0), "the answer: its thread sleeps again")
-    seen = threads.look_at(prepared.pid, prepared.pid)
-    assert seen is not None
-    assert one._still(prepared.pid, seen)
+    looks: list[threads.Seen] = []
+
+    def sleeps() -> bool:
+        """Its main thread has answered, and may still be on its way back to sleep."""
+        seen = threads.look_at(prepared.pid, prepared.pid)
+        assert seen is not None
+        looks.append(seen)
+        return one._still(prepared.pid, seen)
+
+    until(sleeps, "its thread to sleep")
+    seen = looks[-1]
     assert not one._still(prepared.pid, (*seen[:2], seen[2] - 1e-6, *seen[3:]))
     assert not one._still(prepared.pid, (seen[0] - 1, *seen[1:])), "another thread with the same number"
     one.close()

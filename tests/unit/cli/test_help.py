@@ -191,6 +191,7 @@ def test_the_help_loads_little_more_than_typer() -> None:
         "tflaunch.cli.verb_help",
         "tflaunch.console",
         "tflaunch.console.help_page",
+        "tflaunch.documents",
         "tflaunch.documents.writer",
         "tflaunch.inputs",
         "tflaunch.inputs.times",
