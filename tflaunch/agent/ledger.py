@@ -33,6 +33,7 @@ else:
 
 CLOCK_MARGIN_S = 2.0  # the kernel rounds its start time to whole seconds
 LISTED = 1000  # runs in one message ...
+RUNNING_TAIL_BYTES = 2048  # of a log: it may tell how far its task is
 HELD = 32  # sentences of what holds
 LISTED_BYTES = wire.ANSWER_LIMIT * 3 // 4  # ... as far as they fit
 _MARKS = tuple(
@@ -111,7 +112,7 @@ def restarted(directory: RunDirectory) -> float:
 def runs(parent: str, everything: bool, only: str = "", tail_bytes: int = 0) -> "Dict[str, Any]":
     """The fields of a `runs` message: the runs that are alive or, with `everything`, all.
 
-    `only`: just the runs whose names begin with it; `tail_bytes`: how much of each failed task's log to include.
+    `only`: just the runs whose names begin with it; `tail_bytes`: how much of the log of each failed task to include.
     """
     census = Census()
     clock = time.time()
@@ -263,6 +264,8 @@ class _Share:
                     entry["tail"] = _tail(log, tail_bytes)
             else:
                 entry.update(self._life(name, starts.get(attempt, {})))
+                if entry["state"] == "running":
+                    entry["tail"] = _tail(log, RUNNING_TAIL_BYTES)
             entries.append(entry)
         return entries
 

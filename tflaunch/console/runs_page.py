@@ -19,6 +19,7 @@ from tflaunch.ends.interpret import meaning
 from tflaunch.hosts import fold
 from tflaunch.protocol.job import TaskId, log_name
 from tflaunch.runs.listing import Listing
+from tflaunch.runs.progress import Progress
 from tflaunch.runs.states import RunState, Share, TaskState
 from tflaunch.text.numbers import counted
 from tflaunch.text.safe import one_line
@@ -38,6 +39,7 @@ def run_lines(found: Listing, sheet: Sheet, now: float) -> list[Text]:
         Column("run", [Text(run.run_id, "bold") for run in runs], shrink=1, least=_LEAST_RUN),
         Column("state", [_listed_state(run, sheet.marks) for run in runs]),
         Column("tasks", [Text(_count(run)) for run in runs], right=True),
+        *_progress_column([run.progress for run in runs]),
         Column("hosts", [Text(fold(run.hosts)) for run in runs], drop=3, shrink=2),
         Column(
             "GPUs",
@@ -66,6 +68,20 @@ def run_lines(found: Listing, sheet: Sheet, now: float) -> list[Text]:
             text = f"{run.run_id}: {trouble}"
             lines += unstacked(_told(sheet, Text.assemble((f"{sheet.marks.warn} ", WARN), text)))
     return lines
+
+
+def _progress_column(found: Sequence[Progress | None]) -> list[Column]:
+    """How far each is; none where no log tells it."""
+    if not any(found):
+        return []
+
+    def shown(progress: Progress | None) -> Text:
+        if progress is None:
+            return Text("-")
+        left = "" if progress.left_s is None else f", {age(progress.left_s)} left"
+        return Text(one_line(f"{progress}{left}"))
+
+    return [Column("at", [shown(each) for each in found], drop=2)]
 
 
 def _count(run: RunState) -> str:
@@ -241,6 +257,7 @@ def _task_table(run: RunState, sheet: Sheet, now: float) -> list[Text]:
         Column("host", [Text(task.host) for task in tasks]),
         Column("state", [_task_state(task, sheet.marks) for task in tasks]),
         Column("for", [Text(lasted(task)) for task in tasks], right=True),
+        *_progress_column([task.progress for task in tasks]),
         *(
             [Column("attempts", [Text(str(task.attempts)) for task in tasks], right=True)]
             if restarted

@@ -257,10 +257,23 @@ class TaskData(TypedDict):
     """when it last wrote something, in epoch seconds, or null"""
     tail: str
     """`status`: the end of the log of a task that failed; else empty"""
+    progress: ProgressData | None
+    """how far it is, or null"""
     facts: dict[str, Any]
     """what its host noticed of its end, such as `oom_kills`"""
     before: list[dict[str, Any]]
     """how earlier attempts ended: `attempt`, `code`, `signal_name`, `seconds`, `ended`"""
+
+
+class ProgressData(TypedDict):
+    """How far a task that runs is, as its log tells."""
+
+    at: str
+    """`step 402/1000`, `epoch 3/10`"""
+    share: float
+    """of all, from 0 to 1"""
+    left_s: float | None
+    """how long it takes yet, if the log tells that"""
 
 
 class PartData(TypedDict):
@@ -522,6 +535,7 @@ THINGS: Mapping[str, type] = {
     "hold": HoldData,
     "run": RunData,
     "task": TaskData,
+    "progress": ProgressData,
     "part": PartData,
     "stacked task": StackedTaskData,
     "stacked process": StackedProcessData,

@@ -11,6 +11,7 @@ hidden_values.py      command lines and plans without the values of the user's v
 
 visits.py             short-lived agents on hosts, which list runs, end them and remove what they left
 states.py             the state of a run, of its tasks and of its part on each host; which run a user means
+progress.py           how far a task is, as its log tells
 listing.py            puts together what several hosts say of their runs
 
 stacks.py             where the tasks of a run are just now

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from tflaunch.protocol.errors import ConnectError, UsageError
+from tflaunch.protocol.job import CHIEF, WORKER
+from tflaunch.runs.progress import Progress, progress_of
 from tflaunch.runs.run_ids import name_of
 from tflaunch.text.times import clock_time
 
@@ -48,7 +50,7 @@ class TaskState:
     log: str = ""  # its path on the host, of the last attempt
     log_bytes: int = 0  # of all attempts
     output: float | None = None  # when it last wrote something
-    tail: str = ""  # the end of the log of a task that failed, if that was asked for
+    tail: str = ""  # the end of the log of a task that runs, or failed, if that was asked for
     facts: Mapping[str, Any] = dataclasses.field(
         default_factory=dict
     )  # of its end (protocol.messages.EXIT_FACTS)
@@ -61,6 +63,11 @@ class TaskState:
         if self.state != "exited":
             return None
         return self.code if self.code is not None else 128 + (self.signal or 0)
+
+    @property
+    def progress(self) -> Progress | None:
+        """How far it is, while it runs, as its log tells."""
+        return progress_of(self.tail) if self.state == "running" else None
 
     @property
     def ends(self) -> tuple[TaskState, ...]:
@@ -123,6 +130,13 @@ class RunState:
     lease_s: float = LEASE_S
     stopped_by: str = ""  # who has asked for its end, if that is not its user
     moved: str = ""  # a sentence, if the task that writes checkpoints is on another host than before
+
+    @property
+    def progress(self) -> Progress | None:
+        """How far the first task is whose log tells it, a chief's before a worker's."""
+        order = {CHIEF: 0, "master": 0, WORKER: 1}
+        ranked = sorted(self.tasks, key=lambda task: order.get(task.task.partition("/")[0], 2))
+        return next((each for task in ranked if (each := task.progress) is not None), None)
 
     @property
     def hosts(self) -> tuple[str, ...]:
@@ -255,7 +269,14 @@ def run_data(run: RunState) -> dict[str, Any]:
     first = run.first_failure
     data = dataclasses.asdict(run)
     for task, state in zip(data["tasks"], run.tasks, strict=True):
-        task.update(exit_code=state.exit_code, failed=state.failed)
+        progress = state.progress
+        task.update(
+            exit_code=state.exit_code,
+            failed=state.failed,
+            progress=None if progress is None else progress._asdict(),
+        )
+        if state.state == "running":
+            task["tail"] = ""
     data.update(
         state=run.state, alive=run.alive, running=run.running, first_failure=first.task if first else None
     )

@@ -23,7 +23,7 @@ tables = DOCUMENTS, THINGS, EVENTS, SWEEP_EVENTS
 print(json.dumps([{n: [{**t.fields}, [*t.sometimes]] for n, t in table.items()} for table in tables]))
 """
 # Fields that 0.2.0 had not, and those whose words are not its words.
-NEW = {("run", "lease_s"), ("status", "lease_s"), ("part", "why")}
+NEW = {("run", "lease_s"), ("status", "lease_s"), ("part", "why"), ("task", "progress")}
 REWORDED = {
     ("stacked process", "why_none"),
     ("gpu", "memory_free_bytes"),
