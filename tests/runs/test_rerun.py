@@ -58,3 +58,20 @@ def test_a_run_starts_once_more(launcher: Launcher, tmp_path: Path, monkeypatch:
 )
 def test_what_cannot_be_meant(launcher: Launcher, words: list[str], sentence: str) -> None:
     assert sentence in launcher.run("rerun", *words).ran(2).sentences
+
+
+STRICT = """
+    import argparse
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--epochs", type=int)
+    print("epochs", parser.parse_args().epochs, flush=True)
+"""
+
+
+def test_a_program_that_knows_no_cluster_is_one_task_again(
+    launcher: Launcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = launcher.script(STRICT)
+    monkeypatch.chdir(trainer.parent)
+    launcher.run("run", "localhost", trainer.name, "--", "--epochs=3").ran()
+    assert "epochs 3" in launcher.run("rerun").ran().out

@@ -109,10 +109,13 @@ def restarted(directory: RunDirectory) -> float:
     return booted if booted and max(written) < booted + CLOCK_MARGIN_S else 0.0
 
 
-def runs(parent: str, everything: bool, only: str = "", tail_bytes: int = 0) -> "Dict[str, Any]":
+def runs(
+    parent: str, everything: bool, only: str = "", tail_bytes: int = 0, running_tails: bool = False
+) -> "Dict[str, Any]":
     """The fields of a `runs` message: the runs that are alive or, with `everything`, all.
 
-    `only`: just the runs whose names begin with it; `tail_bytes`: how much of the log of each failed task to include.
+    `only`: just the runs whose names begin with it; `tail_bytes`: how much of the log of each failed task to include;
+    `running_tails`: also the last RUNNING_TAIL_BYTES of those that run, as far as there is room.
     """
     census = Census()
     clock = time.time()
@@ -122,14 +125,20 @@ def runs(parent: str, everything: bool, only: str = "", tail_bytes: int = 0) -> 
         if run.startswith(only):
             share = _Share(RunDirectory(parent, run, host), census)
             if everything or share.state in ("alive", "strays"):
-                found.append(share.entry(tail_bytes))
+                found.append(share.entry(tail_bytes, running_tails))
             else:
                 others.add(run)
     found.sort(key=lambda entry: -(entry["started"] or 0.0))
     listed = []  # type: List[Dict[str, Any]]
     size = 0
     for entry in found[:LISTED]:
-        size += len(wire.dumps(entry))
+        bytes_ = len(wire.dumps(entry))
+        if running_tails and size + bytes_ > LISTED_BYTES:
+            for task in entry["tasks"]:
+                if task["state"] == "running":
+                    task.pop("tail", None)
+            bytes_ = len(wire.dumps(entry))
+        size += bytes_
         if size > LISTED_BYTES:
             break
         listed.append(entry)
@@ -171,7 +180,7 @@ class _Share:
         else:
             self.state = "strays" if self._members else "ended" if over else "lost"
 
-    def entry(self, tail_bytes: int) -> "Dict[str, Any]":
+    def entry(self, tail_bytes: int, running_tails: bool) -> "Dict[str, Any]":
         """The entry of a `runs` message."""
         directory, agent = self._directory, self._agent
         plan = directory.read("plan.json")
@@ -206,7 +215,7 @@ class _Share:
                 "restarted": (restarted(directory) or None) if self.state == "lost" else None,
                 "about": about if isinstance(about, dict) else {},
                 "outcome": outcomes[-1] if outcomes else {},
-                "tasks": self._tasks(plan, events, tail_bytes),
+                "tasks": self._tasks(plan, events, tail_bytes, running_tails),
                 "holds": self._holds() if tail_bytes else None,  # for `status`
                 "stopped_by": next((each["by"] for each in events if each.get("by")), ""),
                 "why": self._why(events),
@@ -233,7 +242,7 @@ class _Share:
         return {"age_s": age_s, "sentences": found["sentences"][:HELD], "blind": found["blind"][:HELD]}
 
     def _tasks(
-        self, plan: "Dict[str, Any]", events: "List[Dict[str, Any]]", tail_bytes: int
+        self, plan: "Dict[str, Any]", events: "List[Dict[str, Any]]", tail_bytes: int, running_tails: bool
     ) -> "List[Dict[str, Any]]":
         requests = [each for each in plan.get("tasks") or [] if isinstance(each, dict) and "id" in each]
         planned = {str(each["id"]): each for each in requests}
@@ -264,7 +273,7 @@ class _Share:
                     entry["tail"] = _tail(log, tail_bytes)
             else:
                 entry.update(self._life(name, starts.get(attempt, {})))
-                if entry["state"] == "running":
+                if running_tails and entry["state"] == "running":
                     entry["tail"] = _tail(log, RUNNING_TAIL_BYTES)
             entries.append(entry)
         return entries

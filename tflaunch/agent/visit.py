@@ -169,7 +169,11 @@ class Visit:
         asked = message.fields
         ended = self._tidy(message)
         found = ledger.runs(
-            self._parent, asked.get("all", False), asked.get("run", ""), asked.get("tail_bytes", 0)
+            self._parent,
+            asked.get("all", False),
+            asked.get("run", ""),
+            asked.get("tail_bytes", 0),
+            asked.get("running_tails", False),
         )
         return dict(found, ended=ended)
 

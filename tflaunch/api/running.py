@@ -18,7 +18,7 @@ from tflaunch.api.hosts import Hosts, load_hosts
 from tflaunch.api.known_runs import SILENT, signals_alone
 from tflaunch.api.watched import Watched
 from tflaunch.planning.cluster_plan import ClusterPlan
-from tflaunch.protocol.errors import EXIT_STOPPED, ConnectErrors, TflaunchError, UsageError
+from tflaunch.protocol.errors import EXIT_STOPPED, EXIT_UNCLEAN, ConnectErrors, TflaunchError, UsageError
 from tflaunch.protocol.outcome import Outcome
 from tflaunch.runs.fetch_result import Fetched
 from tflaunch.sessions.group import Stopped
@@ -181,7 +181,7 @@ class Run(Watched):
         from tflaunch.launch.launch import launch
         from tflaunch.launch.on_end import OnEnd
 
-        request, on_end, code = self._prepared.request, OnEnd(self._prepared.on_end), 0
+        request, on_end, code = self._prepared.request, OnEnd(self._prepared.on_end), 1
         reporter = on_end.begin(request.run_id, request.command, reporter)
         try:
             with self._prepared.connected(reporter) as connector:
@@ -192,7 +192,7 @@ class Run(Watched):
             code = error.exit_code
             raise
         except Stopped as stopped:
-            code = EXIT_STOPPED
+            code = EXIT_UNCLEAN if stopped.unconfirmed else EXIT_STOPPED
             left = ", ".join(stopped.unconfirmed)
             hint = f"tflaunch stop {self.id} looks again on {left}" if left else ""
             raise StoppedEarly(f"{self.id} was stopped before its tasks were started", hint) from None

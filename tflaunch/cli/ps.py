@@ -72,7 +72,12 @@ def ps(
                 visits.interrupts(),
             ):
                 visits.open(hostfile.hosts, ssh.connect_timeout)
-                found = visits.runs(everything=everything, records=() if user else list_runs(), tidy=not user)
+                found = visits.runs(
+                    everything=everything,
+                    running_tails=True,
+                    records=() if user else list_runs(),
+                    tidy=not user,
+                )
         finally:
             patient.settle()
         _print(found, show, json=json, quiet=quiet, hosts=len(hostfile.hosts))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 from collections.abc import Callable, Sequence
@@ -16,6 +17,8 @@ from tflaunch.runs.record import Record
 _TRIALS = ("--grid", "--random", "--trials", "--seed", "--trials-file")
 _METRIC = ("--metric", "--maximize", "--minimize")
 _NAMES = ("--name", "--resume")
+_FLAGS = {"--flags", "--no-flags"}
+_COUNTS = {PS: "--ps", WORKER: "--workers"}
 _HOW_SHOWN = ("--json", "--dry-run", "--show-files")  # not of what ran
 
 
@@ -52,7 +55,8 @@ def resumed(line: Line, read: Callable[[Sequence[str]], Line]) -> Recorded | Non
     given = {_option(word) for word in line.words}
     replaced = {*_NAMES, *_METRIC, "--json"}  # sweep.json has the metric by which the trials were scored last
     replaced |= {*_TRIALS} if given & {*_TRIALS} else set()
-    return _with(record, before, line, replaced)
+    found = _with(record, before, line, replaced)
+    return found._replace(words=filled(found.words, lambda _: ""))
 
 
 def repeated(record: Record, more: Line, read: Callable[[Sequence[str]], Line]) -> Recorded:
@@ -65,36 +69,73 @@ def repeated(record: Record, more: Line, read: Callable[[Sequence[str]], Line]) 
     if verb != "run":
         again = f"tflaunch sweep --resume {record.run_id}" if verb == "sweep" else " ".join(record.command)
         raise UsageError(f"{record.run_id} was not started by tflaunch run", f"once more: {again}")
-    found = _with(record, read(words), more, set(_HOW_SHOWN))
-    said = {_option(word) for word in read(found.words).words}
-    counts = [f"--{job}={count}" for job, count in _counts(record).items() if f"--{job}" not in said]
-    return found._replace(words=(*counts, *found.words))
+    replaced = set(_HOW_SHOWN)
+    given = {_option(word) for word in more.words}
+    if given & _FLAGS:
+        replaced |= _FLAGS
+    before = read(words)
+    jobs = {(_option(word), _job(word)) for word in more.words if _job(word)}
+    kept = tuple(word for word in before.words if (_option(word), _job(word)) not in jobs)
+    found = _with(record, dataclasses.replace(before, words=kept), more, replaced)
+    said = read(found.words).words
+    options = {_option(word) for word in said}
+    by_job = {_job(word) for word in said if _option(word) == "--job"}
+    counts = _counts(record)
+    if counts == {PS: 0, WORKER: 1} and not options & {*_COUNTS.values()}:
+        counts = {}  # a program that knows no cluster is one task by itself, and gets no cluster flags
+    words = [
+        f"{_COUNTS[job]}={count}"
+        for job, count in counts.items()
+        if _COUNTS[job] not in options and job not in by_job
+    ]
+    return found._replace(words=(*words, *found.words))
 
 
 def _counts(record: Record) -> dict[str, int]:
     """How many ps and workers the run had; none where its tasks had other jobs as well, of which the words tell."""
     jobs = [task.id.job for task in record.plan.tasks]
     known = {PS, WORKER, CHIEF, EVALUATOR}.issuperset(jobs) and WORKER in jobs
-    return {"ps": jobs.count(PS), "workers": jobs.count(WORKER)} if known else {}
+    return {job: jobs.count(job) for job in _COUNTS} if known else {}
 
 
 def _with(record: Record, before: Line, line: Line, replaced: set[str]) -> Recorded:
-    """Return the words on record, but for the options `replaced`, and those of `line`, which win."""
+    """Return the words on record, but for the options `replaced`, and those of `line`, which win.
+
+    Values that no record has are still VALUE_LEFT_OUT.  Raises UsageError where two of one name cannot be told apart.
+    """
     variables = {_variable(word) for word in line.words} - {("", "")}
-    kept = [
-        word for word in before.words if _option(word) not in replaced and _variable(word) not in variables
-    ]
-    hidden = f"={VALUE_LEFT_OUT}"
-    found = [text.removesuffix(hidden) for word in kept for text in word.texts]
-    found += [text for word in line.words for text in word.texts]
+    kept: list[Word] = []
+    unknown: dict[str, str] = {}  # variable -> the job that it is for
+    for word in before.words:
+        if _option(word) in replaced:
+            continue
+        job, name = _variable(word)
+        if (job, name) in variables:
+            letters = re.match(r"-[a-df-zA-Z]+(?=e)", word.texts[0])  # -de A=1 says -d, too
+            kept += [Word((letters[0],), "option")] if letters else []
+            continue
+        kept.append(word)
+        if word.texts[-1].endswith(f"={VALUE_LEFT_OUT}") and unknown.setdefault(name, job) != job:
+            raise UsageError(
+                f"{record.run_id} had several values of {name}, and no record has them",
+                f"give each: --job-env {job or 'worker'}={name}=... --job-env {unknown[name] or 'ps'}={name}=...",
+            )
+    found = [text for word in (*kept, *line.words) for text in word.texts]
     after = line.after if line.after is not None else before.after
-    unknown = [_variable(word)[1] for word in kept if word.texts[-1].endswith(hidden)]
-    return Recorded(
-        record,
-        (*found, *(("--", *after) if after else ())),
-        str(record.about.get("cwd") or "."),
-        tuple(dict.fromkeys(filter(None, unknown))),
-    )
+    directory = str(record.about.get("cwd") or ".")
+    return Recorded(record, (*found, *(("--", *after) if after else ())), directory, tuple(unknown))
+
+
+def filled(words: Sequence[str], value: Callable[[str], str]) -> tuple[str, ...]:
+    """Return the words with `value(variable)` in place of the `=` and VALUE_LEFT_OUT behind it."""
+    end = words.index("--") if "--" in words else len(words)
+    hidden = f"={VALUE_LEFT_OUT}"
+    own = []
+    for word in words[:end]:
+        left = word.removesuffix(hidden)
+        name = re.sub("^-[a-zA-Z]*?e=?", "", left) if re.match("-[a-zA-Z]", left) else left.rpartition("=")[2]
+        own.append(left + value(name) if left != word else word)
+    return (*own, *words[end:])
 
 
 def enter(directory: str, hint: str) -> None:
@@ -103,6 +144,14 @@ def enter(directory: str, hint: str) -> None:
         os.chdir(directory)
     except OSError as error:
         raise UsageError(f"{directory}: {error.strerror}; it began there", hint) from None
+
+
+def _job(word: Word) -> str:
+    """The job of `--job data=2`, `--job-gpus data=1` and so on, but for --job-env; "" for any other word."""
+    option, _, joined = word.texts[0].partition("=")
+    if not re.fullmatch("--job(-[a-z]+)?", option) or option == "--job-env":
+        return ""
+    return (joined or word.texts[-1]).partition("=")[0]
 
 
 def _option(word: Word) -> str:

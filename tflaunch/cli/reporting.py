@@ -133,3 +133,6 @@ def calling_on_end(command: str) -> Iterator[OnEnd]:
     except typer.Exit as end:
         on_end.call(end.exit_code)
         raise
+    except Exception:  # a defect, or a disk that is full
+        on_end.call(1)
+        raise

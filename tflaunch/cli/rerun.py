@@ -8,7 +8,9 @@ import getpass
 import os
 import shlex
 import sys
+from collections.abc import Collection, Sequence
 from contextvars import ContextVar
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import typer
@@ -19,11 +21,13 @@ from tflaunch.protocol.errors import UsageError
 
 if TYPE_CHECKING:
     from tflaunch.cli.recorded_words import Recorded
+    from tflaunch.cli.trainer_words import Word
     from tflaunch.launch.request import Request
     from tflaunch.planning.cluster_plan import ClusterPlan
     from tflaunch.runs.record import Record
 
 _SHOWN = 4  # tasks that are elsewhere
+_PATHS = ("path", "file", "directory")  # names of click's types
 _WORDS = "tflaunch.rerun.words"  # in the context: all words behind the verb
 R = TypeVar("R")
 
@@ -45,12 +49,12 @@ class RerunCommand(Command):
 def rerun(ctx: typer.Context, run: RecordedRun = None) -> None:  # noqa: ARG001  RUN is among the words
     """Start once more what RUN started: the same program and arguments, as many tasks, in the same directory.
 
-    All options of `tflaunch run` may stand beside RUN, and replace those of then; what follows -- replaces the
-    program's arguments.  No record has the values of --env: they come from the environment of this command.  What is
-    not as it was then, such as the code or the hosts, is said.
+    All options of `tflaunch run` may stand beside RUN, and replace those of then, or add to them where an option is
+    repeatable; what follows -- replaces the program's arguments.  No record has the values of --env: they come from
+    the environment of this command.  What is not as it was then, such as the code or the hosts, is said.
     """
     from tflaunch.cli import application
-    from tflaunch.cli.recorded_words import enter, repeated
+    from tflaunch.cli.recorded_words import enter, filled, repeated
     from tflaunch.cli.trainer_words import Line
     from tflaunch.runs.hidden_values import without_values
 
@@ -64,11 +68,13 @@ def rerun(ctx: typer.Context, run: RecordedRun = None) -> None:  # noqa: ARG001 
             f"arguments for the program go after --: tflaunch rerun {shlex.join(line.plain[:1]) or 'RUN'} -- ...",
         )
     record = _record(next(iter(line.plain), None))
-    more = dataclasses.replace(line, words=tuple(word for word in line.words if word.kind == "option"))
+    paths = {name for param in command.params if param.type.name in _PATHS for name in param.opts}
+    options = (_from_here(word, paths) for word in line.words if word.kind == "option")
+    more = dataclasses.replace(line, words=tuple(options))
     found = repeated(record, more, read)
     _ask_for(found)
     enter(found.directory, f"its command was: {shlex.join(record.command)}")
-    words = ["run", *found.words]
+    words = ["run", *filled(found.words, lambda name: f"={os.environ[name]}")]
     print(f"in {found.directory}: tflaunch {shlex.join(without_values(words))}", file=sys.stderr)
     sys.argv[1:] = words  # from here on as if the user had typed that
     token = REPEATED.set(record)
@@ -76,6 +82,15 @@ def rerun(ctx: typer.Context, run: RecordedRun = None) -> None:  # noqa: ARG001 
         raise typer.Exit(app(prog_name="tflaunch", standalone_mode=False) or 0)
     finally:
         REPEATED.reset(token)
+
+
+def _from_here(word: Word, paths: Collection[str]) -> Word:
+    """The option with a path that holds here, in the directory of this command."""
+    option, equals, value = word.texts[0].partition("=")
+    if option not in paths or (word.texts[1:] == () and not equals):
+        return word
+    path = str(Path(value if equals else word.texts[1]).absolute())
+    return word._replace(texts=(f"{option}={path}",) if equals else (option, path))
 
 
 def _record(run: str | None) -> Record:
@@ -113,7 +128,9 @@ def compared(request: Request, reporter: R) -> R:
 
     shown = cast("Any", reporter)
     code = request.bundle.digest if request.bundle is not None else None
-    if record.code is not None and code != record.code:
+    if code is None and record.code is not None:
+        shown.note(f"the hosts have the code: whether it is that of {record.run_id} is not known")
+    elif record.code is not None and code != record.code:
         shown.warn(
             f"the code is not that of {record.run_id}: it has changed since, and this run takes it as it is"
         )
@@ -146,10 +163,10 @@ def differences(run_id: str, before: ClusterPlan, now: ClusterPlan) -> list[str]
     was = {task.id: task for task in before.tasks}
     tasks = {task.id: task for task in now.tasks}
     said = []
-    if new := [str(task) for task in tasks.keys() - was.keys()]:
-        said.append(f"{run_id} had no {', '.join(sorted(new)[:_SHOWN])}")
-    if gone := [str(task) for task in was.keys() - tasks.keys()]:
-        said.append(f"{run_id} also had {', '.join(sorted(gone)[:_SHOWN])}")
+    if new := [str(task) for task in tasks if task not in was]:
+        said.append(f"{run_id} had no {_some(new)}")
+    if gone := [str(task) for task in was if task not in tasks]:
+        said.append(f"{run_id} also had {_some(gone)}")
     both = [task for task in tasks if task in was]
     moved = [task for task in both if tasks[task].host != was[task].host]
     if moved:
@@ -161,3 +178,7 @@ def differences(run_id: str, before: ClusterPlan, now: ClusterPlan) -> list[str]
             f"other GPUs than in {run_id}: {', '.join(other[:_SHOWN])}" + ", ..." * (len(other) > _SHOWN)
         )
     return said
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:_SHOWN]) + ", ..." * (len(names) > _SHOWN)

@@ -85,6 +85,7 @@ def _ask(run: str | None, visits: Visits) -> tuple[str | None, Listing]:
         everything=True,
         only=run,
         tail_bytes=TAIL_BYTES,
+        running_tails=True,
         records=[info for info in list_runs() if info.run_id.startswith(run)],
     )
     return run, found

@@ -278,11 +278,13 @@ class Run:
             self.watcher.note(f"the run does not move to {self.request.spares} any more: nothing waits there")
         self.record.close()
         if self._in_doubt:
-            raise StopError(
+            in_doubt = StopError(
                 f"{self._coordinator_host} has not confirmed that it coordinates the run now ({self._in_doubt}); if it "
                 "does not, the agents end the run when its lease runs out",
                 f"see whether it goes on: tflaunch status {run_id}",
             )
+            in_doubt.may_go_on = True
+            raise in_doubt
         self.watcher.handed_over(run_id, len(plan.tasks), self._coordinator_host)
 
     def _collect(

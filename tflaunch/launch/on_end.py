@@ -11,7 +11,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar, cast
 
-from tflaunch.protocol.errors import TflaunchError
+from tflaunch.protocol.errors import StopError, TflaunchError
 from tflaunch.protocol.outcome import HostLost, Outcome, TaskExit, how
 from tflaunch.text.safe import one_line
 
@@ -30,11 +30,16 @@ class OnEnd:
         self._line: Sequence[str] = ()
         self._outcome: Outcome | None = None
         self._error: TflaunchError | None = None
+        self._goes_on = ""  # what the run does without this command
 
     def begin(self, run_id: str, line: Sequence[str], reporter: R) -> R:
         """The run of that command line begins; return what is to be its reporter."""
         self._run, self._line = run_id, line
         return cast("R", _Heard(self, reporter)) if self._command else reporter
+
+    def left_alone(self) -> None:
+        """The run goes on without this launcher."""
+        self._goes_on = "goes on"
 
     def heard(self, told: Outcome | TflaunchError) -> None:
         """That was told to the reporter."""
@@ -42,6 +47,8 @@ class OnEnd:
             self._outcome = told
         else:
             self._error = told
+            if isinstance(told, StopError) and told.may_go_on:
+                self._goes_on = "may go on"
 
     def call(self, exit_code: int) -> None:
         """Call the command, if the run is over; what it prints goes to stderr, and what is wrong with it, too.
@@ -50,8 +57,9 @@ class OnEnd:
         """
         if not self._command or not self._run:
             return
-        if self._outcome is None and not exit_code:
-            print("tflaunch: --on-end is not called: the run goes on without this command", file=sys.stderr)
+        if self._goes_on:
+            why = f"the run {self._goes_on} without this command"
+            print(f"tflaunch: --on-end is not called: {why}", file=sys.stderr)
             return
         environment = {**os.environ, **self._variables(exit_code)}
         if why := _run(self._command, environment):
@@ -59,7 +67,7 @@ class OnEnd:
 
     def _variables(self, exit_code: int) -> Mapping[str, str]:
         outcome = self._outcome
-        status = "interrupted" if exit_code > INTERRUPTED_FROM else "failed"
+        status = "succeeded" if not exit_code else "interrupted" if exit_code > INTERRUPTED_FROM else "failed"
         if outcome is not None and (outcome.status != "succeeded" or not exit_code):
             status = outcome.status
         return {
@@ -95,6 +103,14 @@ class _Heard:
     def report(self, outcome: Outcome) -> None:
         self._on_end.heard(outcome)
         self._reporter.report(outcome)
+
+    def detached(self, run_id: str, tasks: int, host: str) -> None:
+        self._on_end.left_alone()
+        self._reporter.detached(run_id, tasks, host)
+
+    def handed_over(self, run_id: str, tasks: int, host: str) -> None:
+        self._on_end.left_alone()
+        self._reporter.handed_over(run_id, tasks, host)
 
     def error(self, error: TflaunchError) -> None:
         self._on_end.heard(error)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 NEVER = float("-inf")
+LEAST_GPU_LOOK_S = 1.0  # no agent asks NVML more often (tflaunch.agent.gpus.use)
 
 
 class ReachedLimit(NamedTuple):
@@ -57,7 +58,7 @@ class Limits:
         self.startup_s = startup_s
         self.stall_s = stall_s
         self.idle_s = idle_s
-        limits = [limit / 4 for limit in (startup_s, stall_s) if limit]
+        limits = [limit / 4 for limit in (startup_s, stall_s, idle_s) if limit]
         # How often the agents are asked to look at their tasks.
         self.look_s = max(0.25, min([thresholds.look_s, *limits]))
         # How often NVML is asked, where there are GPUs.
@@ -171,7 +172,7 @@ class Limits:
     def _reached_idle(self, now: float) -> ReachedLimit | None:
         """The limit of --stop-idle: every living task that has GPUs was looked at of late, and none used them."""
         have = tuple(task for task in self._started if task in self._gpus)
-        fresh_s = 3 * self.gpu_look_s
+        fresh_s = 3 * max(self.gpu_look_s, self.look_s, LEAST_GPU_LOOK_S)
         if not have or any(now - self._asked.get(task, NEVER) > fresh_s for task in have):
             return None
         idle_s = now - max(self._used[task] for task in have)

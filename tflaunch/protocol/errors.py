@@ -236,3 +236,4 @@ class StopError(TflaunchError):
     """Something of a run may still be alive on a host."""
 
     exit_code = EXIT_UNCLEAN
+    may_go_on = False  # the run itself may go on, as it should

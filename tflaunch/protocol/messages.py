@@ -510,7 +510,13 @@ FROM_PEER["watch"] = dict(FROM_PEER["watch"], logs=nothing)
 TO_VISIT = {
     "attach": {"run": a_directory_name, "host": a_directory_name},
     "tensorboard": {"run": a_directory_name, "host": a_directory_name, "logdir": a_path},
-    "list": {"?all": a_flag, "?run": a_word, "?tail_bytes": a_whole_number, "?tidy": a_flag},
+    "list": {
+        "?all": a_flag,
+        "?run": a_word,
+        "?tail_bytes": a_whole_number,
+        "?running_tails": a_flag,
+        "?tidy": a_flag,
+    },
     "measure": {"?tidy": a_flag},
     "clean": {"runs": [a_directory_name], "code_older_s": or_null(a_time), "dry_run": a_flag},
     "finish": {"run": a_word, "grace_s": a_time, "?by": a_word},

@@ -140,7 +140,7 @@ sends MAGIC, so that what a login shell prints can be told from the frames.
                                                            what its agent has left; then as above
     tensorboard {run, host, logdir}                        start TensorBoard for that run: `hello`, then as above,
                                                            until the channel ends, or nothing comes for 30 s
-    list     {all, run, tail_bytes}                        the runs that are alive, or `all`; answer: `runs`
+    list     {all, run, tail_bytes, running_tails}         the runs that are alive, or `all`; answer: `runs`
     runs     {machine, place, clock, runs: [{run, host, state, ...}], others}   see tflaunch.agent.ledger
     measure  {}                                            what is kept there, and how much; answer: `usage`
     usage    {machine, place, directory, runs: [{run, bytes, idle_s, keep, ...}], code_bytes, environment_bytes,

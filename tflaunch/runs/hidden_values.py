@@ -12,7 +12,7 @@ if TYPE_CHECKING:  # most verbs plan nothing
 
 VALUE_LEFT_OUT = "***"  # stands for the value of a variable
 # Patterns of options that set variables, and of what precedes the value; -e may be the last option of a word: -xe.
-_OPTIONS = (("--env", "[^=]+="), ("-[a-zA-Z]*e", "[^=]+="), ("--job-env", "[^=]+=[^=]+="))
+_OPTIONS = (("--env", "[^=]+="), ("-[a-zA-Z]*?e", "[^=]+="), ("--job-env", "[^=]+=[^=]+="))
 
 
 def without_values(words: Sequence[str]) -> tuple[str, ...]:

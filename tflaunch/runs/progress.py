@@ -41,10 +41,11 @@ def progress_of(tail: str) -> Progress | None:
     bar: tuple[int, int] | None = None
     for whole in reversed(re.split(r"[\r\n\b]+", _COLOUR.sub("", tail))):
         line = whole[:_SEARCHED]
-        if tqdm := _TQDM.search(line):
-            done, total = _counts(tqdm[1], tqdm[2])
+        if (tqdm := _TQDM.search(line)) and (counts := _counts(tqdm[1], tqdm[2])):
+            done, total = counts
             return Progress(f"{done}/{total}", done / total, _seconds(tqdm[3]))
-        named = {each[1].lower(): _counts(each[2], each[3]) for each in _NAMED.finditer(line)}
+        each_name = ((each[1].lower(), _counts(each[2], each[3])) for each in _NAMED.finditer(line))
+        named = {name: counts for name, counts in each_name if counts}
         if named:
             return _of_names(named, bar, alone=_NAMED.fullmatch(line.strip()) is not None)
         if bar is None and (found := _BAR.search(line)):
@@ -65,10 +66,9 @@ def _of_names(named: dict[str, tuple[int, int]], bar: tuple[int, int] | None, *,
     return Progress(at, max(0, done - alone) / total)
 
 
-def _counts(done: str, total: str) -> tuple[int, int]:
-    """Both as numbers, no more done than there is."""
-    whole = max(1, int(total))
-    return min(int(done), whole), whole
+def _counts(done: str, total: str) -> tuple[int, int] | None:
+    """Both as numbers; None where more is done than there is, as in a line that was cut in the middle of a number."""
+    return (int(done), int(total)) if int(done) <= int(total) and int(total) else None
 
 
 def _seconds(text: str) -> float | None:

@@ -81,16 +81,26 @@ class Visits:
         everything: bool = False,
         only: str = "",
         tail_bytes: int = 0,
+        running_tails: bool = False,
         records: Iterable[RunInfo] = (),
         tidy: bool = False,
     ) -> Listing:
         """The runs of this user that are alive on these hosts; with `everything` all their runs.  Raises Stopped.
 
         `only`: those whose id begins so.  `tail_bytes`: how much of the log of each failed task to bring.
+        `running_tails`: the last lines of tasks that run, too, which may tell how far they are.
         `tidy`: first end what runs have left whose agent and guard were killed.
         """
         names = list(self._sessions.by_host)
-        self._sessions.send(names, "list", all=everything, run=only, tail_bytes=tail_bytes, tidy=tidy)
+        self._sessions.send(
+            names,
+            "list",
+            all=everything,
+            run=only,
+            tail_bytes=tail_bytes,
+            running_tails=running_tails,
+            tidy=tidy,
+        )
         arrived: dict[str, float] = {}
         replies, failures = self._sessions.gather("runs", names, LIST_S, arrived=arrived)
         return listing(replies, {**self._unreachable, **failures}, arrived, records)

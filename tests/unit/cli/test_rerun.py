@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 import typer.main
 
 from tflaunch.cli import application
-from tflaunch.cli.recorded_words import repeated
+from tflaunch.cli.recorded_words import filled, repeated
 from tflaunch.cli.rerun import differences
 from tflaunch.cli.trainer_words import Line
 from tflaunch.planning.cluster_plan import ClusterPlan, TaskPlan
@@ -63,14 +64,38 @@ COUNTS = ("--ps=0", "--workers=2")
             [*COUNTS, "h", "t.py", "--env=KEPT", "--env=LR=0.2"],
             (),
         ),
+        (["h", "t.py", "-deA=***"], ["-eA=2"], [*COUNTS, "h", "t.py", "-d", "-eA=2"], ()),
+        (["h", "t.py", "--job", "worker=2"], [], ["--ps=0", "h", "t.py", "--job", "worker=2"], ()),
+        (
+            ["h", "t.py", "--job=worker=2"],
+            ["--job", "worker=3"],
+            ["--ps=0", "h", "t.py", "--job", "worker=3"],
+            (),
+        ),
+        (["h", "t.py", "--no-flags"], ["--flags"], [*COUNTS, "h", "t.py", "--flags"], ()),
         (["h", "t.py", "--env-file", "a.env"], [], [*COUNTS, "h", "t.py", "--env-file", "a.env"], ()),
     ],
 )
 def test_words(before: list[str], more: list[str], words: list[str], variables: tuple[str, ...]) -> None:
     found = repeated(record("run", *before), read_with()(more), read_with())
-    assert list(found.words) == words
+    assert list(filled(found.words, lambda _: "")) == words
+    assert list(filled(found.words, lambda name: f"=<{name}>")) == [
+        f"{word}=<{name}>" if (name := re.sub(".*[=e]", "", word)) in variables else word for word in words
+    ]
     assert found.variables == variables
     assert found.directory == HERE
+
+
+def test_a_program_that_is_one_task_by_itself_stays_one() -> None:
+    """A number of workers would have it get cluster flags."""
+    alone = record("run", "h", "t.py", tasks=["worker/0"])
+    assert list(repeated(alone, read_with()([]), read_with()).words) == ["h", "t.py"]
+
+
+def test_two_values_of_one_name_cannot_be_told_apart() -> None:
+    both = record("run", "h", "t.py", "--job-env=ps=C=***", "--job-env=worker=C=***")
+    with pytest.raises(UsageError, match="had several values of C"):
+        repeated(both, read_with()([]), read_with())
 
 
 def test_tasks_under_other_names_are_counted_by_their_own_words() -> None:

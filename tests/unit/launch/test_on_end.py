@@ -34,6 +34,9 @@ class Reporter:
     def error(self, error: StopError) -> None:
         self.told.append(error)
 
+    def handed_over(self, *told: Any) -> None:
+        self.told.append(told)
+
     def note(self, text: str) -> None:
         self.told.append(text)
 
@@ -86,12 +89,29 @@ def test_a_run_that_could_not_start(heard: Path) -> None:
 def test_what_is_not_the_end_of_a_run(heard: Path, capfd: pytest.CaptureFixture[str]) -> None:
     made(heard).call(2)  # no run began
     handed_over = made(heard)
-    handed_over.begin("mnist-a3k2xq", LINE, Reporter())
+    handed_over.begin("mnist-a3k2xq", LINE, Reporter()).handed_over("mnist-a3k2xq", 2, "gpu01")
     handed_over.call(0)
     assert not heard.exists()
     assert (
         capfd.readouterr().err == "tflaunch: --on-end is not called: the run goes on without this command\n"
     )
+
+
+def test_a_run_that_may_go_on(heard: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    in_doubt = StopError("gpu01 has not confirmed that it coordinates the run", "")
+    in_doubt.may_go_on = True
+    called = made(heard)
+    called.begin("mnist-a3k2xq", LINE, Reporter()).error(in_doubt)
+    called.call(76)
+    assert not heard.exists()
+    assert "not called: the run may go on" in capfd.readouterr().err
+
+
+def test_a_sweep_in_which_nothing_was_left_to_do(heard: Path) -> None:
+    called = made(heard)
+    called.begin("sweep-a3k2xq", LINE, Reporter())
+    called.call(0)
+    assert heard.read_text().startswith("sweep-a3k2xq|succeeded|0||")
 
 
 def test_without_a_command_the_reporter_is_left_alone() -> None:

@@ -35,8 +35,8 @@ TQDM = " 44%|####4     | 44/100 [00:10<00:12,  4.50it/s]\r 45%|####5     | 45/10
         (KERAS_2.partition("\n")[2], "step 20/100", 0.2, None),
         (TQDM, "45/100", 0.45, 3723.0),
         (" 45%|####      | 45/100 [00:10<?, ?it/s]", "45/100", 0.45, None),
-        ("step 12/10\n", "step 10/10", 1.0, None),
-        ("step 0/0\n", "step 0/1", 0.0, None),
+        ("step 401/1000\nstep 402/10", "step 401/1000", 0.401, None),  # cut off
+        ("step 1/4\nstep 0/0\n", "step 1/4", 0.25, None),
     ],
 )
 def test_what_a_log_tells(tail: str, at: str, share: float, left_s: float | None) -> None:

@@ -14,6 +14,7 @@ SECRET = "hf_abcdef123"
 @pytest.mark.parametrize(
     ("words", "shown"),
     [
+        ("run h t.py -eCookie=c2VjcmV0==", "run h t.py -eCookie=***"),
         (f"run h t.py --env TOKEN={SECRET} -q", "run h t.py --env TOKEN=*** -q"),
         (f"run h t.py --env=TOKEN={SECRET}=1", "run h t.py --env=TOKEN=***"),
         (f"run h t.py -e TOKEN={SECRET}", "run h t.py -e TOKEN=***"),
