@@ -61,7 +61,9 @@ def test_what_cannot_be_meant(launcher: Launcher, words: list[str], sentence: st
 
 
 STRICT = """
-    import argparse
+    import argparse, os
+    if "NEVER" in os.environ:
+        import tensorflow
     parser = argparse.ArgumentParser()
     parser.add_argument("--epochs", type=int)
     print("epochs", parser.parse_args().epochs, flush=True)

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from tflaunch.runs.record import Record
 
 _SHOWN = 4  # tasks that are elsewhere
-_PATHS = ("path", "file", "directory")  # names of click's types
 _WORDS = "tflaunch.rerun.words"  # in the context: all words behind the verb
 R = TypeVar("R")
 
@@ -56,6 +55,8 @@ def rerun(ctx: typer.Context, run: RecordedRun = None) -> None:  # noqa: ARG001 
     from tflaunch.cli import application
     from tflaunch.cli.recorded_words import enter, filled, repeated
     from tflaunch.cli.trainer_words import Line
+    from tflaunch.inputs.options.declared import Group
+    from tflaunch.inputs.options.of_run import RunOptions
     from tflaunch.runs.hidden_values import without_values
 
     app = application(["run"])
@@ -68,8 +69,9 @@ def rerun(ctx: typer.Context, run: RecordedRun = None) -> None:  # noqa: ARG001 
             f"arguments for the program go after --: tflaunch rerun {shlex.join(line.plain[:1]) or 'RUN'} -- ...",
         )
     record = _record(next(iter(line.plain), None))
-    paths = {name for param in command.params if param.type.name in _PATHS for name in param.opts}
-    options = (_from_here(word, paths) for word in line.words if word.kind == "option")
+    declared = [each for each in Group(RunOptions).options if each.kind is Path]
+    paths = {name for each in declared for name in (*each.declared.names, each.shown)}
+    options = (from_here(word, paths) for word in line.words if word.kind == "option")
     more = dataclasses.replace(line, words=tuple(options))
     found = repeated(record, more, read)
     _ask_for(found)
@@ -84,7 +86,7 @@ def rerun(ctx: typer.Context, run: RecordedRun = None) -> None:  # noqa: ARG001 
         REPEATED.reset(token)
 
 
-def _from_here(word: Word, paths: Collection[str]) -> Word:
+def from_here(word: Word, paths: Collection[str]) -> Word:
     """The option with a path that holds here, in the directory of this command."""
     option, equals, value = word.texts[0].partition("=")
     if option not in paths or (word.texts[1:] == () and not equals):

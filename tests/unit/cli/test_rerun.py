@@ -13,8 +13,8 @@ import typer.main
 
 from tflaunch.cli import application
 from tflaunch.cli.recorded_words import filled, repeated
-from tflaunch.cli.rerun import differences
-from tflaunch.cli.trainer_words import Line
+from tflaunch.cli.rerun import differences, from_here
+from tflaunch.cli.trainer_words import Line, Word
 from tflaunch.planning.cluster_plan import ClusterPlan, TaskPlan
 from tflaunch.protocol.errors import UsageError
 from tflaunch.protocol.job import TaskId
@@ -116,6 +116,24 @@ def test_what_is_no_run_of_a_program(command: tuple[str, ...], hint: str) -> Non
     with pytest.raises(UsageError, match="was not started by tflaunch run") as error:
         repeated(record(*command), read_with()([]), read_with())
     assert error.value.hint == hint
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("--env-file", "my.env"), ("--env-file", "HERE/my.env")),
+        (("--env-file=my.env",), ("--env-file=HERE/my.env",)),
+        (("--env-file", "/etc/my.env"), ("--env-file", "/etc/my.env")),
+        (("--name", "my.env"), ("--name", "my.env")),
+        (("--no-sync",), ("--no-sync",)),
+    ],
+)
+def test_a_path_holds_where_it_was_typed(
+    words: tuple[str, ...], expected: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = from_here(Word(words, "option"), {"--env-file"})
+    assert found.texts == tuple(each.replace("HERE", str(tmp_path)) for each in expected)
 
 
 def test_differences() -> None:
