@@ -126,10 +126,18 @@ def of_event(event: Mapping[str, Any]) -> str:
     kinds = dict.fromkeys(table[name] for table in (EVENTS, SWEEP_EVENTS) if name in table)
     if not kinds:
         return f"{name}: no such event is declared"
-    if "warnings" in event:  # of a dry run
-        more = declared(DryRun).fields.keys() - {field for kind in kinds for field in declared(kind).fields}
-        event = {field: value for field, value in event.items() if field not in more}
-    found = [faults(kind, event) for kind in kinds]
+    more = declared(DryRun).fields.keys() if "warnings" in event else set()
+    found = [
+        faults(
+            kind,
+            {
+                field: each
+                for field, each in event.items()
+                if field not in more - declared(kind).fields.keys()
+            },
+        )
+        for kind in kinds
+    ]
     return "" if not all(found) else f"{name}: {found[0][0]}"
 
 

@@ -182,7 +182,7 @@ class RunData(TypedDict):
     """whose account on the hosts it has"""
     launcher: str
     """who started it where: `ada@laptop`"""
-    command: str
+    command: list[str]
     """the command that started it, in words, without values that may be secret"""
     planned: float
     """when its plan was made, in epoch seconds; 0: not known"""

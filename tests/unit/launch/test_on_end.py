@@ -157,9 +157,15 @@ def test_ctrl_c_ends_the_command_and_all_that_it_has_started(
         os.kill(os.getpid(), signal.SIGINT)
 
     thread = threading.Thread(target=interrupt)
-    thread.start()
-    called.call(7)
-    thread.join()
+    before = signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # which a test in the background ignores
+    try:
+        thread.start()
+        called.call(7)
+        thread.join()
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert capfd.readouterr().err.endswith("killed by Ctrl-C\n")
     until(lambda: not _alive(int(pid.read_text())), "all of it to be gone")
 
