@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import os
+import signal
 import socket
 from collections.abc import Callable, Iterator
 
 import pytest
 
 from tests.support.patience import until
-from tflaunch.agent.tasks.rendezvous import VALUE_BYTES, Rendezvous, Store
+from tflaunch.agent.tasks import rendezvous
+from tflaunch.agent.tasks.rendezvous import ENTRY_BYTES, VALUE_BYTES, Rendezvous, Store
 
 Open = Callable[..., tuple[Rendezvous, int]]
 
@@ -81,12 +84,52 @@ def test_a_stranger_gets_no_answer(meet: Open) -> None:
     assert ask(port, "GET", "/global/0")[0] == 200
 
 
-def test_each_start_has_a_store_of_its_own_at_the_same_port(meet: Open) -> None:
-    rendezvous, port = meet()
-    assert ask(port, "PUT", "/global/0", b"of the first attempt")[0] == 200
-    rendezvous.renew()
+def test_nobody_removes_what_another_address_has_written(meet: Open) -> None:
+    _, port = meet("127.0.0.2", "127.0.0.3")
+    assert ask(port, "PUT", "/global/0", b"mine", source="127.0.0.2")[0] == 200
+    ask(port, "DELETE", "/global/0", source="127.0.0.3")
+    ask(port, "DELETE", "/global/7", source="127.0.0.3")
+    assert ask(port, "PUT", "/global/0", b"theirs", source="127.0.0.3")[0] == 403
+    assert ask(port, "GET", "/global/0") == (200, b"mine")
+
+
+def test_those_who_connect_and_are_slow_hold_nobody_up(meet: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rendezvous, "CALLERS", 3)
+    monkeypatch.setattr(rendezvous, "ANSWER_S", 1.0)
+    _, port = meet("127.0.0.2", "127.0.0.3")
+    with contextlib.ExitStack() as stack:
+        for _ in range(10):
+            slow = socket.create_connection(("127.0.0.1", port), 10, source_address=("127.0.0.3", 0))
+            stack.enter_context(slow)
+        assert ask(port, "GET", "/global/0", source="127.0.0.2")[0] == 404
+
+        def is_answered() -> bool:
+            with contextlib.suppress(OSError, http.client.HTTPException):
+                return ask(port, "GET", "/global/0", source="127.0.0.3")[0] == 404
+            return False
+
+        until(is_answered, "the slow ones are cut off")
+
+
+def test_after_the_death_of_the_server_another_one_takes_the_port(meet: Open) -> None:
+    first, port = meet()
+    assert first._process is not None
+    os.kill(first._process.pid, signal.SIGKILL)
+    pid, _ = os.waitpid(first._process.pid, 0)
+    assert first.reaped(pid)
+    with pytest.raises(ConnectionRefusedError):
+        ask(port, "GET", "/global/0")
+    again = Rendezvous(port, ())
     assert ask(port, "GET", "/global/0")[0] == 404
-    rendezvous.close()
+    again.close()
+
+
+def test_each_start_has_a_store_of_its_own_at_the_same_port(meet: Open) -> None:
+    serving, port = meet()
+    assert ask(port, "PUT", "/global/0", b"of the first attempt")[0] == 200
+    serving.renew()
+    assert ask(port, "GET", "/global/0")[0] == 404
+    serving.close()
     with pytest.raises(ConnectionRefusedError):
         ask(port, "GET", "/global/0")
 
@@ -110,9 +153,9 @@ def test_the_store_ends_with_its_agent(meet: Open) -> None:
 
 
 def test_a_store_that_is_full_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tflaunch.agent.tasks.rendezvous.STORE_BYTES", 10)
+    monkeypatch.setattr("tflaunch.agent.tasks.rendezvous.STORE_BYTES", ENTRY_BYTES + 10)
     store = Store()
     assert store.put("a", "0", b"12345678")
-    assert not store.put("a", "1", b"12345678")
+    assert not store.put("a", "1", b"")  # a key takes room, too
     store.finish("a", "0")
     assert store.put("a", "1", b"12345678")

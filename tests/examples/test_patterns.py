@@ -293,7 +293,7 @@ def test_sharded_input_is_read_once_also_when_a_worker_fails(tmp_path: Path) -> 
     assert run.codes() == {"ps/0": None, "worker/0": 0, "worker/1": 0}
     fresh, before = re.findall(r"^worker/0 of 2: (\d+) of 2000 records were", chief, re.MULTILINE)
     assert fresh == "0"
-    assert 0 < int(before) < records
+    assert 0 < int(before) <= records  # on a busy machine, all were read before the kill arrived
     assert "resumes from" in chief
     # What both have read since was not in the checkpoint; worker/1 may have begun when worker/0 counts.
     since = [int(re.findall(r"has read (\d+) records, all", output)[-1]) for output in (chief, other)]

@@ -1,8 +1,9 @@
 """The rendezvous of a Horovod program: a key-value store over HTTP, in a process of its own beside the agent.
 
 Horovod sends an address, a port, `/scope/key` and bytes, and nothing that would prove who it is.  So a stranger is told
-by what is left: the address that it calls from must be one of the run's hosts, and a key that somebody has written is
-not written over.  Each start of the tasks has a new store, so that no address of an earlier one is left in it.
+by what is left: the address that it calls from must be one of the run's hosts, and what one address has written nobody
+writes over, nor any other address removes.  Who shares a host with a task is not told from it.  Each start of the tasks
+has a new store, so that no address of an earlier one is left in it.
 """
 
 import os
@@ -14,13 +15,16 @@ from tflaunch.protocol.light_stdlib import signal, socket
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Dict, Iterable, Optional, Set, Tuple
+    from typing import Any, Dict, Iterable, Optional, Set, Tuple
 
     Key = Tuple[str, str]
 
 VALUE_BYTES = 4 << 20  # 136 for each other task
 STORE_BYTES = 256 << 20
-ANSWER_S = 20.0  # for one request
+ENTRY_BYTES = 200  # that an entry takes beside its key and value
+ANSWER_S = 20.0  # for one request, from its connection on
+CALLERS = 128  # connections of one address at a time
+BUSY_S = 0.05  # where no descriptor is left
 
 
 class Store:
@@ -28,34 +32,44 @@ class Store:
 
     def __init__(self) -> None:
         self._values = {}  # type: Dict[Key, bytes]
+        self._writers = {}  # type: Dict[Key, str]  # the address that has written it
         self._finished = {}  # type: Dict[str, Set[str]]  # scope -> the tasks that need it no more
         self._bytes = 0
 
     def get(self, scope: str, key: str) -> "Optional[bytes]":
         return self._values.get((scope, key))
 
-    def put(self, scope: str, key: str, value: bytes) -> bool:
+    def put(self, scope: str, key: str, value: bytes, writer: str = "") -> bool:
         """Whether the value is kept: not where another one is, nor where there is no more room."""
         before = self._values.get((scope, key))
-        if before is not None and key not in self._finished.get(scope, ()):
+        if before is not None:
             return before == value
-        if self._bytes + len(value) - len(before or b"") > STORE_BYTES:
+        size = self._size(scope, key, value)
+        if self._bytes + size > STORE_BYTES:
             return False
-        self._bytes += len(value) - len(before or b"")
+        self._bytes += size
         self._values[scope, key] = value
+        self._writers[scope, key] = writer
         return True
 
-    def finish(self, scope: str, key: str) -> None:
+    @staticmethod
+    def _size(scope: str, key: str, value: bytes) -> int:
+        return len(scope) + len(key) + len(value) + ENTRY_BYTES
+
+    def finish(self, scope: str, key: str, writer: str = "") -> None:
         """That task needs the scope no more: once that is true of each that has written there, it is emptied.
 
-        All have met there before the first one says so.
+        All have met there before the first one says so.  From any but its writer it is ignored.
         """
+        if self._writers.get((scope, key)) != writer:
+            return
         finished = self._finished.setdefault(scope, set())
         finished.add(key)
         mine = [each for each in self._values if each[0] == scope]
         if all(name in finished for _, name in mine if name.isdigit()):
             for each in mine:
-                self._bytes -= len(self._values.pop(each))
+                self._bytes -= self._size(each[0], each[1], self._values.pop(each))
+                del self._writers[each]
             del self._finished[scope]
 
 
@@ -71,8 +85,11 @@ def serve(listening: socket.socket, peers: "Iterable[str]", parent: int) -> None
     import socket as whole_socket
     import socketserver
     import threading
+    import time
 
     allowed, lock, store = set(peers), threading.Lock(), Store()
+    callers = {}  # type: Dict[Any, Tuple[str, float]]  # connection -> its address, and since when it is there
+    arriving = [0]  # bytes of bodies that are being read
 
     class Handler(http.server.BaseHTTPRequestHandler):
         timeout = ANSWER_S
@@ -108,18 +125,29 @@ def serve(listening: socket.socket, peers: "Iterable[str]", parent: int) -> None
             if not (length.isdigit() and len(length) < 10 and int(length) <= VALUE_BYTES):
                 self._answer(413)
                 return
-            value = self.rfile.read(int(length))
-            if len(value) < int(length):
+            size = int(length)
+            with lock:
+                room = arriving[0] + size <= STORE_BYTES
+                arriving[0] += size if room else 0
+            if not room:
+                self._answer(503)
+                return
+            try:
+                value = self.rfile.read(size)
+            finally:
+                with lock:
+                    arriving[0] -= size
+            if len(value) < size:
                 return
             with lock:
-                kept = store.put(place[0], place[1], value)
+                kept = store.put(place[0], place[1], value, _plain(self.client_address[0]))
             self._answer(200 if kept else 403)
 
         def do_DELETE(self) -> None:
             place = self._place()
             if place:
                 with lock:
-                    store.finish(*place)
+                    store.finish(place[0], place[1], _plain(self.client_address[0]))
                 self._answer(200)
 
         def log_message(self, *_: object) -> None:
@@ -128,8 +156,25 @@ def serve(listening: socket.socket, peers: "Iterable[str]", parent: int) -> None
     class Server(socketserver.ThreadingMixIn, http.server.HTTPServer):
         daemon_threads = True
 
-        def verify_request(self, request: object, client_address: object) -> bool:
-            return _plain(client_address[0]) in allowed  # type: ignore[index]
+        def get_request(self) -> "Any":
+            try:
+                return super().get_request()
+            except OSError:  # no descriptor is left: the next turn comes at once
+                time.sleep(BUSY_S)
+                raise
+
+        def verify_request(self, request: "Any", client_address: "Any") -> bool:
+            address = _plain(client_address[0])
+            with lock:
+                if address not in allowed or [each for each, _ in callers.values()].count(address) >= CALLERS:
+                    return False
+                callers[request] = (address, time.monotonic())
+            return True
+
+        def shutdown_request(self, request: "Any") -> None:
+            with lock:
+                callers.pop(request, None)
+            super().shutdown_request(request)
 
         def handle_error(self, request: object, client_address: object) -> None:
             pass  # a caller that has gone
@@ -137,6 +182,13 @@ def serve(listening: socket.socket, peers: "Iterable[str]", parent: int) -> None
         def service_actions(self) -> None:
             if os.getppid() != parent:
                 os._exit(0)
+            late = time.monotonic() - ANSWER_S
+            with lock:
+                for connection in [each for each, (_, since) in callers.items() if since < late]:
+                    try:
+                        connection.shutdown(whole_socket.SHUT_RDWR)  # its thread sees the end
+                    except OSError:
+                        pass  # the caller has gone
 
     server = Server(("", 0), Handler, bind_and_activate=False)
     server.socket.close()
@@ -163,9 +215,13 @@ class Rendezvous:
         """Begin with an empty store.  Raises OSError."""
         self._end()
         agent = os.getpid()
-        self._process = Aside(
-            lambda: serve(self._listening, self._peers, agent), kept=self._listening.fileno()
-        )
+        try:
+            self._process = Aside(
+                lambda: serve(self._listening, self._peers, agent), kept=self._listening.fileno()
+            )
+        except OSError:
+            self._listening.close()  # whoever calls is refused, and does not wait
+            raise
 
     def reaped(self, pid: int) -> bool:
         """Whether the child process that has ended was the one that serves."""

@@ -135,6 +135,7 @@ class Team:
             else:
                 self._rendezvous[task.id] = Rendezvous(port, request["rendezvous"])
         except OSError as error:  # the tasks find nobody there, and say so
+            self._rendezvous.pop(task.id, None)
             note("port %d, for the rendezvous of %s: %s" % (port, task.id, error))
 
     def _listen_to(self, task: Task) -> None:
@@ -280,7 +281,9 @@ class Team:
 
     def reaped(self, pid: int, status: int, peak_bytes: int) -> bool:
         """Whether the child process that has ended was one of these tasks, or serves them."""
-        if any(each.reaped(pid) for each in self._rendezvous.values()):
+        if served := [task for task, each in self._rendezvous.items() if each.reaped(pid)]:
+            note("the rendezvous of %s has ended; the next start has a new one" % served[0])
+            del self._rendezvous[served[0]]
             return True
         for task in self.tasks.values():
             if task.process and task.alive and task.process.pid == pid:
