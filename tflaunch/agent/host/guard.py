@@ -139,15 +139,16 @@ def _sweep_behind(agent_pid: int, heard: int, directory: RunDirectory) -> None:
         sweep.run()
     if removed() or (status == 0 and directory.is_served()):
         return  # by the next agent of the same run, which has a guard of its own
-    from tflaunch.agent.host import container
-
-    container.remove(directory)  # what it leaves is found by its label, and told, by whoever ends the run
     why = "its agent gave no sign of life for %.0f s: its guard ended it and its tasks" % silent_s
     known = {"swept": not sweep.survivors, "why": why if status is None else ""}
     try:
         directory.write(GUARD, known)
     except OSError as error:  # a disk that is full, or turned read-only
         note("%s: %s" % (GUARD, error))
+    from tflaunch.agent.host import container
+
+    # After that, for an engine may be slow, and `stop` does not wait for ever: what is left, it finds by its label.
+    container.remove(directory)
     directory.close()  # or visits would go on to wait for an answer
 
 
