@@ -147,7 +147,8 @@ class Play:
             if watching is None or code in (69, 130, KILLED):
                 self.call("attach")
         names = {each.name for each in self.happened}
-        gone = "agent-and-guard-killed" in names or names >= {"agent-killed", "guard-killed"}
+        both = "agent-and-guard-killed" in names or names >= {"agent-killed", "guard-killed"}
+        gone = both and self.handed and self.run_id
         typed = any(verb == "ps" and each.process.poll() is not None for verb, each in self.calls[-1:])
         if gone and not typed and all(each.process.poll() is not None for _, each in self.commands()):
             self.call("ps")  # what an agent and its guard have left behind ends with whoever comes there next
