@@ -26,7 +26,7 @@ FLOORS = (
     ("inputs", "agent"),
     ("hosts",),
     ("planning", "sessions"),
-    ("ssh", "code"),
+    ("ssh", "code", "engines"),
     ("remote", "runs", "survey", "ends"),
     ("launch",),
     ("sweeps",),

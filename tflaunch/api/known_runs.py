@@ -7,9 +7,9 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from os import PathLike, fspath
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from tflaunch.api.connecting import visiting
+from tflaunch.api.connecting import SILENT, visiting
 from tflaunch.api.hosts import Hosts, load_hosts
 from tflaunch.api.requests.which_hosts import hosts_of_all, hosts_of_run
 from tflaunch.inputs.options.groups import SshOptions
@@ -21,18 +21,6 @@ if TYPE_CHECKING:
     from tflaunch.runs.listing import Listing
     from tflaunch.runs.states import RunState
     from tflaunch.runs.visits import Finished
-
-
-class Silent:
-    """A watcher that shows nothing."""
-
-    can_ask = False
-
-    def __getattr__(self, name: str) -> Any:
-        return lambda *_, **__: None
-
-
-SILENT: Any = Silent()
 
 
 @contextlib.contextmanager

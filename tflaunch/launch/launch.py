@@ -15,7 +15,7 @@ from tflaunch.hosts import Host, fold
 from tflaunch.launch.afterwards import fetch_outputs, final_outcome, nothing_left, tell_written, verify
 from tflaunch.launch.cluster import Cluster
 from tflaunch.launch.placing import hold_spares, hosts_at_first, plan_on
-from tflaunch.launch.request import Connections, Request, about_run
+from tflaunch.launch.request import Connections, OnSlots, Request, about_run
 from tflaunch.launch.second_try import at_most_twice
 from tflaunch.launch.starting import SHIP_TIMEOUT_S, STAGE_TIMEOUT_S, Code, Starter
 from tflaunch.launch.steering import DRAIN_AFTER_CTRL_C_S, Steering
@@ -47,15 +47,22 @@ def dry(request: Request, connections: Connections, watcher: RunWatcher) -> int:
     return 0
 
 
-def launch(request: Request, connections: Connections, watcher: RunWatcher) -> int:
+def launch(
+    request: Request,
+    connections: Connections,
+    watcher: RunWatcher,
+    on: OnSlots | None = None,
+) -> int:
     """Start the run, stay with it until its end, and report; returns the exit code.
+
+    `on`: the slots that an engine has given for it.
 
     With `request.detach` it returns 0 as soon as the tasks run.  When a host is lost for good and restarts are left,
     everything is planned again on the remaining hosts and the spares.
     Raises TflaunchError or Stopped when the run could not start; then nothing of it is left.
     """
     with tunnel_of(request) as tunnel:
-        return to_its_end(request, Run(request, connections, watcher, tunnel), watcher)
+        return to_its_end(request, Run(request, connections, watcher, tunnel, on), watcher)
 
 
 @contextlib.contextmanager
@@ -130,13 +137,19 @@ class Run:
     """One run: it has one plan, and gets another one each time that hosts are lost."""
 
     def __init__(
-        self, request: Request, connections: Connections, watcher: RunWatcher, tunnel: Tunnel | None = None
+        self,
+        request: Request,
+        connections: Connections,
+        watcher: RunWatcher,
+        tunnel: Tunnel | None = None,
+        on: OnSlots | None = None,
     ) -> None:
         self.request = request
         self.watcher = watcher
         self.connections = connections
         self._tunnel = tunnel
-        self._record: Record | None = None
+        self._record = on.record if on else None
+        self.slots = on.slots if on else None
         self._plan: ClusterPlan | None = None
         self._visited: set[str] = set()  # hosts that have had an agent of this run
         self._begun = time.monotonic()
@@ -229,6 +242,8 @@ class Run:
 
     def leave(self, plan: ClusterPlan, coordinator_host: str) -> None:
         """Show that the run goes on without this launcher."""
+        if self.slots is not None:
+            self.slots.keep()
         self.record.close()
         self.watcher.detached(self.request.run_id, len(plan.tasks), coordinator_host)
 
@@ -263,6 +278,8 @@ class Run:
 
     def _leave_handed(self, plan: ClusterPlan) -> None:
         """Leave a run that goes on without this launcher, and say what ends with the launcher."""
+        if self.slots is not None:
+            self.slots.keep()
         run_id = self.request.run_id
         try:
             self.record.note_detached()
@@ -349,8 +366,9 @@ class Run:
             self.watcher.warn(f"{error.message}. {error.hint}")
 
     def _discard_record(self) -> None:
-        self.record.discard()
-        self._record = None
+        if self.slots is None:  # else who has made it before the slots were asked for discards it
+            self.record.discard()
+            self._record = None
 
     def _keep_in_record(self, plan: ClusterPlan, connected: Collection[str]) -> None:
         """Record this plan, and the hosts on which something of the run may be."""

@@ -10,6 +10,7 @@
     ├── ConnectError            69   a host cannot be reached, or does not answer (EX_UNAVAILABLE)
     │   ├── WireClosed          69   the connection to an agent has ended
     │   ├── NoThreads           69   the launcher's machine lets the user start no more threads
+    │   ├── Gone                69   the engine says that the slot is over
     │   └── Breach              69   a host has sent what no agent sends
     ├── ConnectErrors           69   the hosts that failed, each with its ConnectError
     ├── LaunchError             70   a host could not stage its tasks; nothing is left running
@@ -150,6 +151,17 @@ class Breach(ConnectError):
             "if no other version of tflaunch started that run, an intruder may control {host}: look at it before you "
             "use it again",
         )
+
+
+class Gone(ConnectError):
+    """The engine says that this slot is over.  It is not dialled again.
+
+    `swept`: the engine has killed all that was there.
+    """
+
+    def __init__(self, message: str, hint: str = "", *, swept: bool = False) -> None:
+        super().__init__(message, hint)
+        self.swept = swept
 
 
 class NoThreads(ConnectError):

@@ -4,6 +4,7 @@
     └── trainer-k3f9x2/
         ├── run.json         what was started, by which user, and how its hosts are reached
         ├── outcome.json     how the run ended; absent while it runs, and when the launcher was killed
+        ├── slots.json       what gives the slots of an engine back; absent where the run has hosts of its own
         ├── lock             locked (flock) for as long as the launcher lives, so that no pid need be trusted
         └── logs/worker-0.log   every byte that the task wrote; worker-0.1.log after its first restart
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from tflaunch.hosts import Host
 from tflaunch.protocol import wire
-from tflaunch.protocol.errors import ConnectError
+from tflaunch.protocol.errors import ConnectError, Gone
 from tflaunch.protocol.events import Interrupted
 from tflaunch.protocol.outcome import GpuLeft, gpus_left
 from tflaunch.runs.listing import Listing, listing
@@ -50,6 +50,7 @@ class Visits:
         self._sessions = self.sessions = Sessions(opener, watcher.phase)
         self._sessions.as_user = as_user
         self._unreachable: dict[str, ConnectError] = {}
+        self.gone: dict[str, Gone] = {}  # slots of which their engine says that they are over
         self.interrupts = self._sessions.interrupts
 
     def open(
@@ -60,6 +61,8 @@ class Visits:
         unanswered: Callable[[Host], ConnectError | None] | None = None,
     ) -> dict[str, ConnectError]:
         """Connect to all of `hosts`; returns those that could not be reached, each with why.
+
+        Slots that are over are no failures: they are in `gone`, and the records of their runs get their end.
 
         `unanswered` (see Connector) says which hosts accept no TCP connection: `open` does not wait for them.
         Raises Stopped.
@@ -72,6 +75,12 @@ class Visits:
         _, failures = self._sessions.gather("hello", names, patience_s, phase, by_name)
         for name in failures.keys() & self._sessions.by_host.keys():
             self._sessions.leave(name)
+        if gone := {name: error for name, error in failures.items() if isinstance(error, Gone)}:
+            from tflaunch.runs.gone import note_gone
+
+            self.gone |= gone
+            failures = {name: error for name, error in failures.items() if name not in gone}
+            note_gone(gone, hosts)
         self._unreachable = dict(failures)
         return failures
 

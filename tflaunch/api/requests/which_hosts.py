@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import itertools
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tflaunch.inputs.engine_words import names_hosts
 from tflaunch.protocol.errors import RecordError, UsageError
 from tflaunch.text.numbers import counted
 
 if TYPE_CHECKING:
     from tflaunch.documents.reporter import Reporter
-    from tflaunch.hosts import Hostfile
+    from tflaunch.hosts import Host, Hostfile
 
 
 def default_source() -> str | None:
@@ -40,6 +43,10 @@ def load_hosts(source: str | None, connection: str = "", reporter: Reporter | No
             "make one: tflaunch init; or name one: a file, host1,host2, slurm: or pbs:",
         )
     hostfile = configured.with_defaults(hosts.load(found, connection=connection))
+    if hostfile.wanted is not None:
+        from tflaunch.engines.taking import check_wanted
+
+        check_wanted(hostfile)
     if reporter is not None and not source:
         count = len(hostfile.hosts)
         named = "$TFLAUNCH_HOSTS" if os.environ.get("TFLAUNCH_HOSTS") else "none was named"
@@ -55,7 +62,7 @@ def kind_of_file(word: str) -> str:
     """Return `hosts`, `job` or `program` for a file of that kind here, or the hosts of a batch job; "" for all else."""
     from tflaunch.inputs.kinds import kind_of
 
-    return kind_of(word) if word in ("slurm:", "pbs:") or Path(word).expanduser().is_file() else ""
+    return kind_of(word) if names_hosts(word) or Path(word).expanduser().is_file() else ""
 
 
 def refuse_file(run: str) -> None:
@@ -174,12 +181,34 @@ def default_hostfile() -> Hostfile | None:
 
 
 def merge(hostfiles: Collection[Hostfile]) -> Hostfile:
-    """Return all hosts of these hostfiles, each once, as the first hostfile describes it."""
+    """Return all hosts of these hostfiles, each once, as the first hostfile describes it.
+
+    A slot of an engine is no other host of that name: it is called NAME@JOB, then.
+    """
     from tflaunch.hosts import Hostfile
 
-    hosts = {host.name: host for hostfile in reversed([*hostfiles]) for host in reversed(hostfile.hosts)}
+    hosts: dict[str, Host] = {}
+    known: list[tuple[str, Mapping[str, str]]] = []
+    for host in (host for hostfile in hostfiles for host in hostfile.hosts):
+        if host.slot:
+            if (host.connection, host.slot) in known:
+                continue
+            known.append((host.connection, host.slot))
+            slot = _renamed(host, hosts)
+            hosts[slot.name] = slot
+        else:
+            hosts.setdefault(host.name, host)
     sources = dict.fromkeys(each.source for each in hostfiles)
-    return Hostfile(", ".join(sources), tuple(reversed(hosts.values())))
+    return Hostfile(", ".join(sources), tuple(hosts.values()))
+
+
+def _renamed(slot: Host, others: Collection[str]) -> Host:
+    """Return this slot, by another name if one of the others has its own."""
+    job = slot.slot.get("job") or "another"
+    names = itertools.chain(
+        [slot.name, f"{slot.name}@{job}"], (f"{slot.name}@{job}.{n}" for n in itertools.count(2))
+    )
+    return dataclasses.replace(slot, name=next(name for name in names if name not in others))
 
 
 def no_hosts_known(verb: str) -> UsageError:
