@@ -7,6 +7,7 @@
     │   ├── JobFileError         2   the job file
     │   └── EnvFileError         2   a file of variables, --env-file
     ├── PlanError               65   the job does not fit the hosts (EX_DATAERR)
+    ├── NotGiven                75   the engine has not given the slots that were asked for
     ├── ConnectError            69   a host cannot be reached, or does not answer (EX_UNAVAILABLE)
     │   ├── WireClosed          69   the connection to an agent has ended
     │   ├── NoThreads           69   the launcher's machine lets the user start no more threads
@@ -40,6 +41,7 @@ EXIT_CONNECT = 69
 EXIT_LAUNCH = 70
 EXIT_RECORD = 73
 EXIT_IO = 74
+EXIT_RECLAIMED = 75
 EXIT_UNCLEAN = 76
 EXIT_TIMEOUT = 124
 EXIT_INTERRUPTED = 130
@@ -107,6 +109,12 @@ class PlanError(TflaunchError):
     """The job does not fit the hosts; the message says how much is wanted and how much is there."""
 
     exit_code = EXIT_PLAN
+
+
+class NotGiven(TflaunchError):
+    """The engine has not given the slots, as somebody has cancelled the request; another try may succeed."""
+
+    exit_code = EXIT_RECLAIMED
 
 
 class ConnectError(TflaunchError):
