@@ -100,7 +100,9 @@ class Plain:
             self.release(handle, ())
             raise
         secret = {"token": token, "certificate": certificate}
-        hosts = tuple(self._host(slot, told, {**handle, **secret}) for slot, told in zip(slots, given, strict=True))
+        hosts = tuple(
+            self._host(slot, told, {**handle, **secret}) for slot, told in zip(slots, given, strict=True)
+        )
         return Taken(handle, hosts, about.run_id)
 
     def _given(self, at: Path, job: str, count: int, about: About) -> list[dict[str, Any]]:
@@ -110,6 +112,8 @@ class Plain:
                 raise PlanError(f"plain: {words}", "ask for less")
             if words := answer.get("cancelled"):
                 raise NotGiven(f"plain: {words}", "start it again")
+            if (at / "released" / f"{job}.json").exists():
+                raise NotGiven(f"plain: {job} was given back by another command", "start it again")
             given: list[dict[str, Any]] = answer.get("given", [])
             if len(given) == count:
                 return given
@@ -170,7 +174,9 @@ class Plain:
 
     @staticmethod
     def _door(slot: Mapping[str, str]) -> Door:
-        return Door(tuple(slot["addresses"].split(",")), int(slot["port"]), slot["certificate"], slot["token"])
+        return Door(
+            tuple(slot["addresses"].split(",")), int(slot["port"]), slot["certificate"], slot["token"]
+        )
 
 
 ENGINE = Plain()

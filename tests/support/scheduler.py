@@ -1,9 +1,9 @@
 """What schedules the slots of the plain engine: gives, delays, refuses, takes back, and loses nodes, as a test says.
 
-    scheduler = Scheduler(directory, [Node("n1", host.inside()), Node("n2", other.inside())])
-    scheduler.hold("no node is free")     # requests wait; scheduler.give() lets them have their slots
-    scheduler.take_back(job, "s0", 10.0)  # TERM to the slot holder, as an engine does
-    scheduler.lose("s0", swept=True)      # kill -9 of the slot holder and all below it
+scheduler = Scheduler(directory, [Node("n1", host.inside()), Node("n2", other.inside())])
+scheduler.hold("no node is free")     # requests wait; scheduler.give() lets them have their slots
+scheduler.take_back(job, "s0", 10.0)  # TERM to the slot holder, as an engine does
+scheduler.lose("s0", swept=True)      # kill -9 of the slot holder and all below it
 """
 
 from __future__ import annotations

@@ -86,6 +86,9 @@ def stop(
         run, hostfile, known_config = hosts_of_run(run, None)
     else:
         hostfile = load_hosts(hosts)
+    if give_back(run, waiting=True):
+        note_stopped(run)
+        return {}
     with (
         signals_alone(),
         visiting(
@@ -93,7 +96,7 @@ def stop(
         ) as visits,
     ):
         unreachable = visits.open(hostfile.hosts, timeout_s)
-        if len(unreachable) == len(hostfile.hosts):
+        if unreachable and len(unreachable) == len(hostfile.hosts):
             raise ConnectErrors(unreachable, len(hostfile.hosts))
         listed = visits.runs()
         run = meant(run, listed.runs)
@@ -105,8 +108,32 @@ def stop(
         raise StopError(f"{run}: something of it is still alive on {', '.join(left)}: {left}")
     if failures:
         raise ConnectErrors(failures, len(hostfile.hosts))
+    give_back(run)
     note_stopped(run)
     return finished
+
+
+def give_back(run: str, *, waiting: bool = False) -> bool:
+    """Give the slots of a run back, or its request for them, if it is on record here; returns whether it did.
+
+    waiting: only if the run waits for them; it ends by that: its launcher, if it lives, hears it from the engine.
+    Raises RecordError.
+    """
+    from tflaunch.engines.taking import release
+    from tflaunch.runs.record import Record, hostfile_from
+
+    try:
+        record = Record.open(run)
+        if record.run_id != run or record.slots is None:
+            return False
+    except UsageError:
+        return False
+    engine, handle = record.slots
+    hosts = hostfile_from(record).hosts
+    if waiting and hosts:
+        return False
+    release(engine, handle, hosts)
+    return True
 
 
 def meant(run: str, alive: Sequence[RunState]) -> str:

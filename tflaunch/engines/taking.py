@@ -71,6 +71,7 @@ class Slots:
         self.release()
         with self._about.listening():
             taken = self._engine.take(self._wanted, self._about)
+        self._about.waits(len(taken.hosts), len(taken.hosts), "")
         self._taken = taken
         hosts = tuple(_as_wanted(host, self._as_wanted.hosts) for host in taken.hosts)
         return dataclasses.replace(self._as_wanted, hosts=hosts)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from tflaunch.protocol.job import TaskId
@@ -125,6 +125,17 @@ def exit_data(exit: TaskExit) -> dict[str, Any]:
         "stopped": exit.stopped,
         "attempt": exit.attempt,
     }
+
+
+def exits_from(outcome: Mapping[str, Any]) -> Mapping[TaskId, TaskExit]:
+    """The exits of tasks in what `outcome_data` has made, as far as it says."""
+    found = {}
+    for told in outcome.get("exits", ()):
+        task, name = TaskId.parse(told["task"]), told["signal"]
+        number = getattr(signal, name, 0) if name else None
+        exit = TaskExit(task, told["host"], told["code"], number, told["seconds"], stopped=told["stopped"])
+        found[task] = replace(exit, signal_name=name or "", attempt=told.get("attempt", 0))
+    return found
 
 
 def gpus_left(told: Iterable[Mapping[str, Any]]) -> tuple[GpuLeft, ...]:

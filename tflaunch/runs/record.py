@@ -23,6 +23,7 @@ from tflaunch.protocol.outcome import Outcome, TaskExit, outcome_data, outcome_f
 from tflaunch.runs.hidden_values import plan_without_values
 from tflaunch.runs.record_files import (
     FORMAT,
+    SLOTS,
     is_locked,
     make_root,
     plain,
@@ -42,7 +43,6 @@ from tflaunch.runs.run_ids import check_run_id
 if TYPE_CHECKING:  # most verbs plan nothing
     from tflaunch.planning.cluster_plan import ClusterPlan
 
-SLOTS = "slots.json"
 _TRIES, _PAUSE_S = 5, 0.02  # to lock a record
 _IN_THE_WAY = (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR)  # a rename's errors if the target exists
 

@@ -29,6 +29,7 @@ from tflaunch.protocol.errors import RecordError
 from tflaunch.runs.run_ids import RUN_ID
 
 FORMAT = 1  # of run.json
+SLOTS = "slots.json"
 _ELSEWHERE = "Set TFLAUNCH_STATE= to a directory of your own, which others may not write to."
 
 

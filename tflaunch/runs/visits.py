@@ -112,7 +112,8 @@ class Visits:
         )
         arrived: dict[str, float] = {}
         replies, failures = self._sessions.gather("runs", names, LIST_S, arrived=arrived)
-        return listing(replies, {**self._unreachable, **failures}, arrived, records)
+        failures = {**self._unreachable, **failures}
+        return listing(replies, failures, arrived, records, everything=everything)
 
     def wait(self, seconds: float) -> None:
         """Let time pass. Raises Stopped."""

@@ -95,6 +95,8 @@ def hosts_of_run(run: str, source: str | None) -> tuple[str, Hostfile, Path | No
         if default_source() is None:
             raise
         return run, load_hosts(None), None
+    if record.slots is not None and not record.running() and record.outcome() is not None:
+        return record.run_id, dataclasses.replace(hostfile_from(record), hosts=()), None  # its slots are over
     return record.run_id, hostfile_from(record), record.ssh_config
 
 
@@ -165,7 +167,7 @@ def recorded_hosts(*, lively: bool) -> tuple[Hostfile | None, Path | None]:
 
     hostfiles, configs = [], []
     for info in list_runs():
-        if info.status in MAY_BE_ALIVE or (info.status == "ended" and not lively):
+        if info.status in MAY_BE_ALIVE or (info.status == "ended" and not lively and not info.on_slots):
             try:
                 record = Record.open(info.run_id)
                 hostfiles.append(hostfile_from(record))
