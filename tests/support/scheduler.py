@@ -139,6 +139,10 @@ class Scheduler:
             for path in sorted((self.directory / "requests").glob("job*.json")):
                 if path.stem not in self._done:
                     self._answer(path.stem, get(path))
+            for (job, name), slot in self.slots.items():
+                over = self.directory / "over" / f"{job}.{name}.json"
+                if slot.process.poll() is not None and not over.exists():
+                    put(over, {"words": f"the slot has ended with {slot.process.returncode}", "swept": True})
             for path in (self.directory / "released").glob("job*.json"):
                 for (job, _), slot in self.slots.items():
                     if job == path.stem and slot.process.poll() is None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from tflaunch.api.connecting import About, connected, reaching
@@ -39,18 +41,21 @@ def carry_out(
     ssh: SshOptions,
     reporter: Reporter,
     launch: Launch,
+    *,
     ask: Callable[[str], str] | None = None,
+    leave: Callable[[Path], None] | None = None,
 ) -> int:
     """Connect to the hosts of the run and `launch` it; returns the exit code.  Raises TflaunchError, Stopped.
 
     Where an engine gives slots, the run is on record before they are asked for, so that every command finds it.
+    leave: leaves the terminal, for a file, as soon as the engine has the request.
     """
     hostfile = request.hostfile
     if hostfile.wanted is None:
         with connected(hostfile.hosts, ssh, reporter, ask=ask) as connector:
             return launch(request, connector, reporter)
     from tflaunch.launch.request import OnSlots
-    from tflaunch.runs.record import Record
+    from tflaunch.runs.record import LAUNCHER_LOG, Record
 
     engine = hostfile.wanted.engine
     record = Record.create(
@@ -61,9 +66,16 @@ def carry_out(
         ssh_config=request.ssh_config,
         code=request.bundle.digest if request.bundle is not None else None,
     )
-    about = About(
-        request.run_id, request.limits_s.get("timeout_s"), lambda handle: record.note_slots(engine, handle)
-    )
+    log = record.path / LAUNCHER_LOG
+
+    def keep(handle: Mapping[str, str]) -> None:
+        record.note_slots(engine, handle)
+        if leave is not None and not log.exists():
+            reporter.leaves(
+                request.run_id, hostfile.wanted.count if hostfile.wanted else 0, partial(leave, log)
+            )
+
+    about = About(request.run_id, request.limits_s.get("timeout_s"), keep)
     try:
         with reaching(hostfile, ssh, reporter, about) as there:
             on_slots = dataclasses.replace(request, hostfile=there.hostfile)

@@ -52,7 +52,7 @@ def up(options: UpOptions) -> None:
             show.exit_code = show_plan(request, options.connection, show.reporter, way_to_ask())
             return
         launch = partial(serve, partial(_announce, servers.spec, show.reporter))
-        show.exit_code = carry_out(request, options.connection, show.reporter, launch, way_to_ask())
+        show.exit_code = carry_out(request, options.connection, show.reporter, launch, ask=way_to_ask())
 
 
 def _announce(spec: Path | None, reporter: Reporter, plan: ClusterPlan) -> None:

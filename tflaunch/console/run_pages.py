@@ -186,6 +186,17 @@ def detached_lines(run_id: str, tasks: int, host: str, marks: Marks) -> list[Tex
     ]
 
 
+def waiting_lines(run_id: str, marks: Marks) -> list[Text]:
+    """That a run waits for its slots without the terminal, and what to type to see how it does."""
+    headline = Text.assemble(
+        (f"{marks.ok} ", "bold green"), (run_id, "bold"), " starts by itself once its slots are there"
+    )
+    steps = (("how it stands", "status"), ("watch it, once it runs", "attach"), ("give it up", "stop"))
+    return [headline] + [
+        whole(f"  {marks.next} tflaunch {verb:6} {run_id}   {what}", "cyan") for what, verb in steps
+    ]
+
+
 def stopped_lines(run_id: str, hosts: Mapping[str, Finished], marks: Marks) -> list[Text]:
     by_fate: dict[tuple[str, str], list[str]] = {}
     for host, end in hosts.items():

@@ -413,7 +413,7 @@ class DetachedEvent(_Told):
     tasks: int
     """how many there are"""
     host: str
-    """the host that decides now"""
+    """the host that decides now; \"\" where the launcher goes on without its terminal"""
 
 
 class StoppedEvent(_Told):

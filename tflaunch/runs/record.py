@@ -43,6 +43,7 @@ from tflaunch.runs.run_ids import check_run_id
 if TYPE_CHECKING:  # most verbs plan nothing
     from tflaunch.planning.cluster_plan import ClusterPlan
 
+LAUNCHER_LOG = "launcher.log"  # what a launcher that has left its terminal has said since
 _TRIES, _PAUSE_S = 5, 0.02  # to lock a record
 _IN_THE_WAY = (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR)  # a rename's errors if the target exists
 

@@ -167,10 +167,13 @@ def recorded_hosts(*, lively: bool) -> tuple[Hostfile | None, Path | None]:
 
     hostfiles, configs = [], []
     for info in list_runs():
-        if info.status in MAY_BE_ALIVE or (info.status == "ended" and not lively and not info.on_slots):
+        if info.status in MAY_BE_ALIVE or (info.status == "ended" and not lively):
             try:
                 record = Record.open(info.run_id)
-                hostfiles.append(hostfile_from(record))
+                hostfile = hostfile_from(record)
+                if info.on_slots and info.status == "ended":  # its slots are over
+                    hostfile = dataclasses.replace(hostfile, hosts=())
+                hostfiles.append(hostfile)
                 configs.append(record.ssh_config)
             except (RecordError, UsageError):
                 continue  # the record was removed meanwhile, or another version wrote it
