@@ -167,9 +167,14 @@ class Plain:
         found = []
         for path in (at / "given").glob("*.json"):
             said = get(path)
-            if not (at / "released" / path.name).exists():
-                hosts = tuple(Host(**host) for host in said["hosts"])
-                found.append(Taken({"at": str(at), "job": path.stem}, hosts, said["run"]))
+            if (at / "released" / path.name).exists():
+                continue
+            handle = {"at": str(at), "job": path.stem}
+            slots = [{"name": told["index"], "gpus": 0, "role": ""} for told in said["slots"]]
+            # Whoever has no record has no token: the engine itself leads to the slot.
+            by_exec = [{**told, "port": 0} for told in said["slots"]]
+            hosts = tuple(self._host(*each, handle) for each in zip(slots, by_exec, strict=True))
+            found.append(Taken(handle, hosts, said["run"]))
         return found
 
     @staticmethod

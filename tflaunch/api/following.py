@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from tflaunch.api.connecting import connected
-from tflaunch.api.hosts import Hosts, load_hosts
+from tflaunch.api.hosts import Hosts, load_known
 from tflaunch.protocol.errors import EXIT_UNCLEAN, ConnectErrors, StopError, UsageError
 from tflaunch.sessions.watcher import ProgressWatcher
 from tflaunch.text.times import duration
@@ -63,7 +63,7 @@ def where_is(run: str | None, hosts: Hosts) -> Where:
     from tflaunch.runs.run_ids import check_run_id
 
     if hosts is not None:
-        return Where(check_run_id(run) if run is not None else None, load_hosts(hosts), None)
+        return Where(check_run_id(run) if run is not None else None, load_known(hosts), None)
     if run is None:
         return Where(None, *hosts_of_newest(None, "attach"))
     return Where(*hosts_of_run(check_run_id(run), None))

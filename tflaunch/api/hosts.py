@@ -33,6 +33,16 @@ def load_hosts(hosts: Hosts = None, *, connection: str = "") -> Hostfile:
     return load(",".join(hosts), connection)
 
 
+def load_known(hosts: Hosts) -> Hostfile:
+    """Read a hostfile as `load_hosts` does; the slots of an engine are those that this user has there."""
+    hostfile = load_hosts(hosts)
+    if hostfile.wanted is None:
+        return hostfile
+    from tflaunch.engines.taking import there
+
+    return there(hostfile)
+
+
 def gpus(
     hosts: Hosts = None, *, timeout_s: float = 15.0, ssh_config: str | os.PathLike[str] | None = None
 ) -> Overview:

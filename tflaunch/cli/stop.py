@@ -92,7 +92,9 @@ def stop(
                 refuse_unknown(each, listed.runs)
             _tell(each, finished, show.reporter, sure=not failures)
             if not user:
-                give_back(each)
+                give_back(
+                    each, [host for host in hosts if host.name in finished and finished[host.name].known]
+                )
         if failures:
             show.reporter.failures(ConnectErrors(failures, len(hosts)))
             show.exit_code = ConnectErrors.exit_code

@@ -63,7 +63,8 @@ class Taken:
     """A set of slots that one command has got."""
 
     handle: Handle
-    hosts: tuple[Host, ...]  # named as the engine names them, each with `connection` and `slot`
+    # Named as the engine names them, each with `connection` and `slot`; a slot has what is in the handle, too.
+    hosts: tuple[Host, ...]
     run_id: str = ""
 
 
@@ -90,7 +91,7 @@ class Engine(Protocol):
         """
 
     def there(self, settings: Mapping[str, str]) -> Sequence[Taken]:
-        """One's own slots, as the engine knows them without a record here.  Raises ConnectError."""
+        """One's own slots, as the engine knows them without a record on this machine.  Raises ConnectError."""
 
 
 def check(wanted: WantedSlots, engine: Engine, where: str) -> None:

@@ -103,8 +103,18 @@ def taking(hostfile: Hostfile, about: ForCommand) -> Iterator[tuple[Hostfile, Sl
         slots.release()
 
 
+def there(hostfile: Hostfile) -> Hostfile:
+    """The hostfile as it is, or with one's own slots that its engine knows; nothing is taken.  Raises ConnectError."""
+    if hostfile.wanted is None:
+        return hostfile
+    found = _engine(hostfile.wanted.engine).there(hostfile.wanted.settings)
+    return dataclasses.replace(
+        hostfile, hosts=tuple(host for taken in found for host in taken.hosts), wanted=None
+    )
+
+
 def release(engine: str, handle: Handle, hosts: Sequence[Host]) -> None:
-    """Give slots on record back, or the request for them; idempotent, silent."""
+    """Give slots back, or the request for them; idempotent, silent."""
     if (found := registry.engine(engine)) is not None:
         found.release(handle, hosts)
 

@@ -67,6 +67,8 @@ class Visits:
         `unanswered` (see Connector) says which hosts accept no TCP connection: `open` does not wait for them.
         Raises Stopped.
         """
+        if not hosts:
+            return {}
         self._sessions.connect(hosts, "visit", "", lambda _: b"")
         names = [host.name for host in hosts]
         patience_s = self._sessions.patience_s(len(names), connect_s)

@@ -58,6 +58,19 @@ def load_hosts(source: str | None, connection: str = "", reporter: Reporter | No
     return hostfile
 
 
+def load_there(source: str | None, connection: str = "") -> Hostfile:
+    """Load the hostfile as `load_hosts` does; slots are those of this user that the engine knows: none is taken.
+
+    Raises ConnectError, too.
+    """
+    hostfile = load_hosts(source, connection)
+    if hostfile.wanted is None:
+        return hostfile
+    from tflaunch.engines.taking import there
+
+    return merge([there(hostfile)])
+
+
 def kind_of_file(word: str) -> str:
     """Return `hosts`, `job` or `program` for a file of that kind here, or the hosts of a batch job; "" for all else."""
     from tflaunch.inputs.kinds import kind_of
@@ -87,14 +100,14 @@ def hosts_of_run(run: str, source: str | None) -> tuple[str, Hostfile, Path | No
     from tflaunch.runs.record import Record, hostfile_from
 
     if source is not None:
-        return run, load_hosts(source), None
+        return run, load_there(source), None
     try:
         record = Record.open(run)
     except UsageError:
         refuse_file(run)
         if default_source() is None:
             raise
-        return run, load_hosts(None), None
+        return run, load_there(None), None
     if record.slots is not None and not record.running() and record.outcome() is not None:
         return record.run_id, dataclasses.replace(hostfile_from(record), hosts=()), None  # its slots are over
     return record.run_id, hostfile_from(record), record.ssh_config
@@ -139,7 +152,7 @@ def hosts_to_stop_on(
     recorded, config = recorded_hosts(lively=True) if source is None and not of_others else (None, None)
     if recorded is not None:
         return None, recorded, config
-    hostfile = load_hosts(source) if source is not None else default_hostfile()
+    hostfile = load_there(source) if source is not None else default_hostfile()
     if hostfile is None:
         raise no_hosts_known("stop")
     return run, hostfile, None
@@ -151,7 +164,7 @@ def hosts_of_all(source: str | None, verb: str, *, everything: bool) -> tuple[Ho
     Records of ended runs count only with `everything` and without a default hostfile.
     """
     if source is not None:
-        return load_hosts(source), None
+        return load_there(source), None
     default = default_hostfile()
     recorded, config = recorded_hosts(lively=not everything or default is not None)
     known = [hostfile for hostfile in (default, recorded) if hostfile is not None]
@@ -182,7 +195,7 @@ def recorded_hosts(*, lively: bool) -> tuple[Hostfile | None, Path | None]:
 
 def default_hostfile() -> Hostfile | None:
     """Return the hosts of the default hostfile, or None where there is none; raises HostfileError."""
-    return load_hosts(None) if default_source() is not None else None
+    return load_there(None) if default_source() is not None else None
 
 
 def merge(hostfiles: Collection[Hostfile]) -> Hostfile:
