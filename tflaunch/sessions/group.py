@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from tflaunch.hosts import Host, fold
 from tflaunch.protocol import machine, wire
-from tflaunch.protocol.errors import Breach, ConnectError
+from tflaunch.protocol.errors import Breach, ConnectError, Gone
 from tflaunch.protocol.events import Interrupted
 from tflaunch.sessions import payload
 from tflaunch.sessions.absent_hosts import AbsentHosts
@@ -249,7 +249,8 @@ class Sessions:
                 case item if interrupted := interruption(item):
                     raise Stopped(interrupted)
                 case Said(name, message) if name in missing and message.type in ("failed", "expired"):
-                    kind = Damaged if message.fields.get("again") else ConnectError
+                    taken = "ends_in" in message.fields
+                    kind = Damaged if message.fields.get("again") else Gone if taken else ConnectError
                     failures[name] = kind(message["reason"], message.fields.get("hint", ""))
                     missing.remove(name)
                 case Ended(name, error) if name in (*hosts, *also) and name not in failures:
