@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -12,8 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.support.launcher import Launcher
-from tests.support.patience import until
+from tests.support.launcher import Launcher, Process
 
 # Stands for the engine's opener: it reaches the slots that $SLOTS names, host -> socket.
 SLOTTED = """\
@@ -69,7 +67,10 @@ def serve(caller):
         while caller.recv(4096): pass
         return
     env = dict(os.environ, TFLAUNCH_SLOT=path, TFLAUNCH_SLOT_GPUS=settings["gpus"])
-    child = subprocess.Popen(["/bin/sh", "-c", said["start"]], stdin=fds[0], stdout=fds[1], stderr=fds[2], env=env, start_new_session=True, cwd=env["HOME"])
+    words = ["/bin/sh", "-c", said["start"]]
+    child = subprocess.Popen(
+        words, stdin=fds[0], stdout=fds[1], stderr=fds[2], env=env, start_new_session=True, cwd=env["HOME"]
+    )
     for fd in fds: os.close(fd)
     caller.sendall((json.dumps({"ended": child.wait()}) + "\\n").encode())
 def accept():
@@ -163,6 +164,11 @@ class Slots(Launcher):
         """As a user whose engine is the test."""
         return super().env(SLOTS=str(self._slots), RELAY=RELAY, **self.more, **more)
 
+    def leftovers(self, run: str | None = None) -> list[Process]:
+        """What runs on the hosts, without the holders."""
+        holders = {slot.process.pid for slot in self.all}
+        return [each for each in super().leftovers(run) if each.pid not in holders]
+
     def close(self) -> None:
         """End the slots, too."""
         for slot in self.all:
@@ -184,11 +190,3 @@ def saved(user: Launcher) -> list[str]:
     """The tasks whose last line is in the launcher's record of the only run."""
     [record] = user.records()
     return sorted(path.stem for path in record.glob("logs/*.log") if "saved" in path.read_text())
-
-
-def wait_until_saved(user: Launcher, tasks: list[str]) -> None:
-    """Until these tasks have said so in the record."""
-    until(lambda: saved(user) == tasks, f"{tasks} in the record")
-
-
-__all__ = ("Slot", "Slots", "os", "saved", "slots", "wait_until_saved")

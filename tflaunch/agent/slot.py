@@ -68,7 +68,7 @@ def given(gpus: "List[Dict[str, Any]]") -> "List[Dict[str, Any]]":
 
 def _minor(gpu: "Dict[str, Any]") -> int:
     minor = gpu.get("minor")
-    return gpu["index"] if minor is None else minor  # which it mostly is, of a GPU that does not answer
+    return int(gpu["index"] if minor is None else minor)  # which it mostly is, of a GPU that does not answer
 
 
 class Slot:

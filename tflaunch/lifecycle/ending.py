@@ -22,7 +22,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from tflaunch.lifecycle.actions import Action, End, Say, StartTimer
 from tflaunch.protocol.errors import EXIT_INTERRUPTED, EXIT_TIMEOUT, EXIT_UNCLEAN
 from tflaunch.protocol.events import AgentGaveUp, HostSwept, Interrupted, TimerFired
-from tflaunch.protocol.outcome import EndedByRule, Failure, GpuLeft, HostLost, Outcome, Reclaimed, TaskExit, TimedOut
+from tflaunch.protocol.outcome import (
+    EndedByRule,
+    Failure,
+    GpuLeft,
+    HostLost,
+    Outcome,
+    Reclaimed,
+    TaskExit,
+    TimedOut,
+)
 from tflaunch.protocol.wire import RECLAIM_S
 
 if TYPE_CHECKING:

@@ -170,9 +170,7 @@ def _failure_data(first: Failure | None) -> dict[str, Any] | None:
     return {"host": first.host, "reason": first.reason} if first else None
 
 
-def _failure_from(
-    data: Mapping[str, Any] | None, tasks: Mapping[str, TaskId]
-) -> Failure | None:
+def _failure_from(data: Mapping[str, Any] | None, tasks: Mapping[str, TaskId]) -> Failure | None:
     if data is None:
         return None
     if "task" in data:

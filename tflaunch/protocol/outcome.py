@@ -74,7 +74,9 @@ class EndedByRule:
     exit_code: int
 
 
-Failure = Union[TaskExit, HostLost, TimedOut, Reclaimed, EndedByRule]  # why a run ends before its work is done
+Failure = Union[
+    TaskExit, HostLost, TimedOut, Reclaimed, EndedByRule
+]  # why a run ends before its work is done
 
 
 @dataclass(frozen=True)
@@ -157,7 +159,7 @@ def failure_data(first: Failure | None) -> dict[str, Any] | None:
         return exit_data(first)
     if isinstance(first, TimedOut):
         return {"reason": first.reason, "tasks": [*map(str, first.tasks)], "states": [*first.states]}
-    # An older tflaunch wants `tasks` and `states`: it takes this for a time limit, and shows the reason, which is enough.
+    # An older tflaunch wants `tasks` and `states`: it takes this for a time limit, and shows the reason, which will do.
     data = {"reason": first.reason, "tasks": [], "states": [], "exit_code": first.exit_code}
     if isinstance(first, Reclaimed):
         return {**data, "host": first.host}

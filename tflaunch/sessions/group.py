@@ -94,6 +94,12 @@ def interruption(item: Item | None) -> Interrupted | None:
     return None
 
 
+def _failure(message: wire.Message) -> ConnectError:
+    fields = message.fields
+    kind = Damaged if fields.get("again") else Gone if "ends_in" in fields else ConnectError
+    return kind(fields["reason"], fields.get("hint", ""))
+
+
 class Sessions:
     """All agents of one command, driven by one thread (the caller's) from one queue."""
 
@@ -249,9 +255,7 @@ class Sessions:
                 case item if interrupted := interruption(item):
                     raise Stopped(interrupted)
                 case Said(name, message) if name in missing and message.type in ("failed", "expired"):
-                    taken = "ends_in" in message.fields
-                    kind = Damaged if message.fields.get("again") else Gone if taken else ConnectError
-                    failures[name] = kind(message["reason"], message.fields.get("hint", ""))
+                    failures[name] = _failure(message)
                     missing.remove(name)
                 case Ended(name, error) if name in (*hosts, *also) and name not in failures:
                     if wanted in LAST_WORDS and name in replies:

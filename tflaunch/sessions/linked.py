@@ -93,7 +93,7 @@ class Linked:
         raise NotImplementedError
 
     def dead(self, host: str, error: ConnectError) -> None:
-        """Do without that host: its agent or its slot is gone, or it breaks the protocol.  It is not dialled any more."""
+        """Do without that host: its agent or slot is gone, or it breaks the protocol.  It is not dialled any more."""
         raise NotImplementedError
 
     def disconnected(self, host: str) -> None:
