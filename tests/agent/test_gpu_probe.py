@@ -16,6 +16,7 @@ import pytest
 from tests.support import ROOT
 from tests.support.agent_over_pipes import Host
 from tests.support.driver import PROBE, ask
+from tests.support.lab import PATH
 from tests.support.nvml import Fleet
 from tflaunch.planning.inventory import Gpu
 
@@ -234,7 +235,12 @@ def test_the_engines_numbers_are_minors_and_a_slot_has_no_other_gpus(library: Pa
         library, tmp_path / "fleet", "gpu uuid=GPU-a mem=1024 minor=1", "gpu uuid=GPU-b mem=1024 minor=0"
     )
     host = Host(tmp_path)
-    host.env |= {**fleet.env, "TFLAUNCH_LEASES": str(tmp_path / "leases"), "TFLAUNCH_SLOT_GPUS": "minor:0"}
+    host.env |= {
+        **fleet.env,
+        "TFLAUNCH_LEASES": str(tmp_path / "leases"),
+        "TFLAUNCH_SLOT_GPUS": "minor:0",
+        "PATH": PATH,
+    }
     try:
         channel = host.start()
         facts = channel.ask("probe", lease=True, ports=None, count=1, answer="facts")

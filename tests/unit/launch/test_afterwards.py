@@ -20,10 +20,10 @@ def test_hosts_that_confirm_nothing_for_one_reason_are_told_together() -> None:
 class Engine:
     """One that says of every slot that it is over."""
 
-    def open(self, host: Host, command: str, first: bytes = b"") -> None:
+    def open(self, host: Host, _command: str, _first: bytes = b"") -> None:
         raise Gone("NotFound", swept=host.name == "swept")
 
-    def unanswered(self, host: Host) -> None:
+    def unanswered(self, _host: Host) -> None:
         return None
 
 
