@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.slots import Slots, saved, slots
+from tests.support.slotted import Slots, saved, slots
 from tests.support.versions import OldLauncher, unpacked
 
 # Saves at TERM, as a trainer does that writes a checkpoint.
