@@ -36,7 +36,7 @@ FLOORS = (
     ("__main__",),
 )
 # Those of agent/, its highest, with the other files of the folder, left out.
-LAYERS = (("host",), ("files",), ("net",), ("gpus",), ("tasks",), ("facts", "viewer", "ledger"))
+LAYERS = (("host",), ("files",), ("net",), ("gpus",), ("tasks",), ("slot",), ("facts", "viewer", "ledger"))
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 SHIPPED = {
     "gpu_probe",

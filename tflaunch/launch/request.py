@@ -7,7 +7,7 @@ import getpass
 import os
 import socket
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -78,6 +78,9 @@ class Request:
     require_all: bool = False  # fail when a host is absent, even if the job fits without it
     yes: bool = False  # the user agrees to every question in advance
     gpu_limit: GpuLimit | None = None  # of one user, on all hosts of the run together
+    # Takes slots of an engine again, for --restarts; None: the hosts are no slots, or not tflaunch's to take.
+    # Raises TflaunchError, Stopped.
+    take_again: Callable[[], Hostfile] | None = None
     wait_s: float | None = None  # how long to wait for GPUs that are in use; None: not at all
 
 

@@ -22,11 +22,11 @@
     └── StopError               76   something may still be alive: tflaunch could not check, or could not kill
 
 A run that started ends with 0, with the code of the task that failed first (128 + n for signal n), with 76
-when a host was lost, with 124 when it reached a time limit (as timeout(1) has it), or with 130 after Ctrl-C
-(143 after SIGTERM, or `tflaunch stop` elsewhere).  One that succeeded ends with 73 or 74 all the same if this machine
-could not keep its record, or did not get all outputs.  `exit_code_of` in the last event of `--json` says whose the code
-is: argparse ends a task with 2, too.  The launcher's own codes lie above 64, where training
-programs seldom are, so that a script can tell them apart.
+when a host was lost, with 75 when an engine took its slots back (EX_TEMPFAIL), with 124 when it reached a time limit
+(as timeout(1) has it), or with 130 after Ctrl-C (143 after SIGTERM, or `tflaunch stop` elsewhere).  One that succeeded
+ends with 73 or 74 all the same if this machine could not keep its record, or did not get all outputs.  `exit_code_of`
+in the last event of `--json` says whose the code is: argparse ends a task with 2, too.  The launcher's own codes lie
+above 64, where training programs seldom are, so that a script can tell them apart.
 """
 
 from __future__ import annotations
@@ -210,6 +210,7 @@ class LaunchError(TflaunchError):
     Nothing is left running, except maybe on the hosts of `unconfirmed`: host -> why it did not confirm the end.  With
     such hosts the exit code is that of StopError.
     `again`: only connections broke, and no task was started: another try may succeed.
+    `reclaimed`: an engine has taken slots back meanwhile.
     """
 
     exit_code = EXIT_LAUNCH
@@ -221,11 +222,14 @@ class LaunchError(TflaunchError):
         unconfirmed: Mapping[str, str] | None = None,
         *,
         again: bool = False,
+        reclaimed: bool = False,
     ) -> None:
         super().__init__("\n".join(f"{host}: {reason}" for host, reason in failures.items()), hint)
         self.failures = dict(failures)
         self.unconfirmed = dict(unconfirmed or {})
         self.again = again
+        if reclaimed:
+            self.exit_code = EXIT_RECLAIMED
         if self.unconfirmed:
             self.exit_code = EXIT_UNCLEAN
 
