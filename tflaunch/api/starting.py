@@ -78,8 +78,10 @@ def carry_out(
     about = About(request.run_id, request.limits_s.get("timeout_s"), keep)
     try:
         with reaching(hostfile, ssh, reporter, about) as there:
-            on_slots = dataclasses.replace(request, hostfile=there.hostfile)
-            on = OnSlots(there.slots, record) if there.slots else None
+            assert there.slots is not None  # noqa: S101 - the hostfile wants some
+            again = there.slots.take
+            on_slots = dataclasses.replace(request, hostfile=there.hostfile, take_again=again)
+            on = OnSlots(there.slots, record)
             return launch(on_slots, there.connector, reporter, on)
     except BaseException as error:
         if not getattr(error, "may_go_on", False):

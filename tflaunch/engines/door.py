@@ -25,8 +25,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from tflaunch.protocol.errors import ConnectError, NoThreads, WireClosed
-from tflaunch.ssh.failures import last_words, text
-from tflaunch.ssh.sockets import AT_ONCE, RECV_BYTES, has_room, tune
+from tflaunch.sessions.child import last_words
+from tflaunch.sessions.sockets import AT_ONCE, RECV_BYTES, has_room, text, tune
 
 LINE_BYTES = 1024 * 1024
 WORDS_S = 5.0  # for the slot holder to say how a command has ended

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from tflaunch.hosts import Host
-from tflaunch.protocol.errors import EXIT_UNCLEAN, Gone, RecordError, UsageError
-from tflaunch.protocol.outcome import HostLost, Outcome
+from tflaunch.protocol.errors import Gone, RecordError, UsageError
+from tflaunch.protocol.outcome import Outcome, Reclaimed
 from tflaunch.runs.record import Record, hostfile_from, note_end
 from tflaunch.runs.record_list import MAY_BE_ALIVE, list_runs
 
@@ -23,5 +23,5 @@ def note_gone(gone: Mapping[str, Gone], hosts: Collection[Host]) -> None:
             continue
         why = [error for way, slot, error in over if any((way, slot) == (h.connection, h.slot) for h in mine)]
         if len(why) == len(mine):
-            first = HostLost(mine[0].name, why[0].message)
-            note_end(Outcome(info.run_id, "failed", EXIT_UNCLEAN, 0.0, first_failure=first))
+            first = Reclaimed(why[0].message, mine[0].name)
+            note_end(Outcome(info.run_id, "failed", EXIT_RECLAIMED, 0.0, first_failure=first))
