@@ -33,6 +33,7 @@ from tflaunch.protocol.outcome import (
     exit_data,
     outcome_data,
 )
+from tflaunch.sessions.watcher import SLOTS
 from tflaunch.ssh.refused_keys import together
 from tflaunch.text.lines import LineAssembler
 
@@ -67,7 +68,7 @@ class JsonReporter(LogReporter):
 
     def __init__(self, options: Options, stdout: Stream, stderr: Stream) -> None:
         self._heads: dict[TaskId, str] = {}
-        self._step: tuple[str, int, int] | None = None
+        self._step: tuple[str, int, int, str] | None = None
         self._turn: Turn | None = None
         self._events: list[tuple[str, dict[str, Any]]] | None = [] if options.one_document else None
         super().__init__(options, stdout, stderr)
@@ -80,10 +81,12 @@ class JsonReporter(LogReporter):
         note: str = "",
         *,
         moved: tuple[int, int] | None = None,
-        line: str = "",  # noqa: ARG002
+        line: str = "",
     ) -> None:
-        if self._step != (name, done, total):
-            self._step = (name, done, total)
+        why = line if name == SLOTS else ""
+        if self._step != (name, done, total, why):
+            self._step = (name, done, total, why)
+            note = note or why
             size = dict(zip(("bytes", "total_bytes"), moved, strict=True)) if moved else {}
             self._event("phase", name=name, done=done, total=total, note=note, **size)
 

@@ -16,9 +16,7 @@ from tflaunch.protocol.errors import UsageError
 from tflaunch.protocol.events import Interrupted
 from tflaunch.sessions.group import Stopped
 from tflaunch.sessions.interrupts import interrupts
-from tflaunch.sessions.watcher import ProgressWatcher
-
-PHASE = "waiting for slots"
+from tflaunch.sessions.watcher import SLOTS, ProgressWatcher
 
 
 def check_wanted(hostfile: Hostfile) -> None:
@@ -42,7 +40,7 @@ class ForCommand:
         self.keep(handle)
 
     def waits(self, given: int, wanted: int, why: str) -> None:
-        self.watcher.phase(PHASE, given, wanted, line=why)
+        self.watcher.phase(SLOTS, given, wanted, line=why)
 
     def pause(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from tflaunch.hosts import Host
-from tflaunch.protocol.errors import Gone, RecordError, UsageError
+from tflaunch.protocol.errors import EXIT_RECLAIMED, Gone, RecordError, UsageError
 from tflaunch.protocol.outcome import Outcome, Reclaimed
 from tflaunch.runs.record import Record, hostfile_from, note_end
 from tflaunch.runs.record_list import MAY_BE_ALIVE, list_runs

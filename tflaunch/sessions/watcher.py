@@ -9,6 +9,8 @@ from tflaunch.protocol.events import TaskStarted
 from tflaunch.protocol.job import TaskId
 from tflaunch.protocol.outcome import HostLost, TaskExit
 
+SLOTS = "waiting for slots"  # a step that may take hours; its `line` says why
+
 
 class ProgressWatcher(Protocol):
     """Shows how far a step has come."""
