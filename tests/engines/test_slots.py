@@ -69,7 +69,7 @@ def test_a_hostfile_may_name_an_engine(user: OnSlots, tmp_path: Path) -> None:
         f"engine: plain\nslots:\n  - {{count: 2, nod: host1}}\nsettings: {{at: {at}, odor: x}}\n"
     )
     wrong = user.run("run", hosts, script).ran(2)
-    assert "slots.yaml:3:23: nod: plain has no such setting; did you mean node?" in wrong.err
+    assert "slots.yaml:3:21: nod: plain has no such setting; did you mean node?" in wrong.err
     assert "slots.yaml:4:" in wrong.err
     assert "odor: plain has no such setting; did you mean door?" in wrong.sentences
 
@@ -208,7 +208,7 @@ def test_two_runs_with_hosts_of_equal_names(user: OnSlots, scheduler: Scheduler)
 
 def test_kill_of_the_launcher_frees_the_slots(user: OnSlots, scheduler: Scheduler) -> None:
     with user.start(
-        "run", user.slots(idle="1"), user.script(COUNT), *TASKS, "--lease", "3", "--", "60"
+        "run", user.slots(idle="1"), user.script(COUNT), *TASKS, "--lease", "5", "--", "60"
     ) as running:
         running.wait_for("begins worker/1")
         running.signal(signal.SIGKILL)

@@ -57,6 +57,7 @@ class Plain:
         Key("at", "The directory of the scheduler.", example="/tmp/plain"),
         Key("door", "tls or socket.", example="socket"),
         Key("idle", "Seconds until an idle slot holder ends.", "count", "20"),
+        Key("grace", "Seconds from TERM to the end of a slot.", "count", "10"),
         Key("node", "The node for these slots."),
     )
     at_once = 64
@@ -78,6 +79,7 @@ class Plain:
                         "key": key,
                         "door": said.get("door") != "socket",
                         "idle_s": float(said.get("idle", "20")),
+                        "grace_s": float(said.get("grace", "5")),
                         "slot": name,
                         "gpus": f"index:{','.join(map(str, range(group.gpus)))}" if group.gpus else "none",
                     }

@@ -131,6 +131,8 @@ class Scheduler:
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(pid, signal.SIGKILL)
             slot.process.wait()
+            assert slot.process.stdout is not None
+            slot.process.stdout.close()
 
     # -- the thread
 
