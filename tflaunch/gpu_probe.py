@@ -306,11 +306,12 @@ def _gpu(nvml: Nvml, index: int, handles: "Dict[int, Any]") -> "Iterator[Tuple[i
         handle = nvml.nvmlDeviceGetHandleByIndex(index)
         gpu["uuid"] = _text(nvml.nvmlDeviceGetUUID(handle))
         gpu["name"] = _text(_ask(nvml, "nvmlDeviceGetName", handle) or "")
+        gpu["minor"] = _ask(nvml, "nvmlDeviceGetMinorNumber", handle)
         yield index, [gpu, None]
         _fill(nvml, handle, gpu)
         if gpu["pci_bus_id"]:
             locks[str(gpu["uuid"])] = "/sys/bus/pci/devices/%s/vendor" % gpu["pci_bus_id"]
-        gpu["mig"] = _mig_devices(nvml, handle, locks) if gpu["mig_mode"] else []
+        gpu["mig"] = _mig_devices(nvml, handle, gpu["minor"], locks) if gpu["mig_mode"] else []
         handles[index] = handle
     except nvml.NVMLError as error:
         gpu["error"] = str(error)
@@ -402,9 +403,10 @@ def _who(nvml: "Any", pid: int) -> "Dict[str, Any]":
     return who
 
 
-def _mig_devices(nvml: "Any", handle: "Any", locks: "Dict[str, str]") -> "List[Dict[str, Any]]":
+def _mig_devices(
+    nvml: "Any", handle: "Any", minor: "Optional[int]", locks: "Dict[str, str]"
+) -> "List[Dict[str, Any]]":
     found = []
-    minor = _ask(nvml, "nvmlDeviceGetMinorNumber", handle)
     for index in range(_ask(nvml, "nvmlDeviceGetMaxMigDeviceCount", handle) or 0):
         device = _ask(nvml, "nvmlDeviceGetMigDeviceHandleByIndex", handle, index)
         if device is None:

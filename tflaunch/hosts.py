@@ -1,7 +1,8 @@
 """The hostfile: which hosts there are and how to reach and use each; no network is touched here.
 
 `load` takes a YAML hostfile (inputs/hostfile_model.py lists its keys), a plain one as MPI, DeepSpeed and Horovod use,
-a list of hosts, or `slurm:` or `pbs:` for the nodes of the batch job that tflaunch runs in.
+a list of hosts, `slurm:` or `pbs:` for the nodes of the batch job that tflaunch runs in, or slots of an engine
+(tflaunch.inputs.engine_words), which become hosts once the engine has given them.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from tflaunch.inputs import hostnames
+from tflaunch.inputs import engine_words, hostnames
 from tflaunch.inputs.config import users_directory
 from tflaunch.inputs.documents import Text, read_file
+from tflaunch.inputs.engine_words import SlotGroup
 from tflaunch.inputs.hostnames import expand, fold
 from tflaunch.inputs.ownership import planted
 from tflaunch.protocol.errors import HostfileError, Problem, UsageError
@@ -27,6 +29,7 @@ _MOST_SLOTS = 256  # behind a colon; what is above is meant as a port, and so is
 
 if TYPE_CHECKING:
     from tflaunch.inputs.batch_job import Given
+    from tflaunch.inputs.engine_words import WantedSlots
 
 __all__ = ["Host", "Hostfile", "expand", "find_default", "fold", "listed", "load", "match"]
 
@@ -36,7 +39,7 @@ class Host:
     """One host of the hostfile, `defaults` and group settings already folded in.  None: the hostfile does not say."""
 
     name: str  # unique; what messages and patterns use
-    connection: Literal["ssh", "openssh", "local"] = "ssh"
+    connection: str = "ssh"  # ssh, openssh, local, or the word of an engine, which only the engine sets
     ssh_host: str = ""  # what SSH looks up in ~/.ssh/config (the name, unless the hostfile says otherwise)
     address: str | None = None  # what TensorFlow peers dial
     user: str | None = None
@@ -60,6 +63,8 @@ class Host:
         ""  # where a batch job gives those slots: the variable and its value, as SLURM_TASKS_PER_NODE=2
     )
     gpus_by: str = ""  # likewise, for `gpus`
+    # Where an engine's slot is and what opens it: enough for every command of this user, from any terminal.
+    slot: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -69,6 +74,8 @@ class Hostfile:
     source: str
     hosts: tuple[Host, ...]
     notes: tuple[str, ...] = ()  # what was read otherwise than the user may have meant it
+    # The slots that an engine is to give: until it has, each of `hosts` stands for one of them.
+    wanted: WantedSlots | None = None
 
 
 def find_default(
@@ -120,6 +127,8 @@ def load(source: str, *, environ: Mapping[str, str] = os.environ, connection: st
     Raises HostfileError with every problem that was found, UsageError for an unknown `connection`.
     """
     connection = _connection(connection, environ)
+    if engine_words.engine_of(source, environ):
+        return _of_engine(source)
     if source == "slurm:":
         return _of_slurm(environ, connection)
     if source == "pbs:":
@@ -141,9 +150,36 @@ def load(source: str, *, environ: Mapping[str, str] = os.environ, connection: st
     from tflaunch.inputs import hostfile_yaml
 
     entries, hosts.problems = hostfile_yaml.read(text, source, _path(source).absolute().parent)
+    if isinstance(entries, hostfile_yaml.Slots):
+        if hosts.problems:
+            raise HostfileError(hosts.problems)
+        return slots(*entries, source)
     for entry in entries:
         hosts.add(*entry)
     return hosts.hostfile(source)
+
+
+def _of_engine(word: str) -> Hostfile:
+    """The slots that a word such as `slurm:4x8` names."""
+    try:
+        return slots(engine_words.wanted(word), {}, word)
+    except engine_words.WrongSlots as error:
+        column = error.at.column if isinstance(error.at, Text) else 1
+        raise HostfileError([Problem(word, 1, column, str(error))]) from None
+
+
+def slots(wanted: WantedSlots, settings: Mapping[str, Any], source: str) -> Hostfile:
+    """A hostfile of slots that are still to be given; `settings` are those of every host.
+
+    One host stands for all slots where it is not said how many.
+    """
+    hosts: list[Host] = []
+    for group in wanted.groups or (SlotGroup(1),):
+        labels = {**settings.get("labels", {}), **({"role": group.role} if group.role else {})}
+        said = {**settings, "gpus": group.gpus, "labels": labels, "connection": wanted.engine}
+        first = len(hosts) + 1
+        hosts += [_host(f"slot{number}", said) for number in range(first, first + group.count)]
+    return Hostfile(source, tuple(hosts), wanted=wanted)
 
 
 def _of_slurm(environ: Mapping[str, str], connection: str) -> Hostfile:

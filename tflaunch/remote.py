@@ -1,4 +1,4 @@
-"""The wires: duplex byte streams to the hosts, by SSH, by the system's `ssh`, or by a local subprocess.
+"""The wires: duplex byte streams to the hosts, by SSH, by the system's `ssh`, by a local subprocess, or to slots.
 
     connector = Connector(hostfile.hosts, ConnectOptions(), ask=getpass.getpass)   # main thread: reads files
     wire = connector.open(host, "exec python3 -c ...", source)                     # from any thread
@@ -10,21 +10,18 @@ Host keys are always checked; nothing asks a question while connecting; one dead
 
 from __future__ import annotations
 
-import contextlib
-import errno
-import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from tflaunch.engines import registry
+from tflaunch.engines.engine import Engine
 from tflaunch.hosts import Host
-from tflaunch.protocol.errors import ConnectError, NoThreads, WireClosed
-from tflaunch.sessions.wires import Wire
-from tflaunch.ssh.child import Child
+from tflaunch.protocol.errors import ConnectError, UsageError
+from tflaunch.sessions.process_wire import ProcessWire
+from tflaunch.sessions.wires import Way, Wire
 from tflaunch.ssh.client import SshClient
-from tflaunch.ssh.failures import text
 from tflaunch.ssh.openssh import OpenSsh
-from tflaunch.ssh.sockets import AT_ONCE, RECV_BYTES, has_room
 
 
 @dataclass(frozen=True)
@@ -37,35 +34,54 @@ class ConnectOptions:
 
 
 class Connector:
-    """Opens wires to the given hosts, each by the way that its `connection:` names; one per command.
+    """Opens wires to the given hosts, each by the way that its `connection` names; one per command.
 
     Made in the main thread: here ssh_config, every key and every known_hosts file are read, once, and
     passphrases are asked for through `ask` (None: there is no terminal).  `notes` are things the user should
-    know.  Raises ConnectError when the ssh_config itself cannot be used; `open` raises what concerns one host.
+    know.  Raises ConnectError when the ssh_config itself cannot be used, UsageError for a `connection` that there is
+    not; `open` raises what concerns one host.
     """
 
     def __init__(
         self, hosts: Iterable[Host], options: ConnectOptions, ask: Callable[[str], str] | None
     ) -> None:
-        self._openssh: OpenSsh | ConnectError | None = None
-        self._ssh: SshClient | None = None
-        hosts = tuple(hosts)
-        if any(host.connection == "openssh" for host in hosts):
-            try:
-                self._openssh = OpenSsh(
-                    options.ssh_config, accept_new=options.accept_new, timeout_s=options.timeout_s
+        self.notes: tuple[str, ...] = ()
+        by_way: dict[str, list[Host]] = {}
+        for host in hosts:
+            by_way.setdefault(host.connection, []).append(host)
+        self._options, self._ask = options, ask
+        self._ways = {connection: self._way(connection, those) for connection, those in by_way.items()}
+
+    def _way(self, connection: str, hosts: list[Host]) -> Way | ConnectError:
+        """The way that `connection` names; a ConnectError where this machine lacks what it takes."""
+        options = self._options
+        match connection:
+            case "ssh":
+                client = SshClient(
+                    hosts,
+                    options.ssh_config,
+                    self._ask,
+                    accept_new=options.accept_new,
+                    timeout_s=options.timeout_s,
                 )
-            except ConnectError as error:
-                self._openssh = error
-        if by_ssh := [host for host in hosts if host.connection == "ssh"]:
-            self._ssh = SshClient(
-                by_ssh,
-                options.ssh_config,
-                ask,
-                accept_new=options.accept_new,
-                timeout_s=options.timeout_s,
+                self.notes = tuple(client.notes)
+                return client
+            case "openssh":
+                try:
+                    return OpenSsh(
+                        options.ssh_config, accept_new=options.accept_new, timeout_s=options.timeout_s
+                    )
+                except ConnectError as error:
+                    return error
+            case "local":
+                return ThisMachine()
+        if (engine := registry.engine(connection)) is None:
+            raise UsageError(
+                f"{hosts[0].name}: there is no connection {connection!r}",
+                "tflaunch of another version may have written the record; it has: ssh, openssh, local, "
+                + ", ".join(registry.names()),
             )
-        self.notes = self._ssh.notes if self._ssh else ()
+        return Slots(engine, options.timeout_s)
 
     def open(self, host: Host, command: str, first: bytes = b"") -> Wire:
         """Run `command` on `host` and return the stream to it; `first` is sent behind it, before any reply.
@@ -74,29 +90,59 @@ class Connector:
         command` in its own session, in the home directory as sshd does.  For many threads at once.
         Raises ConnectError, whose message leaves the host's name out so that equal causes fold.
         """
-        client = self._client(host)
-        if client is None:
-            return LocalWire(command, first)
-        return client.open(host, command, first)
+        return self._client(host).open(host, command, first)
 
     def unanswered(self, host: Host) -> ConnectError | None:
         """The error for a host that is being dialled and whose network has not answered yet; None for any other.
 
         So long there is no TCP connection to it, or none to a jump host on the way.
         """
-        if host.connection == "openssh":
-            return self._openssh.unanswered(host) if isinstance(self._openssh, OpenSsh) else None
-        return self._ssh.unanswered(host) if host.connection == "ssh" and self._ssh else None
+        way = self._ways.get(host.connection)
+        return None if way is None or isinstance(way, ConnectError) else way.unanswered(host)
 
     def dial_address(self, host: Host) -> str:
-        """What SSH dials, after HostName: a name or an address without the port; "" for a local host."""
-        client = self._client(host)
-        return client.hostname(host) if client else ""
+        """What SSH dials, after HostName: a name or an address without the port; "" for a local host and a slot."""
+        return self._client(host).hostname(host)
 
     def user(self, host: Host) -> str:
         """The account that runs the tasks there; "" for one without a name."""
-        if client := self._client(host):
-            return client.user(host)
+        return self._client(host).user(host)
+
+    def host_key(self, host: Host) -> str:
+        """The SHA256 fingerprint of the host's key; "" before the first connection, for a local host and a slot.
+
+        "", too, when `ssh` went through a connection of a ControlMaster.
+        """
+        way = self._ways.get(host.connection)
+        return "" if way is None or isinstance(way, ConnectError) else way.host_key(host)
+
+    def close(self) -> None:
+        """End the connections to jump hosts and ssh-agents; each caller of `open` closes its own wire."""
+        for way in self._ways.values():
+            if not isinstance(way, ConnectError):
+                way.close()
+
+    def _client(self, host: Host) -> Way:
+        """The way to a host.  Raises ConnectError where this machine lacks what it takes, as `ssh`."""
+        way = self._ways[host.connection]
+        if isinstance(way, ConnectError):  # a new one: threads must not share an exception
+            raise ConnectError(way.message, way.hint)
+        return way
+
+
+class ThisMachine:
+    """The way to a local host: `sh` runs the command on a socket, as sshd does."""
+
+    def open(self, _host: Host, command: str, first: bytes = b"") -> Wire:
+        return ProcessWire(["/bin/sh", "-c", command], first)
+
+    def unanswered(self, _host: Host) -> ConnectError | None:
+        return None
+
+    def hostname(self, _host: Host) -> str:
+        return ""
+
+    def user(self, _host: Host) -> str:
         import getpass
 
         try:
@@ -104,79 +150,19 @@ class Connector:
         except (KeyError, OSError):  # an account without a name
             return ""
 
-    def host_key(self, host: Host) -> str:
-        """The SHA256 fingerprint of the host's key; "" before the first connection, and for a local host.
-
-        "", too, when `ssh` went through a connection of a ControlMaster.
-        """
-        client = {"ssh": self._ssh, "openssh": self._openssh}.get(host.connection)
-        return client.host_key(host) if isinstance(client, SshClient | OpenSsh) else ""
+    def host_key(self, _host: Host) -> str:
+        return ""
 
     def close(self) -> None:
-        """End the connections to jump hosts and ssh-agents; each caller of `open` closes its own wire."""
-        if self._ssh:
-            self._ssh.close()
-        if isinstance(self._openssh, OpenSsh):
-            self._openssh.close()
-
-    def _client(self, host: Host) -> SshClient | OpenSsh | None:
-        """The SSH client for a host; None for a local one.  Raises ConnectError where `ssh` is not installed."""
-        if host.connection == "openssh":
-            if isinstance(self._openssh, ConnectError):  # a new one: threads must not share an exception
-                raise ConnectError(self._openssh.message, self._openssh.hint)
-            assert self._openssh is not None  # noqa: S101
-            return self._openssh
-        return None if host.connection == "local" else self._ssh
+        pass
 
 
-class LocalWire:
-    """A command on this machine: `sh` runs it on a socket, as sshd does."""
+class Slots(ThisMachine):
+    """The way to the slots of an engine.  Slots are never absent: all of them were given, or none."""
 
-    def __init__(self, command: str, first: bytes = b"") -> None:
-        try:
-            self._child = Child(["/bin/sh", "-c", command])
-        except OSError as error:
-            if error.errno == errno.EAGAIN:
-                raise NoThreads from None
-            raise ConnectError(
-                f"/bin/sh could not be started here: {error.strerror}",
-                "is this machine out of memory or of file descriptors? see `ulimit -n`",
-            ) from None
-        self._reading = threading.Lock()
-        if first:
-            with contextlib.suppress(WireClosed):  # listen and last_words tell why
-                self.send(first)
+    def __init__(self, engine: Engine, timeout_s: float) -> None:
+        self._engine = engine
+        self._timeout_s = timeout_s
 
-    def listen(self, take: Callable[[bytes], None]) -> None:
-        threading.Thread(target=self._read, args=[take], name="read", daemon=True).start()
-
-    def send(self, data: bytes) -> None:
-        try:
-            self._child.socket.sendall(data)
-        except OSError as error:
-            reason = self.last_words() or text(error)
-            raise WireClosed(f"the connection is closed: {reason}") from None
-
-    def send_now(self, data: bytes) -> bool:
-        if len(data) > AT_ONCE or not has_room(self._child.socket):
-            return False
-        self.send(data)
-        return True
-
-    def close(self) -> None:
-        self._child.hang_up()
-        with self._reading:  # else the reader could read from a new file that has got the same descriptor
-            self._child.socket.close()
-
-    def _read(self, take: Callable[[bytes], None]) -> None:
-        data = b"."
-        while data:
-            with self._reading:
-                try:
-                    data = self._child.socket.recv(RECV_BYTES)
-                except OSError:
-                    data = b""
-            take(data)
-
-    def last_words(self) -> str:
-        return self._child.last_words()
+    def open(self, host: Host, command: str, first: bytes = b"") -> Wire:
+        return self._engine.open(host, command, first, self._timeout_s)

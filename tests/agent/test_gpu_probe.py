@@ -14,7 +14,9 @@ from typing import Any
 import pytest
 
 from tests.support import ROOT
+from tests.support.agent_over_pipes import Host
 from tests.support.driver import PROBE, ask
+from tests.support.lab import PATH
 from tests.support.nvml import Fleet
 from tflaunch.planning.inventory import Gpu
 
@@ -225,3 +227,27 @@ def test_what_is_on_gpus_and_instances_by_their_uuids(library: Path, tmp_path: P
     assert told[2] == {"error": "NVML: GPU is lost"}
     assert told[3] == {"error": "NVML: Not Found"}
     assert told[4] == told[0], "it has another number than before"
+
+
+def test_the_engines_numbers_are_minors_and_a_slot_has_no_other_gpus(library: Path, tmp_path: Path) -> None:
+    """What the kernel numbers, NVML numbers by the bus: `minor:0` may be the GPU of index 1."""
+    fleet = Fleet(
+        library, tmp_path / "fleet", "gpu uuid=GPU-a mem=1024 minor=1", "gpu uuid=GPU-b mem=1024 minor=0"
+    )
+    host = Host(tmp_path)
+    host.env |= {
+        **fleet.env,
+        "TFLAUNCH_LEASES": str(tmp_path / "leases"),
+        "TFLAUNCH_SLOT_GPUS": "minor:0",
+        "PATH": PATH,
+    }
+    try:
+        channel = host.start()
+        facts = channel.ask("probe", lease=True, ports=None, count=1, answer="facts")
+        assert [gpu["uuid"] for gpu in facts["gpus"]] == ["GPU-b"]
+        visit = host.open("visit", run="", host="")
+        visit.wait("hello")
+        seen = visit.ask("probe", topology=True, answer="facts")
+        assert [gpu["uuid"] for gpu in seen["gpus"]] == ["GPU-b"]
+    finally:
+        host.close()

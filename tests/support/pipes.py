@@ -9,6 +9,7 @@ from tflaunch.hosts import Host
 from tflaunch.protocol import wire
 from tflaunch.protocol.errors import ConnectError
 from tflaunch.sessions.group import Connected, Sessions
+from tflaunch.sessions.wires import OF_SSH
 
 EXIT = {
     "n": 3,
@@ -25,6 +26,8 @@ EXIT = {
 
 class Pipe:
     """A wire whose far end is the test."""
+
+    advice = OF_SSH
 
     def __init__(self) -> None:
         self.sent = b""

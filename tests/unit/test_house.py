@@ -26,8 +26,8 @@ FLOORS = (
     ("inputs", "agent"),
     ("hosts",),
     ("planning", "sessions"),
-    ("ssh", "code"),
-    ("remote", "runs", "survey", "ends", "engines"),
+    ("ssh", "code", "engines"),
+    ("remote", "runs", "survey", "ends"),
     ("launch",),
     ("sweeps",),
     ("documents",),
@@ -36,7 +36,7 @@ FLOORS = (
     ("__main__",),
 )
 # Those of agent/, its highest, with the other files of the folder, left out.
-LAYERS = (("host",), ("files",), ("net",), ("gpus",), ("tasks",), ("facts", "viewer", "ledger"))
+LAYERS = (("host",), ("files",), ("net",), ("gpus",), ("tasks",), ("slot",), ("facts", "viewer", "ledger"))
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 SHIPPED = {
     "gpu_probe",

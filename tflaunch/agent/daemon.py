@@ -12,6 +12,7 @@ from tflaunch.agent.host.guard import FIRST_LEASE_S, leftovers, removed
 from tflaunch.agent.host.journal import NAME, Journal, note
 from tflaunch.agent.host.rundir import RunDirectory
 from tflaunch.agent.requests import Requests
+from tflaunch.agent.slot import Slot, holder
 from tflaunch.agent.tasks.log_notice import Notice
 from tflaunch.agent.tasks.task import DUMP_S
 from tflaunch.agent.tasks.team import Team
@@ -67,6 +68,8 @@ class Daemon:
         )
         self._notice = Notice(directory.logs, self._selector)
         self._wake_at_signals()
+        self._reclaimed = False  # the engine takes this slot back
+        self._slot = Slot(self._selector, self._taken_back) if holder() else None
         processes.become_subreaper()
         machine.allow_many_descriptors()  # each held port takes a descriptor
         self._team.record()
@@ -134,7 +137,8 @@ class Daemon:
                 self._requests.reaped(pid, status)
 
     def _tick(self, now: float) -> None:
-        if self._term and not self._team.ending:
+        # The engine's SIGTERM comes to the holder, too, which then says how much time is left.
+        if self._term and self._slot is None and not self._team.ending:
             self._expire("the agent was told to end (SIGTERM)")
         if now >= self._lease_end and not self._team.ending:
             who = "coordinator" if self._requests.detached.begun else "launcher"
@@ -213,6 +217,15 @@ class Daemon:
 
     # -- the end
 
+    def _taken_back(self, seconds: float, why: str) -> None:
+        """The engine takes this slot back in so many seconds."""
+        if self._over:
+            return
+        self._reclaimed = True
+        if not self._team.ending:
+            self._journal.add("expired", reason=why, asked=False, ends_in=seconds)
+        self._begin_end(max(0.0, seconds - wire.RECLAIM_S))
+
     def _expire(self, reason: str) -> None:
         self._journal.add("expired", reason=reason, asked=False)
         self._begin_end(wire.LAST_GRACE_S)
@@ -249,7 +262,7 @@ class Daemon:
                 return
             self._reap()
             self._swept = True
-            if self._team.ran:
+            if self._team.ran and not self._reclaimed:  # else there is no time to see its GPUs free
                 gpus.begin([*self._sweep.met, *self._team.ran])
         used = gpus.result()
         if used is None:
@@ -257,6 +270,8 @@ class Daemon:
         self._over = True
         self._directory.reserve.free()
         self._requests.holdings.release()
+        if self._slot is not None:
+            self._slot.over()
         self._team.record(over=True)
         logs = self._team.logs().values()
         self._journal.add(

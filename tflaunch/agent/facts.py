@@ -6,8 +6,10 @@ import sys
 import time
 
 from tflaunch import gpu_probe
+from tflaunch.agent import slot
 from tflaunch.agent.gpus import leases, limit, tickets
 from tflaunch.agent.gpus.tickets import Place
+from tflaunch.agent.host.journal import note
 from tflaunch.agent.host.rundir import HostError
 from tflaunch.protocol import wire
 from tflaunch.protocol.light_stdlib import socket
@@ -48,6 +50,7 @@ def collect(
     A device that is promised to a run further ahead in the queue is only looked at, never taken.
     """
     probed = gpu_probe.assembled({}, {}, {}) if asked is None else asked
+    probed = dict(probed, gpus=slot.given(probed["gpus"]))
     queue = place.ahead()
     for device in devices_of(probed):
         uuid = device["uuid"]
@@ -59,7 +62,10 @@ def collect(
                     uuid, file
                 )
             except HostError as error:
-                device["lease_error"] = error.reason
+                if slot.gives_gpus():
+                    note("%s is not leased, but the engine has given it: %s" % (uuid, error.reason))
+                else:
+                    device["lease_error"] = error.reason
     named = interface_addresses()
     found = {
         "hostname": socket.gethostname(),

@@ -8,7 +8,7 @@ import os
 import re
 import sys
 
-from tflaunch.agent import facts
+from tflaunch.agent import facts, slot
 from tflaunch.agent.host import foreign
 from tflaunch.protocol.light_stdlib import socket
 
@@ -83,7 +83,7 @@ def logout(root: str = "/") -> "Dict[str, Any]":
     kills = killing and user not in exempt and (not only or user in only)
     session = re.search(r"/(session-[^/\n]+\.scope)", _text(os.path.join(root, "proc/self/cgroup")))
     return {
-        "kills": bool(kills and session),
+        "kills": bool(kills and session) and not slot.holder(),  # what is in a slot ends with the slot
         "session": session.group(1) if session else "",
         "user": user,
         "linger": os.path.exists(os.path.join(root, "var/lib/systemd/linger", user)),

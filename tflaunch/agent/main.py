@@ -5,6 +5,7 @@ import os
 import sys
 import time
 
+from tflaunch.agent import slot
 from tflaunch.agent.host.rundir import (
     HostError,
     RunDirectory,
@@ -31,6 +32,7 @@ def main(arguments: "List[str]", early: bytes = b"") -> None:
     The `arguments` are verb, run, host and the configured `run_dir`.  Verb `start`: become the agent of this run on
     this host.  Verb `visit`: answer messages about any run of this user, living or not.
     """
+    slot.enter(os.environ)
     verb, run, host, configured = arguments
     channel_in, channel_out = own_channel()
     try:

@@ -7,18 +7,19 @@ from collections.abc import Iterator
 from os import PathLike
 from typing import TYPE_CHECKING
 
+from tflaunch.api.connecting import SILENT
 from tflaunch.api.events import EventReporter, Events
-from tflaunch.api.following import Where, follow_to_the_end, open_run, tell_end, where_is
+from tflaunch.api.following import Where, follow_to_the_end, open_run_or_kept, tell_end, where_is
 from tflaunch.api.hosts import Hosts
-from tflaunch.api.known_runs import SILENT, ssh_options
+from tflaunch.api.known_runs import ssh_options
 from tflaunch.api.known_runs import stop as stop_run
 from tflaunch.api.watched import Watched
 from tflaunch.protocol.errors import StopError, TflaunchError
-from tflaunch.runs.follow import Follower
 from tflaunch.runs.wanted import Wanted
 from tflaunch.sessions.group import Stopped
 
 if TYPE_CHECKING:
+    from tflaunch.api.following import View
     from tflaunch.documents.reporter import Reporter
     from tflaunch.inputs.options.groups import SshOptions
     from tflaunch.runs.fetch_result import Fetched
@@ -93,9 +94,9 @@ class Attached(Watched):
 
     def _drive(self, reporter: Reporter) -> int:
         @contextlib.contextmanager
-        def opened(before: Follower | None) -> Iterator[Follower]:
+        def opened(before: View | None) -> Iterator[View]:
             where = self._where if before is None else self._where._replace(run=self.id)
-            with open_run(where, self._ssh, reporter, SILENT, Wanted(), before=before) as view:
+            with open_run_or_kept(where, self._ssh, reporter, SILENT, Wanted(), before=before) as view:
                 self.id = view.run.run_id
                 yield view
 

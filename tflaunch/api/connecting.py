@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tflaunch.protocol.errors import UsageError
 
@@ -12,11 +13,33 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tflaunch.documents.reporter import Reporter
-    from tflaunch.hosts import Host
+    from tflaunch.engines.taking import Slots
+    from tflaunch.hosts import Host, Hostfile
     from tflaunch.inputs.options.groups import SshOptions
     from tflaunch.remote import Connector
     from tflaunch.runs.visits import Visits
     from tflaunch.sessions.watcher import ProgressWatcher
+
+
+class Silent:
+    """A watcher that shows nothing."""
+
+    can_ask = False
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_, **__: None
+
+
+SILENT: Any = Silent()
+
+
+@dataclass(frozen=True)
+class About:
+    """The run that slots of an engine are for."""
+
+    run_id: str = ""
+    limit_s: float | None = None  # how long it may take
+    keep: Callable[[Mapping[str, str]], None] = lambda _: None  # gets what it takes to give them back
 
 
 @contextlib.contextmanager
@@ -44,6 +67,39 @@ def connected(
             for note in connector.notes:
                 reporter.warn_once(note)
         yield connector
+
+
+class Reached(NamedTuple):
+    """Hosts that are there, and how to connect to them."""
+
+    hostfile: Hostfile
+    connector: Connector
+    slots: Slots | None  # that an engine has given for this command
+
+
+@contextlib.contextmanager
+def reaching(
+    hostfile: Hostfile,
+    ssh: SshOptions,
+    reporter: Reporter,
+    about: About | None = None,
+    *,
+    ask: Callable[[str], str] | None = None,
+) -> Iterator[Reached]:
+    """Connect as `connected` does; where an engine gives slots, they are taken before, and given back at the end.
+
+    about: the run that takes them; None: a command that only looks.  Raises TflaunchError, Stopped.
+    """
+    if hostfile.wanted is None:
+        with connected(hostfile.hosts, ssh, reporter, ask=ask) as connector:
+            yield Reached(hostfile, connector, None)
+        return
+    from tflaunch.engines.taking import ForCommand, taking
+
+    about = about or About()
+    command = ForCommand(about.run_id, reporter, about.limit_s, keep=about.keep)
+    with taking(hostfile, command) as (there, slots), connected(there.hosts, ssh, reporter) as connector:
+        yield Reached(there, connector, slots)
 
 
 @contextlib.contextmanager

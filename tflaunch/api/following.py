@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from tflaunch.api.connecting import connected
-from tflaunch.api.hosts import Hosts, load_hosts
+from tflaunch.api.hosts import Hosts, load_known
 from tflaunch.protocol.errors import EXIT_UNCLEAN, ConnectErrors, StopError, UsageError
 from tflaunch.sessions.watcher import ProgressWatcher
 from tflaunch.text.times import duration
@@ -22,11 +22,25 @@ if TYPE_CHECKING:
     from tflaunch.protocol.outcome import Outcome
     from tflaunch.remote import Connector
     from tflaunch.runs.follow import Follower
+    from tflaunch.runs.kept import Kept
     from tflaunch.runs.states import RunState
     from tflaunch.runs.visits import Visits
     from tflaunch.runs.wanted import Wanted
 
+    View = Follower | Kept
+
 REPLAN_S = 120.0  # time for a launcher that has lost a host to look for tasks left there, and to plan again
+
+
+class SlotsOver(UsageError):
+    """The slots of that run are over: there is no host any more to ask."""
+
+    def __init__(self, run: str) -> None:
+        super().__init__(
+            f"the slots of {run} are over, and what was there with them",
+            f"what this machine has of it: tflaunch logs {run}, tflaunch status {run}",
+        )
+        self.run = run
 
 
 class Progress(ProgressWatcher, Protocol):
@@ -49,7 +63,7 @@ def where_is(run: str | None, hosts: Hosts) -> Where:
     from tflaunch.runs.run_ids import check_run_id
 
     if hosts is not None:
-        return Where(check_run_id(run) if run is not None else None, load_hosts(hosts), None)
+        return Where(check_run_id(run) if run is not None else None, load_known(hosts), None)
     if run is None:
         return Where(None, *hosts_of_newest(None, "attach"))
     return Where(*hosts_of_run(check_run_id(run), None))
@@ -81,6 +95,8 @@ def open_run(
     ):
         with visits.interrupts():
             failures = visits.open(hosts, ssh.connect_timeout)
+            if run is not None and len(visits.gone) == len(hosts):
+                raise SlotsOver(run)
             if len(failures) == len(hosts):
                 raise ConnectErrors(failures, len(hosts))
             state = _state(visits, run, before)
@@ -101,9 +117,34 @@ def open_run(
             reporter.failures(ConnectErrors(view.missed, len(hosts)))
 
 
+@contextlib.contextmanager
+def open_run_or_kept(
+    where: Where,
+    ssh: SshOptions,
+    reporter: Reporter,
+    progress: Progress,
+    wanted: Wanted,
+    *,
+    before: View | None = None,
+    ask: Callable[[str], str] | None = None,
+) -> Iterator[View]:
+    """Open the run as `open_run` does; where its slots are over, what this machine has kept of it."""
+    from tflaunch.runs.kept import Kept
+
+    assert not isinstance(before, Kept)  # noqa: S101 - such a run has no later plan
+    with contextlib.ExitStack() as stack:
+        try:
+            opened = open_run(where, ssh, reporter, progress, wanted, before=before, ask=ask)
+            view: View = stack.enter_context(opened)
+        except SlotsOver as over:
+            progress.settle()
+            view = Kept(over.run, reporter, wanted)
+        yield view
+
+
 def follow_to_the_end(
-    opened: Callable[[Follower | None], AbstractContextManager[Follower]], *, events: bool = True
-) -> tuple[Follower, Outcome | None]:
+    opened: Callable[[View | None], AbstractContextManager[View]], *, events: bool = True
+) -> tuple[View, Outcome | None]:
     """Follow a run to its end, across new plans; return (the last Follower, how the run ended if that is known).
 
     opened: opens the run by the plan after that of the Follower that it gets.
@@ -116,7 +157,7 @@ def follow_to_the_end(
     return view, outcome
 
 
-def tell_end(view: Follower, outcome: Outcome | None, reporter: Reporter) -> int:
+def tell_end(view: View, outcome: Outcome | None, reporter: Reporter) -> int:
     """Show how a run that was followed to its end has ended, and note it here; return the exit code."""
     from tflaunch.runs.record import end_on_record, note_end
 

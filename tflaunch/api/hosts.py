@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tflaunch.api.connecting import connected
+from tflaunch.api.connecting import SILENT, reaching
 from tflaunch.api.requests.which_hosts import load_hosts as load
 from tflaunch.hosts import Hostfile
 from tflaunch.inputs.options.groups import SshOptions
@@ -20,7 +20,8 @@ Hosts = Hostfile | str | os.PathLike[str] | Iterable[str] | None
 
 
 def load_hosts(hosts: Hosts = None, *, connection: str = "") -> Hostfile:
-    """Read a hostfile: a path, names in a list or between commas (`gpu[01-03]`), `slurm:`, `pbs:`; None: the default.
+    """Read a hostfile: a path, names in a list or between commas (`gpu[01-03]`), `slurm:`, `pbs:`, slots of an
+    engine; None: the default.
 
     connection: `ssh` or `openssh`, for hosts whose hostfile does not say.
     Raises HostfileError, which has all problems with their lines, and UsageError where there is no hostfile.
@@ -30,6 +31,16 @@ def load_hosts(hosts: Hosts = None, *, connection: str = "") -> Hostfile:
     if hosts is None or isinstance(hosts, (str, os.PathLike)):
         return load(None if hosts is None else os.fspath(hosts), connection)
     return load(",".join(hosts), connection)
+
+
+def load_known(hosts: Hosts) -> Hostfile:
+    """Read a hostfile as `load_hosts` does; the slots of an engine are those that this user has there."""
+    hostfile = load_hosts(hosts)
+    if hostfile.wanted is None:
+        return hostfile
+    from tflaunch.engines.taking import there
+
+    return there(hostfile)
 
 
 def gpus(
@@ -47,8 +58,8 @@ def gpus(
     ssh = SshOptions(
         connect_timeout=0.8 * timeout_s, ssh_config=Path(ssh_config) if ssh_config is not None else None
     )
-    with connected(hostfile.hosts, ssh) as connector:
-        survey = Survey(connector, hostfile.hosts, timeout_s)
+    with reaching(hostfile, ssh, SILENT) as there:
+        survey = Survey(there.connector, there.hostfile.hosts, timeout_s)
         with contextlib.closing(survey):
             for _ in survey.once():
                 pass

@@ -7,32 +7,20 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from os import PathLike, fspath
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from tflaunch.api.connecting import visiting
-from tflaunch.api.hosts import Hosts, load_hosts
+from tflaunch.api.connecting import SILENT, visiting
+from tflaunch.api.hosts import Hosts, load_known
 from tflaunch.api.requests.which_hosts import hosts_of_all, hosts_of_run
 from tflaunch.inputs.options.groups import SshOptions
 from tflaunch.protocol.errors import ConnectErrors, StopError, UsageError
 from tflaunch.sessions.interrupts import INTERRUPTER, Interrupter
 
 if TYPE_CHECKING:
-    from tflaunch.hosts import Hostfile
+    from tflaunch.hosts import Host, Hostfile
     from tflaunch.runs.listing import Listing
     from tflaunch.runs.states import RunState
     from tflaunch.runs.visits import Finished
-
-
-class Silent:
-    """A watcher that shows nothing."""
-
-    can_ask = False
-
-    def __getattr__(self, name: str) -> Any:
-        return lambda *_, **__: None
-
-
-SILENT: Any = Silent()
 
 
 @contextlib.contextmanager
@@ -61,7 +49,7 @@ def runs(
     from tflaunch.runs.record_list import list_runs
 
     hostfile, known_config = (
-        hosts_of_all(None, "ps", everything=everything) if hosts is None else (load_hosts(hosts), None)
+        hosts_of_all(None, "ps", everything=everything) if hosts is None else (load_known(hosts), None)
     )
     with (
         signals_alone(),
@@ -97,7 +85,10 @@ def stop(
     if hosts is None:
         run, hostfile, known_config = hosts_of_run(run, None)
     else:
-        hostfile = load_hosts(hosts)
+        hostfile = load_known(hosts)
+    if give_back(run, waiting=True):
+        note_stopped(run)
+        return {}
     with (
         signals_alone(),
         visiting(
@@ -105,7 +96,7 @@ def stop(
         ) as visits,
     ):
         unreachable = visits.open(hostfile.hosts, timeout_s)
-        if len(unreachable) == len(hostfile.hosts):
+        if unreachable and len(unreachable) == len(hostfile.hosts):
             raise ConnectErrors(unreachable, len(hostfile.hosts))
         listed = visits.runs()
         run = meant(run, listed.runs)
@@ -117,8 +108,35 @@ def stop(
         raise StopError(f"{run}: something of it is still alive on {', '.join(left)}: {left}")
     if failures:
         raise ConnectErrors(failures, len(hostfile.hosts))
+    give_back(run, [host for host in hostfile.hosts if host.name in finished and finished[host.name].known])
     note_stopped(run)
     return finished
+
+
+def give_back(run: str, hosts: Sequence[Host] = (), *, waiting: bool = False) -> bool:
+    """Give the slots of a run back, or its request for them; returns whether it did.
+
+    Those on record here, else those of `hosts` that are slots.  waiting: only if the run waits for its slots; it ends
+    by that: its launcher, if it lives, hears it from the engine.  Raises RecordError.
+    """
+    from tflaunch.engines.taking import release
+    from tflaunch.runs.record import Record, hostfile_from
+
+    try:
+        record = Record.open(run)
+        if record.run_id != run or record.slots is None:
+            return False
+    except UsageError:
+        for host in hosts:
+            if host.slot:
+                release(host.connection, host.slot, [host])
+        return False
+    engine, handle = record.slots
+    hosts = hostfile_from(record).hosts
+    if waiting and hosts:
+        return False
+    release(engine, handle, hosts)
+    return True
 
 
 def meant(run: str, alive: Sequence[RunState]) -> str:

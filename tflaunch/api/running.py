@@ -11,11 +11,12 @@ from contextlib import AbstractContextManager
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any, cast
 
-from tflaunch.api.connecting import connected, visiting
+from tflaunch.api.connecting import SILENT, visiting
 from tflaunch.api.events import EventReporter, Events
 from tflaunch.api.following import Where
 from tflaunch.api.hosts import Hosts, load_hosts
-from tflaunch.api.known_runs import SILENT, signals_alone
+from tflaunch.api.known_runs import signals_alone
+from tflaunch.api.starting import carry_out, show_plan
 from tflaunch.api.watched import Watched
 from tflaunch.planning.cluster_plan import ClusterPlan
 from tflaunch.protocol.errors import EXIT_STOPPED, EXIT_UNCLEAN, ConnectErrors, TflaunchError, UsageError
@@ -28,9 +29,9 @@ if TYPE_CHECKING:
 
     from tflaunch.api.keywords import Keywords
     from tflaunch.documents.reporter import Reporter
+    from tflaunch.hosts import Hostfile
     from tflaunch.inputs.options.groups import SshOptions
     from tflaunch.launch.request import Request
-    from tflaunch.remote import Connector
     from tflaunch.runs.visits import Visits
 
 EXIT_S = 20.0  # for a run to end when this program ends before it
@@ -56,13 +57,11 @@ def make_plan(
     `tasks` of the plan has each task with host, port, GPUs, argv and environment; `to_json` gives all of it as data.
     Raises TflaunchError.
     """
-    from tflaunch.launch.launch import dry
-
     prepared = _Prepared(hosts, program, args, keywords, dry_run=True)
     prepared.events.discard()
     try:
-        with signals_alone(), prepared.connected() as connector:
-            dry(prepared.request, connector, prepared.reporter)
+        with signals_alone():
+            show_plan(prepared.request, prepared.ssh, prepared.reporter)
     finally:
         prepared.reporter.close()
     return prepared.reporter.plans[-1]
@@ -127,7 +126,7 @@ class Run(Watched):
             if self._error is not None:
                 raise self._error
             raise UsageError(f"{self.id} is over", f"how it ended: tflaunch status {self.id}")
-        hosts = self._prepared.request.hostfile.hosts
+        hosts = self._prepared.hostfile.hosts
         with signals_alone(), self._prepared.visiting() as visits:
             failures = visits.open(hosts, self._prepared.request.connect_s)
             if len(failures) == len(hosts):
@@ -174,7 +173,7 @@ class Run(Watched):
         """
         from tflaunch.api.fetching import fetch_from
 
-        where = Where(self.id, self._prepared.request.hostfile, None)
+        where = Where(self.id, self._prepared.hostfile, None)
         return fetch_from(where, self._prepared.ssh, patterns, to, overwrite=overwrite)
 
     def _drive(self, reporter: Reporter) -> int:
@@ -184,9 +183,8 @@ class Run(Watched):
         request, on_end, code = self._prepared.request, OnEnd(self._prepared.on_end), 1
         reporter = on_end.begin(request.run_id, request.command, reporter)
         try:
-            with self._prepared.connected(reporter) as connector:
-                code = launch(request, connector, reporter)
-                return code
+            code = carry_out(request, self._prepared.ssh, reporter, launch)
+            return code
         except TflaunchError as error:
             on_end.heard(error)
             code = error.exit_code
@@ -248,10 +246,15 @@ class _Prepared:
             self.reporter.close()
             raise
 
-    def connected(self, reporter: Reporter | None = None) -> AbstractContextManager[Connector]:
-        """Connect to its hosts; nothing is asked: a key that needs a passphrase must be in an ssh-agent."""
-        return connected(self.request.hostfile.hosts, self.ssh, reporter)
+    @property
+    def hostfile(self) -> Hostfile:
+        """Its hosts; once the run has begun, the slots that an engine has given."""
+        if self.request.hostfile.wanted is None:
+            return self.request.hostfile
+        from tflaunch.runs.record import Record, hostfile_from
+
+        return hostfile_from(Record.open(self.request.run_id))
 
     def visiting(self) -> AbstractContextManager[Visits]:
-        """Visit its hosts."""
-        return visiting(self.request.hostfile.hosts, self.ssh, SILENT)
+        """Visit its hosts; nothing is asked: a key that needs a passphrase must be in an ssh-agent."""
+        return visiting(self.hostfile.hosts, self.ssh, SILENT)

@@ -23,6 +23,7 @@ from tflaunch.protocol.errors import ConnectErrors, UsageError
 from tflaunch.protocol.job import TaskId
 
 if TYPE_CHECKING:
+    from tflaunch.api.following import View, Where
     from tflaunch.protocol.outcome import Outcome
     from tflaunch.runs.follow import Follower
     from tflaunch.runs.wanted import Wanted
@@ -108,7 +109,7 @@ def logs(
         if follow:
             view, _ = _follow(run, reach, show, part, output.json, events=False)
         else:
-            with open_view(run, reach, show, part, output.json) as view:
+            with _open(run, reach, show, part, output.json) as view:
                 view.print_logs()
         if view.unreached:
             show.reporter.failures(ConnectErrors(view.unreached, len(view.unreached)))
@@ -123,15 +124,15 @@ def logs(
 
 def _follow(
     run: str | None, reach: ReachOptions, show: Show, wanted: Wanted, json: bool, *, events: bool = True
-) -> tuple[Follower, Outcome | None]:
+) -> tuple[View, Outcome | None]:
     """Follow the run to its end; return (the last Follower, how the run ended if that is known)."""
     from tflaunch.api.following import follow_to_the_end
 
     @contextlib.contextmanager
-    def opened(before: Follower | None) -> Iterator[Follower]:
+    def opened(before: View | None) -> Iterator[View]:
         named = run if before is None else before.run.run_id
         with (
-            open_view(named, reach, show, wanted, json, before=before) as view,
+            _open(named, reach, show, wanted, json, before=before) as view,
             _keys(view, show, wanted=events and not json),
         ):
             yield view
@@ -140,9 +141,10 @@ def _follow(
 
 
 @contextlib.contextmanager
-def _keys(view: Follower, show: Show, *, wanted: bool) -> Iterator[None]:
+def _keys(view: View, show: Show, *, wanted: bool) -> Iterator[None]:
     """Inside, the key `d` has the launcher of the run hand it over, where the run has a launcher that can."""
     from tflaunch.runs.detaching import why_not
+    from tflaunch.runs.kept import Kept
     from tflaunch.sessions.group import Typed
     from tflaunch.sessions.keys import reading_keys
 
@@ -150,7 +152,7 @@ def _keys(view: Follower, show: Show, *, wanted: bool) -> Iterator[None]:
         why_not(view.run)
     except UsageError:
         wanted = False
-    if not wanted or view.run.detached or not sys.stderr.isatty():
+    if not wanted or isinstance(view, Kept) or view.run.detached or not sys.stderr.isatty():
         yield
         return
     with reading_keys(lambda key: view.sessions.put(Typed(key))) as typing:
@@ -163,30 +165,48 @@ def _keys(view: Follower, show: Show, *, wanted: bool) -> Iterator[None]:
 
 @contextlib.contextmanager
 def open_view(
+    run: str | None, reach: ReachOptions, show: Show, wanted: Wanted, json: bool
+) -> Iterator[Follower]:
+    """Yield a Follower of the run, as tflaunch.api.following.open_run does.
+
+    `run` is an id, a name or its first letters, None the only run alive, else the newest.
+    """
+    from tflaunch.api.following import open_run
+
+    progress = Patient(show.reporter, json)
+    with open_run(_where(run, reach), reach, show.reporter, progress, wanted, ask=way_to_ask()) as view:
+        yield view
+    if view.missed:
+        show.exit_code = show.exit_code or ConnectErrors.exit_code
+
+
+@contextlib.contextmanager
+def _open(
     run: str | None,
     reach: ReachOptions,
     show: Show,
     wanted: Wanted,
     json: bool,
     *,
-    before: Follower | None = None,
-) -> Iterator[Follower]:
-    """Yield a Follower of the run, as tflaunch.api.following.open_run does.
+    before: View | None = None,
+) -> Iterator[View]:
+    """Yield the run, as `open_view` does; where its slots are over, what this machine has kept of it."""
+    from tflaunch.api.following import open_run_or_kept
 
-    `run` is an id, a name or its first letters, None the only run alive, else the newest.
-    """
-    from tflaunch.api.following import Where, open_run
-    from tflaunch.runs.run_ids import check_run_id
-
-    if run is None:
-        where = Where(None, *hosts_of_newest(reach.hosts, "attach"))
-    else:
-        where = Where(*hosts_of_run(check_run_id(run), reach.hosts))
-    progress = Patient(show.reporter, json)
-    with open_run(where, reach, show.reporter, progress, wanted, before=before, ask=way_to_ask()) as view:
+    where, progress, ask = _where(run, reach), Patient(show.reporter, json), way_to_ask()
+    with open_run_or_kept(where, reach, show.reporter, progress, wanted, before=before, ask=ask) as view:
         yield view
     if view.missed:
         show.exit_code = show.exit_code or ConnectErrors.exit_code
+
+
+def _where(run: str | None, reach: ReachOptions) -> Where:
+    from tflaunch.api.following import Where
+    from tflaunch.runs.run_ids import check_run_id
+
+    if run is None:
+        return Where(None, *hosts_of_newest(reach.hosts, "attach"))
+    return Where(*hosts_of_run(check_run_id(run), reach.hosts))
 
 
 def _tasks(texts: Sequence[str]) -> tuple[TaskId, ...]:

@@ -1,4 +1,4 @@
-"""A launcher that goes on without its terminal: `tflaunch sweep --detach`."""
+"""A launcher that goes on without its terminal: of `sweep --detach`, and of `run --detach` that waits for slots."""
 
 from __future__ import annotations
 

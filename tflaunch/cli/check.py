@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from tflaunch.api.connecting import reaching
 from tflaunch.api.requests.job_parts import with_environment
 from tflaunch.api.requests.which_hosts import load_hosts
 from tflaunch.cli.arguments import Hosts, JsonDocument
-from tflaunch.cli.connecting import connected
+from tflaunch.cli.connecting import way_to_ask
 from tflaunch.cli.reporting import Patient, reporting
 from tflaunch.inputs.options.job_groups import TaskOptions
 from tflaunch.inputs.options.of_others import CheckOptions, QuickOptions
@@ -46,11 +47,11 @@ def check(
         for note in () if json else job.notes:
             show.reporter.warn(note)
         connection.connect_timeout = min(CONNECT_S, what.timeout)
-        with connected(hostfile.hosts, connection, show.reporter) as connector:
+        with reaching(hostfile, connection, show.reporter, ask=way_to_ask()) as there:
             patient = Patient(show.reporter, json)
             check_run = CheckRun(
-                hostfile,
-                connector,
+                there.hostfile,
+                there.connector,
                 patient.phase,
                 timeout_s=what.timeout,
                 connect_s=connection.connect_timeout,

@@ -11,7 +11,7 @@ import typer
 from tflaunch.api.requests.which_hosts import (
     default_hostfile,
     hosts_of_run,
-    load_hosts,
+    load_there,
     merge,
     no_hosts_known,
     recorded_hosts,
@@ -138,7 +138,7 @@ def _criteria(runs: list[str], options: CleanOptions) -> Criteria:
 
 def _where(runs: tuple[str, ...], source: str | None) -> tuple[Hostfile, Path | None]:
     if source is not None:
-        return load_hosts(source), None
+        return load_there(source), None
     if runs:
         found = [hosts_of_run(run, None) for run in runs]
         configs = (config for _, _, config in found if config)

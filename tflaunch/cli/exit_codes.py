@@ -39,6 +39,10 @@ EXIT_CODES: tuple[ExitCode, ...] = (
         errors.EXIT_RECORD, "a file on this machine, such as the record of the run, could not be written"
     ),
     ExitCode(errors.EXIT_IO, "not all files were fetched, or removed"),
+    ExitCode(
+        errors.EXIT_RECLAIMED,
+        "the engine took the slots back (preempted, out of time, or cancelled); start it again",
+    ),
     ExitCode(errors.EXIT_UNCLEAN, "a host was lost, or something may still be alive on it"),
     ExitCode(errors.EXIT_TIMEOUT, "a time limit was reached"),
     ExitCode(errors.EXIT_INTERRUPTED, "Ctrl-C"),
@@ -55,6 +59,7 @@ _OTHERS_SHOWN = ExitCode(
 )
 _NOT_STARTED = ExitCode(errors.EXIT_LAUNCH, "a host could not start its tasks; nothing is left running")
 _LOST = ExitCode(errors.EXIT_UNCLEAN, "a host was lost, or something may still be alive on it")
+_RECLAIMED = ExitCode(errors.EXIT_RECLAIMED, "the engine took the slots back; start it again")
 _CTRL_C = ExitCode(errors.EXIT_INTERRUPTED, "Ctrl-C; the tasks are stopped")
 _STOPPED = ExitCode(errors.EXIT_STOPPED, "SIGTERM, or tflaunch stop elsewhere; the tasks are stopped")
 _ASKING_STOPPED = ExitCode(errors.EXIT_INTERRUPTED, "Ctrl-C")
@@ -72,6 +77,7 @@ OF_VERB: Mapping[str, tuple[ExitCode, ...]] = {
         _NOT_STARTED,
         ExitCode(errors.EXIT_RECORD, "the record of the run could not be written"),
         ExitCode(errors.EXIT_IO, "not all files of --fetch were fetched"),
+        _RECLAIMED,
         _LOST,
         ExitCode(errors.EXIT_TIMEOUT, "--timeout, --startup-timeout, --stall-timeout or --stop-idle was reached"),
         _CTRL_C,
@@ -90,6 +96,7 @@ OF_VERB: Mapping[str, tuple[ExitCode, ...]] = {
         _NO_HOST,
         _NOT_STARTED,
         ExitCode(errors.EXIT_RECORD, "the record of the run, or the file of --spec, could not be written"),
+        _RECLAIMED,
         _LOST,
         ExitCode(errors.EXIT_TIMEOUT, "not all servers listened within --startup-timeout"),
         _CTRL_C,
@@ -106,6 +113,7 @@ OF_VERB: Mapping[str, tuple[ExitCode, ...]] = {
         ExitCode(errors.EXIT_LAUNCH, "no trial can start"),
         ExitCode(errors.EXIT_RECORD, "the record of the sweep could not be written"),
         ExitCode(errors.EXIT_IO, "not all files of --fetch were fetched"),
+        ExitCode(errors.EXIT_RECLAIMED, "the engine took all slots back; --resume NAME goes on"),
         ExitCode(errors.EXIT_UNCLEAN, "all hosts were lost, or something may still be alive on one"),
         ExitCode(errors.EXIT_TIMEOUT, "a trial took longer than --timeout"),
         ExitCode(errors.EXIT_INTERRUPTED, "Ctrl-C; the trials are stopped, and --resume NAME goes on"),

@@ -7,10 +7,11 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, cast
 
+from tflaunch.api.connecting import reaching
 from tflaunch.api.requests.which_hosts import default_source, kind_of_file, load_hosts
 from tflaunch.cli.arguments import Hosts
 from tflaunch.cli.command import Command
-from tflaunch.cli.connecting import connected
+from tflaunch.cli.connecting import way_to_ask
 from tflaunch.cli.reporting import Show, reporting
 from tflaunch.inputs.options.declared import option
 from tflaunch.inputs.options.groups import OUTPUT
@@ -86,6 +87,7 @@ def gpus(
     Nothing is installed on the hosts.  GPUs in MIG mode are shown with their instances (3.1: instance 1 of GPU 3).
     """
     from tflaunch.console.gpus_output import GpusOutput
+    from tflaunch.hosts import match
     from tflaunch.inputs.sizes import size
     from tflaunch.survey.gpus import Wanted
     from tflaunch.survey.known_models import remember_models
@@ -100,8 +102,11 @@ def gpus(
         hostfile = _chosen(hosts, which.only_hosts, connection.connection)
         # Leave some time for the answer, so that a dead host fails with the error of its connection.
         connection.connect_timeout = 0.8 * answer.timeout
-        with connected(hostfile.hosts, connection, show.reporter) as connector:
-            survey = Survey(connector, hostfile.hosts, answer.timeout, topology=form.topology or form.json)
+        with reaching(hostfile, connection, show.reporter, ask=way_to_ask()) as there:
+            chosen = there.hostfile.hosts
+            if there.slots is not None and which.only_hosts:
+                chosen = tuple(match(which.only_hosts, there.hostfile))
+            survey = Survey(there.connector, chosen, answer.timeout, topology=form.topology or form.json)
             if form.all_users:
                 _show_users(survey, wanted, show, json=form.json)
                 return
@@ -112,7 +117,7 @@ def gpus(
                         output.again_and_again(every_s)
                     elif unreachable := output.once():
                         if form.csv or form.oneline:
-                            show.reporter.failures(ConnectErrors(unreachable, len(hostfile.hosts)))
+                            show.reporter.failures(ConnectErrors(unreachable, len(chosen)))
                         show.exit_code = ConnectErrors.exit_code
             except BrokenPipeError:  # `| head` has what it wanted
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -180,4 +185,6 @@ def _chosen(hosts: str | None, pattern: str, connection: str) -> Hostfile:
     if hosts is None and pattern and (default_source() is None or kind_of_file(pattern) == "hosts"):
         return load_hosts(pattern, connection)
     hostfile = load_hosts(hosts, connection)
-    return Hostfile(hostfile.source, tuple(match(pattern, hostfile))) if pattern else hostfile
+    if not pattern or hostfile.wanted is not None:  # slots have their names once they are given
+        return hostfile
+    return Hostfile(hostfile.source, tuple(match(pattern, hostfile)))

@@ -13,6 +13,7 @@ import typer
 
 from tflaunch.cli.connecting import connected
 from tflaunch.cli.reporting import Patient, reporting
+from tflaunch.inputs.engine_words import BATCH_JOBS, names_hosts
 from tflaunch.inputs.options.declared import Part
 from tflaunch.inputs.options.groups import ConnectionOptions
 from tflaunch.inputs.options.of_others import InitAnswerOptions
@@ -112,8 +113,11 @@ def _wanted(names: Sequence[str], connection: ConnectionOptions) -> Hostfile:
         raise UsageError(f"--ssh-config {ssh_config}: there is no such file")
     listed = [] if names else [host.name for host in _chosen(ssh_config).hosts]
     for name in names:
-        if name in ("slurm:", "pbs:"):
-            raise UsageError(f"{name} needs no hostfile", f"inside a job: tflaunch run {name} trainer.py")
+        if names_hosts(name):
+            raise UsageError(
+                f"{name} needs no hostfile",
+                f"{'inside a job: ' if name in BATCH_JOBS else ''}tflaunch run {name} trainer.py",
+            )
         if "/" in name.partition("[")[0] or (
             Path(name).is_file() and name.endswith((".yaml", ".yml", ".txt"))
         ):

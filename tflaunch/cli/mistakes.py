@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from tflaunch.cli.other_launchers import hosts_by_option, joined
+from tflaunch.inputs.engine_words import names_hosts
 from tflaunch.protocol.errors import UsageError
 
 # A verb of other tools -> the verb or option of tflaunch that does the same.
@@ -40,7 +41,7 @@ INSTEAD: Mapping[str, str] = {
 
 def unknown_verb(word: str, rest: Sequence[str], verbs: Sequence[str]) -> UsageError:
     """Return the error for a first word that is no verb, with the command that the user most likely meant."""
-    if os.path.lexists(word) or re.search(r"\.(py|sh|ya?ml)$|[/,\[@]", word) or word in ("slurm:", "pbs:"):
+    if os.path.lexists(word) or re.search(r"\.(py|sh|ya?ml)$|[/,\[@]", word) or names_hosts(word):
         return UsageError(
             f"{word} is not a command of tflaunch, but something to run",
             shlex.join(["tflaunch", "run", word, *rest]),

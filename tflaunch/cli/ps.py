@@ -105,7 +105,7 @@ def _print(found: Listing, show: Show, *, json: bool, quiet: bool, hosts: int) -
             screen.write_rows(run.run_id for run in found.runs)
         else:
             screen.show(run_lines(found, screen, now))
-            if not found.runs and len(found.failures) < hosts:
+            if not found.runs and (not hosts or len(found.failures) < hosts):
                 show.reporter.note("no run is alive on these hosts")
             if found.others:
                 show.reporter.note(f"{found.others} more that have ended: tflaunch ps -a")

@@ -5,8 +5,11 @@ from __future__ import annotations
 import typer
 
 from tflaunch.api.requests.run import request_of
+from tflaunch.api.requests.which_hosts import load_hosts
+from tflaunch.api.starting import carry_out, show_plan
+from tflaunch.cli.background import behind_the_terminal
 from tflaunch.cli.command import command_line
-from tflaunch.cli.connecting import connected
+from tflaunch.cli.connecting import way_to_ask
 from tflaunch.cli.reporting import calling_on_end, reporting
 from tflaunch.cli.rerun import compared
 from tflaunch.inputs.options.of_run import RunOptions
@@ -19,8 +22,9 @@ def run(ctx: typer.Context, options: RunOptions) -> None:
 
     A job file, job.yaml, in place of TRAINER.py can hold all options; those of the command line win.
     """
-    from tflaunch.launch.launch import dry, launch
+    from tflaunch.launch.launch import launch
 
+    leave = behind_the_terminal() if _waits_for_slots(options, ctx.obj) else None
     output = options.output
     at_end, shown = (
         calling_on_end(options.end.on_end),
@@ -40,10 +44,23 @@ def run(ctx: typer.Context, options: RunOptions) -> None:
             raise ctx.obj
         request = request_of(options, ctx.obj, show.reporter, command=command_line())
         show.reporter = compared(request, show.reporter)
-        if not options.start.dry_run:
-            show.reporter = on_end.begin(request.run_id, request.command, show.reporter)
-        with connected(request.hostfile.hosts, options.connection, show.reporter) as connector:
-            show.exit_code = (dry if options.start.dry_run else launch)(request, connector, show.reporter)
+        if options.start.dry_run:
+            show.exit_code = show_plan(request, options.connection, show.reporter, way_to_ask())
+            return
+        show.reporter = on_end.begin(request.run_id, request.command, show.reporter)
+        show.exit_code = carry_out(
+            request, options.connection, show.reporter, launch, ask=way_to_ask(), leave=leave
+        )
+
+
+def _waits_for_slots(options: RunOptions, file: object) -> bool:
+    """Whether the run is to wait for slots of an engine without this command."""
+    if not options.end.detach or options.start.dry_run or isinstance(file, TflaunchError):
+        return False
+    try:
+        return load_hosts(options.what.hosts, options.connection.connection).wanted is not None
+    except TflaunchError:  # told later
+        return False
 
 
 def _task_id(text: str) -> TaskId:

@@ -52,7 +52,9 @@ def stop(
 
     Without RUN: ends the only run alive, or asks which one.  To repeat it does no harm.
     """
-    from tflaunch.api.known_runs import refuse_unknown
+    from tflaunch.api.known_runs import give_back, refuse_unknown
+    from tflaunch.runs.record import note_stopped
+    from tflaunch.runs.record_list import list_runs
     from tflaunch.runs.run_ids import check_run_id
 
     with reporting("stopped; no run was ended", json=output.json) as show:
@@ -62,12 +64,13 @@ def stop(
             check_run_id(run)
         run, hostfile, known_config = hosts_to_stop_on(run, reach.hosts, of_others=bool(user))
         hosts = hostfile.hosts
+        waiting = [] if user else [info for info in list_runs() if info.on_slots and not info.hosts]
         visit = visiting(hosts, reach, show.reporter, known_config=known_config, as_user=user or "")
         with visit as visits, visits.interrupts():
             unreachable = visits.open(hosts, reach.connect_timeout)
-            if len(unreachable) == len(hosts):
+            if unreachable and len(unreachable) == len(hosts):
                 raise ConnectErrors(unreachable, len(hosts))
-            listed = visits.runs()
+            listed = visits.runs(records=waiting)
             if everything:
                 chosen = _all_of(listed.runs, visits, show, yes=yes)
             else:
@@ -76,6 +79,10 @@ def stop(
             ended: dict[str, Mapping[str, Finished]] = {}
             failures = dict(listed.failures)
             for each in filter(None, chosen):
+                if not user and give_back(each, waiting=True):
+                    show.reporter.note(f"{each} waited for its slots: it has given up its request for them")
+                    note_stopped(each)
+                    continue
                 known = any(listing.run_id == each for listing in listed.runs)
                 phase = "stopping" if known else "asking"
                 ended[each], failed = visits.finish(each, end.grace, phase, _by(user))
@@ -84,6 +91,10 @@ def stop(
             if not failures and not any(end.known for end in finished.values()):
                 refuse_unknown(each, listed.runs)
             _tell(each, finished, show.reporter, sure=not failures)
+            if not user:
+                give_back(
+                    each, [host for host in hosts if host.name in finished and finished[host.name].known]
+                )
         if failures:
             show.reporter.failures(ConnectErrors(failures, len(hosts)))
             show.exit_code = ConnectErrors.exit_code

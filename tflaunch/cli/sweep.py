@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import re
 from typing import ClassVar
 
 import typer
 
+from tflaunch.api.connecting import About, reaching
 from tflaunch.api.requests.sweep import request_of
 from tflaunch.cli.background import behind_the_terminal
 from tflaunch.cli.command import command_line
-from tflaunch.cli.connecting import connected
+from tflaunch.cli.connecting import way_to_ask
 from tflaunch.cli.reporting import calling_on_end, reporting
 from tflaunch.cli.trainer_command import TrainerCommand
 from tflaunch.cli.trainer_words import Line, shell_command
@@ -135,11 +137,14 @@ def sweep(ctx: typer.Context, options: SweepOptions) -> None:
         )
         if not options.start.dry_run:
             reporter = show.reporter = on_end.begin(request.run.run_id, request.run.command, reporter)
-        with connected(request.run.hostfile.hosts, options.connection, reporter) as connector:
+        run = request.run
+        about = About(run.run_id, run.limits_s.get("timeout_s"))
+        with reaching(run.hostfile, options.connection, reporter, about, ask=way_to_ask()) as there:
+            request = dataclasses.replace(request, run=dataclasses.replace(run, hostfile=there.hostfile))
             if options.start.dry_run:
-                show.exit_code = dry(request, connector, reporter)
+                show.exit_code = dry(request, there.connector, reporter)
             else:
-                show.exit_code = carry_out(request, connector, reporter, leave)
+                show.exit_code = carry_out(request, there.connector, reporter, leave)
 
 
 def _command(ctx: typer.Context) -> tuple[str, ...]:

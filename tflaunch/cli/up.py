@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tflaunch.api.requests.up import request_of
+from tflaunch.api.starting import carry_out, show_plan
 from tflaunch.cli.command import command_line
-from tflaunch.cli.connecting import connected
+from tflaunch.cli.connecting import way_to_ask
 from tflaunch.cli.reporting import reporting
 from tflaunch.inputs.options.of_up import UpOptions
 from tflaunch.protocol.errors import RecordError, UsageError
@@ -34,7 +35,6 @@ def up(options: UpOptions) -> None:
     Ends when all servers listen, and prints how clients find them: the targets for a session, the flags of the
     classic trainers, and the cluster spec.  A server that dies later starts again at the same address.
     """
-    from tflaunch.launch.launch import dry
     from tflaunch.launch.servers import serve
 
     output, servers = options.output, options.servers
@@ -48,12 +48,11 @@ def up(options: UpOptions) -> None:
         if servers.spec is not None:
             _check_writable(servers.spec)
         request = request_of(options, show.reporter, command=command_line())
-        with connected(request.hostfile.hosts, options.connection, show.reporter) as connector:
-            if options.start.dry_run:
-                show.exit_code = dry(request, connector, show.reporter)
-            else:
-                announce = partial(_announce, servers.spec, show.reporter)
-                show.exit_code = serve(request, announce, connector, show.reporter)
+        if options.start.dry_run:
+            show.exit_code = show_plan(request, options.connection, show.reporter, way_to_ask())
+            return
+        launch = partial(serve, partial(_announce, servers.spec, show.reporter))
+        show.exit_code = carry_out(request, options.connection, show.reporter, launch, ask=way_to_ask())
 
 
 def _announce(spec: Path | None, reporter: Reporter, plan: ClusterPlan) -> None:

@@ -6,6 +6,7 @@ from tflaunch.text.numbers import counted
 
 # name -> while it goes on; once it is over, with what stands for {}, of which `total` counts how many there are
 _WORDS = {
+    "waiting for slots": ("waiting for slots", "got {}", "slot"),
     "connecting": ("connecting", "connected to {}", "host"),
     "probing": ("checking GPUs", "checked the GPUs of {}", "host"),
     "shipping": ("shipping", "shipped the code to {}", "host"),

@@ -21,6 +21,7 @@ from tflaunch.protocol.outcome import (
     GpuLeft,
     HostLost,
     Outcome,
+    Reclaimed,
     TaskExit,
     TimedOut,
     exit_code_of,
@@ -46,6 +47,8 @@ def report_lines(outcome: Outcome, marks: Marks, step: str, above: bool) -> list
     others = [*_other_failures(outcome, marks), *_unclean_lines(outcome, marks)]
     if isinstance(first, TimedOut):
         return [*_limit_lines(first, outcome, marks), *others, *_last_lines(outcome, marks)]
+    if isinstance(first, Reclaimed):
+        return [*_reclaimed_lines(first, marks), *others, *_last_lines(outcome, marks)]
     if isinstance(first, EndedByRule):
         headline = Text.assemble((f"{marks.bad} ", "bold red"), (first.reason, "bold"))
         return [headline, *others, *_last_lines(outcome, marks)]
@@ -73,6 +76,14 @@ def _lost_lines(lost: HostLost | None, marks: Marks) -> list[Text]:
         return []
     headline = Text.assemble((f"{marks.bad} ", "bold red"), (f"{lost.host} was lost", "bold"))
     return [headline, paragraph(f"  {lost.reason}")]
+
+
+def _reclaimed_lines(reclaimed: Reclaimed, marks: Marks) -> list[Text]:
+    headline = Text.assemble(
+        (f"{marks.bad} ", "bold red"), (f"{reclaimed.host} was taken back: {reclaimed.reason}", "bold")
+    )
+    step = "start it again: the engine ended it, not the program; tflaunch run --restarts 1 does it by itself"
+    return [headline, Text(f"  {marks.next} {step}", "cyan")]
 
 
 def _limit_lines(limit: TimedOut, outcome: Outcome, marks: Marks) -> list[Text]:
@@ -182,6 +193,17 @@ def detached_lines(run_id: str, tasks: int, host: str, marks: Marks) -> list[Tex
     steps = (("watch it", "attach"), ("see what it printed", "logs"), ("stop it", "stop"))
     lines = [headline]
     return lines + [
+        whole(f"  {marks.next} tflaunch {verb:6} {run_id}   {what}", "cyan") for what, verb in steps
+    ]
+
+
+def waiting_lines(run_id: str, marks: Marks) -> list[Text]:
+    """That a run waits for its slots without the terminal, and what to type to see how it does."""
+    headline = Text.assemble(
+        (f"{marks.ok} ", "bold green"), (run_id, "bold"), " starts by itself once its slots are there"
+    )
+    steps = (("how it stands", "status"), ("watch it, once it runs", "attach"), ("give it up", "stop"))
+    return [headline] + [
         whole(f"  {marks.next} tflaunch {verb:6} {run_id}   {what}", "cyan") for what, verb in steps
     ]
 

@@ -144,7 +144,8 @@ def status_lines(run: RunState, holder: str, sheet: Sheet, now: float) -> list[T
         )
     lost = (run.outcome.get("first_failure") or {}) if not run.alive else {}
     if "reason" in lost:
-        reason = f"{lost['host']} was lost: {lost['reason']}" if "host" in lost else str(lost["reason"])
+        fate = "taken back" if "tasks" in lost else "lost"
+        reason = f"{lost['host']} was {fate}: {lost['reason']}" if "host" in lost else str(lost["reason"])
         lines += [Text(), _told(sheet, paragraph((f"{marks.bad} ", BAD), (reason, "bold")))]
     elif failed := run.first_failure:
         lines += [Text(), *_failure_lines(failed, run, sheet)]

@@ -84,13 +84,6 @@ class SweepText(TextReporter):
         self.note(f"{first.task} runs {shlex.join(arguments(planned.words, first))}")
         self._writer.put("message", lambda: self._write_lines(planned_lines(planned, self._out.sheet)))
 
-    def leaves(self, run_id: str, left: int, leave: Callable[[], None]) -> None:  # noqa: ARG002
-        """Show that the sweep goes on without the terminal, then leave it; a program gets the id alone."""
-        if not self._writer.stdout.terminal:
-            self._writer.put("message", lambda: self._writer.out(f"{run_id}\n"))
-        self._ending(*left_lines(run_id, self._err.marks))
-        self._writer.put("message", lambda: self._writer.after(lambda: self._go(leave)))
-
     def progress(self, progress: Progress) -> None:
         """Show on a terminal how the sweep stands."""
         if self._live:
@@ -158,13 +151,12 @@ class SweepText(TextReporter):
 
     # From here on: in the writer's thread.
 
+    def _left_lines(self, run_id: str) -> list[Text]:
+        return left_lines(run_id, self._err.marks)
+
     def _go(self, leave: Callable[[], None]) -> None:
         self._stop_live()
-        leave()
-        for pen in (self._out, self._err):
-            pen.stream.look_again()
-            pen.look_again()
-        self._live = False
+        super()._go(leave)
 
     def _take_progress(self, progress: Progress) -> None:
         self._progress = progress

@@ -17,7 +17,13 @@ from tflaunch.console.live import LiveLines, Question
 from tflaunch.console.pen import Pen
 from tflaunch.console.phases import Phases
 from tflaunch.console.plan_page import brief_plan_lines, plan_lines
-from tflaunch.console.run_pages import detached_lines, report_lines, servers_lines, stopped_lines
+from tflaunch.console.run_pages import (
+    detached_lines,
+    report_lines,
+    servers_lines,
+    stopped_lines,
+    waiting_lines,
+)
 from tflaunch.console.safe_text import Text, paragraph
 from tflaunch.console.task_lines import Prefixes, Recent
 from tflaunch.documents.logs import LogReporter, Options
@@ -245,6 +251,24 @@ class TextReporter(LogReporter):
         if not self._writer.stdout.terminal and not self._served:  # for RUN=$(tflaunch run --detach ...)
             self._writer.put("message", lambda: self._writer.out(f"{one_line(run_id)}\n"))
         self._ending(*detached_lines(run_id, tasks, host, self._err.marks))
+
+    def leaves(self, run_id: str, tasks: int, leave: Callable[[], None]) -> None:  # noqa: ARG002
+        if not self._writer.stdout.terminal:
+            self._writer.put("message", lambda: self._writer.out(f"{one_line(run_id)}\n"))
+        self._ending(*self._left_lines(run_id))
+        self._writer.put("message", lambda: self._writer.after(lambda: self._go(leave)))
+        self._served = True  # the id is told
+
+    def _left_lines(self, run_id: str) -> list[Text]:
+        return waiting_lines(run_id, self._err.marks)
+
+    def _go(self, leave: Callable[[], None]) -> None:
+        self._wipe()
+        leave()
+        for pen in (self._out, self._err):
+            pen.stream.look_again()
+            pen.look_again()
+        self._live = False
 
     def handed_over(self, run_id: str, tasks: int, host: str) -> None:
         self._ending(*detached_lines(run_id, tasks, host, self._err.marks))

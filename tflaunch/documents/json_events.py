@@ -372,7 +372,8 @@ class ReportEvent(_Told):
     first_failure: dict[str, Any] | None
     """null; a task: as in exited, with `tail` (its last lines) and `error` (the line of its log that says why,
     or empty); a host: as in lost; a time limit: `reason`, `tasks`, `states`, `stacks` (task -> lines);
-    `--require-gpu` or `--stop-on-nan`: `reason`, `tasks`, `states` (empty), `exit_code`
+    `--require-gpu` or `--stop-on-nan`: `reason`, `tasks`, `states` (empty), `exit_code`; a slot that its engine
+    has taken back: `reason`, `host`, `exit_code` 75, `tasks` and `states` (empty)
     """
     unverified: dict[str, str]
     """host -> why tflaunch could not check that nothing is left"""
@@ -413,7 +414,7 @@ class DetachedEvent(_Told):
     tasks: int
     """how many there are"""
     host: str
-    """the host that decides now"""
+    """the host that decides now; \"\" where the launcher goes on without its terminal"""
 
 
 class StoppedEvent(_Told):

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from json.encoder import encode_basestring_ascii as quoted
 from typing import TYPE_CHECKING, Any
 
@@ -220,6 +220,14 @@ class JsonReporter(LogReporter):
 
     def detached(self, run_id: str, tasks: int, host: str) -> None:
         self._event("detached", run_id=run_id, tasks=tasks, host=host)
+
+    def leaves(self, run_id: str, tasks: int, leave: Callable[[], None]) -> None:
+        self._event("detached", run_id=run_id, tasks=tasks, host="")
+        self._writer.put("message", lambda: self._writer.after(lambda: self._go(leave)))
+
+    def _go(self, leave: Callable[[], None]) -> None:
+        leave()
+        self._writer.stdout.look_again()
 
     def handed_over(self, run_id: str, tasks: int, host: str) -> None:
         self.detached(run_id, tasks, host)

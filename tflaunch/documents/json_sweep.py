@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 from tflaunch.documents.json_lines import JsonReporter
@@ -46,11 +46,6 @@ class SweepJson(JsonReporter):
             "plan", **counts, seats=seats, others=dict(planned.others), seed=planned.seed, trials=trials
         )
 
-    def leaves(self, run_id: str, left: int, leave: Callable[[], None]) -> None:
-        """Show that the sweep goes on without the terminal, then leave it."""
-        self._event("detached", run_id=run_id, tasks=left, host="")
-        self._writer.put("message", lambda: self._writer.after(lambda: self._go(leave)))
-
     def progress(self, progress: Progress) -> None:
         """Show nothing: `trial` and `result` have it all."""
 
@@ -62,10 +57,6 @@ class SweepJson(JsonReporter):
     def result(self, result: Result) -> None:
         """Show that a trial has ended, and will not be tried again."""
         self._event("result", **dataclasses.asdict(result))
-
-    def _go(self, leave: Callable[[], None]) -> None:
-        leave()
-        self._writer.stdout.look_again()
 
     def summary(self, summary: Summary) -> None:
         """Show what the sweep has found."""

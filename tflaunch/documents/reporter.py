@@ -154,6 +154,12 @@ class Reporter(Protocol):
         A stdout that is no terminal gets the id alone.
         """
 
+    def leaves(self, run_id: str, tasks: int, leave: Callable[[], None]) -> None:
+        """Show that the command goes on without its terminal, on this machine, then call `leave`.
+
+        A stdout that is no terminal gets the id alone.  tasks: how many are still to be started.
+        """
+
     def handed_over(self, run_id: str, tasks: int, host: str) -> None:
         """The same of a run that the launcher has stayed with until now; nothing is written to stdout but for JSON."""
 

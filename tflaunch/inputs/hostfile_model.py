@@ -6,6 +6,7 @@ tflaunch.inputs.yaml_values says in which form the values arrive.
 from __future__ import annotations
 
 import re
+import shlex
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -19,7 +20,8 @@ from pydantic import (
     WithJsonSchema,
 )
 
-from tflaunch.inputs import hostnames
+from tflaunch.inputs import engine_words, hostnames
+from tflaunch.inputs.documents import Text
 from tflaunch.inputs.yaml_values import (
     UNSAID,
     Unacceptable,
@@ -31,6 +33,7 @@ from tflaunch.inputs.yaml_values import (
     whole,
 )
 from tflaunch.protocol.fields import TEXT
+from tflaunch.protocol.job import job_name_fault
 
 
 def _word(value: object, accepted: str) -> str:
@@ -517,13 +520,88 @@ class Document(BaseModel):
     hosts: Annotated[list[HostItem], Field(min_length=1, description="The hosts, in order.")]
 
 
+def _form(value: object) -> str:
+    if isinstance(value, list):
+        return "<short>"
+    return "<slots>" if isinstance(value, dict) and "engine" in value else "<long>"
+
+
+def _engine(value: object) -> str:
+    text = text_of(value, "an engine")
+    if text not in (known := engine_words.engines()):
+        raise ValueError(f"is no engine that tflaunch knows; it knows {', '.join(known) or 'none yet'}")
+    return text
+
+
+def _role(value: object) -> str:
+    text = text_of(value, "the name of a role")
+    if fault := job_name_fault(text):
+        raise ValueError(fault)
+    return text
+
+
+def _setting(value: object) -> str:
+    """One value, or a list of words; either as one text, as a word such as `slurm:4,options=...` has it."""
+    if isinstance(value, list) and value:
+        words = [text_of(word, "text") for word in value]
+        at = value[0]
+        return Text(shlex.join(words), at.line, at.column) if isinstance(at, Text) else shlex.join(words)
+    if not (text := text_of(value, "a value")):
+        raise ValueError("is empty")
+    return text
+
+
+Setting = Annotated[
+    str,
+    PlainValidator(_setting),
+    WithJsonSchema(
+        {"anyOf": [{"type": ["string", "number"]}, {"type": "array", "items": {"type": "string"}}]}
+    ),
+]
+
+
+class SlotSettings(BaseModel):
+    """Slots of one size; every other key is a setting of the engine, for these slots alone."""
+
+    model_config = ConfigDict(extra="allow", defer_build=True)
+    __pydantic_extra__: dict[str, Setting]
+
+    role: Annotated[
+        str, PlainValidator(_role), string("The only tasks that may run in these slots.", "ps", "worker")
+    ] = UNSAID
+    count: Annotated[
+        int,
+        PlainValidator(lambda value: whole(value, 1, engine_words.MOST_SLOTS)),
+        WithJsonSchema({"type": "integer", "minimum": 1, "description": "How many slots."}),
+    ]
+    gpus: Annotated[
+        int,
+        PlainValidator(lambda value: whole(value, 0, 1024)),
+        WithJsonSchema({"type": "integer", "minimum": 0, "description": "GPUs of each slot."}),
+    ] = UNSAID
+
+
+class SlotsDocument(BaseModel):
+    """Slots that an engine gives, in place of hosts."""
+
+    model_config = ConfigDict(extra="forbid", defer_build=True, title="slots of an engine")
+
+    engine: Annotated[str, PlainValidator(_engine), string("What gives the slots.", "slurm", "k8s")]
+    slots: Annotated[list[SlotSettings], Field(min_length=1, description="How many slots, and how large.")]
+    settings: Annotated[
+        dict[str, Setting], Field(description="Settings of the engine for all slots.", default_factory=dict)
+    ]
+    defaults: Annotated[Settings, Field(description="Settings of every slot, as of any host.")] = UNSAID
+
+
 def json_schema() -> dict[str, Any]:
-    """The JSON Schema of the YAML form, for editors; a mapping or, in the short form, a list of hosts."""
+    """The JSON Schema of the YAML form, for editors: a mapping, a list of hosts in short, or slots of an engine."""
     schema = TypeAdapter(
         Annotated[
             Annotated[Document, Tag("<long>")]
+            | Annotated[SlotsDocument, Tag("<slots>")]
             | Annotated[list[HostItem], Field(min_length=1, description="The short form."), Tag("<short>")],
-            Discriminator(lambda value: "<short>" if isinstance(value, list) else "<long>"),
+            Discriminator(_form),
         ]
     ).json_schema(schema_generator=Untitled)
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "tflaunch hostfile", **schema}

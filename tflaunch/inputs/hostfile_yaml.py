@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from tflaunch.inputs.documents import Text
-from tflaunch.inputs.hostfile_model import Document, GroupSettings, HostSettings, Settings
+from tflaunch.inputs.engine_words import SlotGroup, WantedSlots, WrongSlots, checked
+from tflaunch.inputs.hostfile_model import (
+    Document,
+    GroupSettings,
+    HostSettings,
+    Settings,
+    SlotsDocument,
+)
 from tflaunch.inputs.yaml_document import Form, Tree, shown, validate
 from tflaunch.protocol.errors import Problem
 
@@ -35,8 +42,27 @@ _FORM = Form(
 )
 
 
-def read(text: str, where: str, directory: Path) -> tuple[list[Entry], list[Problem]]:
-    """The entries of a YAML hostfile that are sound, and everything that is wrong with the others.
+_OF_SLOTS = Form(
+    SlotsDocument,
+    keys={"": SlotsDocument.model_fields, "defaults": Settings.model_fields},
+    elsewhere={
+        "hosts": "an engine gives slots in place of hosts",
+        **dict.fromkeys(Settings.model_fields, "put it under `defaults:`"),
+    },
+    list="a list of slots",
+    empty_list="write at least one: `- {count: 4, gpus: 8}`",
+)
+
+
+class Slots(NamedTuple):
+    """The slots of a hostfile that names an engine, and the settings of every host that they become."""
+
+    wanted: WantedSlots
+    settings: Mapping[str, Any]
+
+
+def read(text: str, where: str, directory: Path) -> tuple[list[Entry] | Slots, list[Problem]]:
+    """The entries of a YAML hostfile that are sound, or its slots; and everything that is wrong with the others.
 
     `where` names the file in problems; a relative `identity_file` is taken from `directory`.
     """
@@ -50,11 +76,29 @@ def read(text: str, where: str, directory: Path) -> tuple[list[Entry], list[Prob
             root, f"{shown(root)} is not a hostfile: want a list of hosts, or a mapping with `hosts:`"
         )
         return [], tree.problems
+    if "engine" in data:
+        return _slots(data, tree, directory), tree.problems
     document = validate(data, tree, _FORM)
     if document is None:
         return [], tree.problems
     defaults = [document.defaults] if document.defaults else []
     return list(_flatten(document.hosts, defaults, directory)), tree.problems
+
+
+def _slots(data: dict[str, Any], tree: Tree, directory: Path) -> list[Entry] | Slots:
+    document = validate(data, tree, _OF_SLOTS)
+    if document is None:
+        return []
+    groups = tuple(
+        SlotGroup(item.count, item.gpus or 0, item.role or "", dict(item.__pydantic_extra__ or {}))
+        for item in document.slots
+    )
+    try:
+        checked(groups, document.engine)
+    except WrongSlots as error:
+        tree.report(tree.values["slots",], str(error))
+    settings = _merge([document.defaults] if document.defaults else [], directory)
+    return Slots(WantedSlots(document.engine, groups, document.settings), settings)
 
 
 def _flatten(items: Iterable[Any], layers: list[Settings], directory: Path) -> Iterator[Entry]:

@@ -7,6 +7,8 @@ import stat
 from pathlib import Path
 from typing import Literal
 
+from tflaunch.inputs.engine_words import names_hosts
+
 Kind = Literal["hosts", "job", "program", ""]
 HEAD_BYTES = 64 * 1024  # of a file, enough to find out what it is
 _OF_JOB = {"program", "module", "roles", "jobs"}
@@ -45,7 +47,7 @@ def is_job_file(word: str) -> bool:
 def _kind_of_missing(word: str) -> Kind:
     if word.endswith(_SCRIPT):
         return "program"
-    if word in ("slurm:", "pbs:") or word.endswith(("hosts.yaml", "hosts.yml", "hostfile")):
+    if names_hosts(word) or word.endswith(("hosts.yaml", "hosts.yml", "hostfile")):
         return "hosts"
     if word.endswith(("job.yaml", "job.yml")):
         return "job"

@@ -13,7 +13,7 @@ from tflaunch.planning.cluster_plan import ClusterPlan
 from tflaunch.planning.inventory import HostFacts, Inventory
 from tflaunch.planning.usable_hosts import asks_gpus
 from tflaunch.protocol import wire
-from tflaunch.protocol.errors import ConnectError, ConnectErrors, LaunchError
+from tflaunch.protocol.errors import ConnectError, ConnectErrors, Gone, LaunchError
 from tflaunch.protocol.job import JobSpec
 from tflaunch.sessions.absent_hosts import TCP_S
 from tflaunch.sessions.group import NVML_LEAST_S, NVML_SHARE, Sessions, Stopped
@@ -171,7 +171,8 @@ class Cluster:
             reasons = {name: error.message for name, error in failures.items()}
             hints = sorted({error.hint for error in failures.values() if error.hint})
             again = not self.committed and all(error.again for error in failures.values())
-            raise LaunchError(reasons, "; ".join(hints), unconfirmed, again=again)
+            reclaimed = any(isinstance(error, Gone) for error in failures.values())
+            raise LaunchError(reasons, "; ".join(hints), unconfirmed, again=again, reclaimed=reclaimed)
 
     def abandon(self, timeout_s: float = 10.0) -> dict[str, str]:
         """End the run on every host now, and close; returns the hosts that did not confirm it, each with why."""

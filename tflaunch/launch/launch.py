@@ -15,7 +15,7 @@ from tflaunch.hosts import Host, fold
 from tflaunch.launch.afterwards import fetch_outputs, final_outcome, nothing_left, tell_written, verify
 from tflaunch.launch.cluster import Cluster
 from tflaunch.launch.placing import hold_spares, hosts_at_first, plan_on
-from tflaunch.launch.request import Connections, Request, about_run
+from tflaunch.launch.request import Connections, OnSlots, Request, about_run
 from tflaunch.launch.second_try import at_most_twice
 from tflaunch.launch.starting import SHIP_TIMEOUT_S, STAGE_TIMEOUT_S, Code, Starter
 from tflaunch.launch.steering import DRAIN_AFTER_CTRL_C_S, Steering
@@ -30,7 +30,7 @@ from tflaunch.planning.moves import Moves
 from tflaunch.planning.usable_hosts import usable_hosts
 from tflaunch.protocol.errors import RecordError, StopError, TflaunchError
 from tflaunch.protocol.job import EVALUATOR, EVALUATOR_GRACE_S, TaskId
-from tflaunch.protocol.outcome import GpuLeft, HostLost, Outcome
+from tflaunch.protocol.outcome import GpuLeft, HostLost, Outcome, Reclaimed
 from tflaunch.runs.record import Record
 from tflaunch.sessions.group import Stopped
 
@@ -47,15 +47,22 @@ def dry(request: Request, connections: Connections, watcher: RunWatcher) -> int:
     return 0
 
 
-def launch(request: Request, connections: Connections, watcher: RunWatcher) -> int:
+def launch(
+    request: Request,
+    connections: Connections,
+    watcher: RunWatcher,
+    on: OnSlots | None = None,
+) -> int:
     """Start the run, stay with it until its end, and report; returns the exit code.
 
+    `on`: the slots that an engine has given for it.
+
     With `request.detach` it returns 0 as soon as the tasks run.  When a host is lost for good and restarts are left,
-    everything is planned again on the remaining hosts and the spares.
+    everything is planned again on the remaining hosts and the spares, or on slots that `request.take_again` takes.
     Raises TflaunchError or Stopped when the run could not start; then nothing of it is left.
     """
     with tunnel_of(request) as tunnel:
-        return to_its_end(request, Run(request, connections, watcher, tunnel), watcher)
+        return to_its_end(request, Run(request, connections, watcher, tunnel, on), watcher)
 
 
 @contextlib.contextmanager
@@ -77,18 +84,17 @@ def to_its_end(request: Request, run: Run, watcher: RunWatcher) -> int:
     ended = at_most_twice(lambda: run.once(hosts), request, run.connections, watcher)
     if ended is None:
         return 0
-    while remaining := hosts_for_another_plan(request, ended.state, ended.number):
-        lost = ", ".join(ended.state.lost)
-        watcher.say(f"{lost} is lost; planning anew on {fold(host.name for host in remaining)}")
+    while another_plan_follows(run.request, ended.state, ended.number):
         try:
-            once_more = functools.partial(run.once, remaining, ended)
-            again = at_most_twice(once_more, request, run.connections, watcher)
+            hosts, before = run.hosts_once_more(ended)
+            once_more = functools.partial(run.once, hosts, before)
+            again = at_most_twice(once_more, run.request, run.connections, watcher)
             if again is None:
                 return 0
             ended = again
         except TflaunchError as error:
             why = f"{error.message}. {error.hint}".rstrip(". ")
-            watcher.warn(f"it cannot go on without {lost}: {why}")
+            watcher.warn(f"it cannot go on without {_missing(ended.state)}: {why}")
             break
         except Stopped as stopped:
             ended = dataclasses.replace(ended, state=_interrupted(ended.state, stopped.interrupted.signal))
@@ -96,13 +102,25 @@ def to_its_end(request: Request, run: Run, watcher: RunWatcher) -> int:
     return run.finish(ended, time.monotonic() - begun)
 
 
-def hosts_for_another_plan(request: Request, state: State, number: int) -> tuple[Host, ...]:
-    """The hosts for plan `number` + 1, if a host was lost and a restart is left; else none."""
-    lost = isinstance(state.first_failure, HostLost) and not request.detach
-    if not lost or state.interrupts or request.restarts.most <= number + len(state.restarted):
-        return ()
+def another_plan_follows(request: Request, state: State, number: int) -> bool:
+    """Whether plan `number` + 1 follows: hosts are missing, a restart is left, and other hosts are, or can be taken."""
+    missing = isinstance(state.first_failure, (HostLost, Reclaimed)) and not request.detach
+    if not missing or state.interrupts or request.restarts.most <= number + len(state.restarted):
+        return False
+    if request.take_again is not None:
+        return True
+    return isinstance(state.first_failure, HostLost) and bool(_hosts_left(request, state))
+
+
+def _hosts_left(request: Request, state: State) -> tuple[Host, ...]:
     usable = usable_hosts(request.job, request.hostfile, request.gpus)
     return tuple(host for host in usable if host.name not in state.lost)
+
+
+def _missing(state: State) -> str:
+    """The hosts that are lost; where all have ended in order, the one whose slot was taken back."""
+    first = state.first_failure
+    return ", ".join(state.lost) or (first.host if isinstance(first, (HostLost, Reclaimed)) else "")
 
 
 @dataclass(frozen=True)
@@ -130,13 +148,19 @@ class Run:
     """One run: it has one plan, and gets another one each time that hosts are lost."""
 
     def __init__(
-        self, request: Request, connections: Connections, watcher: RunWatcher, tunnel: Tunnel | None = None
+        self,
+        request: Request,
+        connections: Connections,
+        watcher: RunWatcher,
+        tunnel: Tunnel | None = None,
+        on: OnSlots | None = None,
     ) -> None:
         self.request = request
         self.watcher = watcher
         self.connections = connections
         self._tunnel = tunnel
-        self._record: Record | None = None
+        self._record = on.record if on else None
+        self.slots = on.slots if on else None
         self._plan: ClusterPlan | None = None
         self._visited: set[str] = set()  # hosts that have had an agent of this run
         self._begun = time.monotonic()
@@ -182,6 +206,25 @@ class Run:
             where = f"{state.hosts[task]}: {host_logs.get(task, '?')}"
             self.watcher.warn(f"{task}: {size:,} more bytes of its log are on {where}")
         return checked
+
+    def hosts_once_more(self, ended: Ended) -> tuple[tuple[Host, ...], Ended]:
+        """The hosts of the next plan, and how the run has ended on those before; where it can, take other slots.
+
+        Raises TflaunchError, Stopped.
+        """
+        take_again = self.request.take_again
+        if take_again is None:
+            hosts = _hosts_left(self.request, ended.state)
+            names = fold(host.name for host in hosts)
+            self.watcher.say(f"{_missing(ended.state)} is lost; planning anew on {names}")
+            return hosts, ended
+        self.watcher.say(f"{_missing(ended.state)} is gone; taking slots again")
+        self.request = dataclasses.replace(self.request, hostfile=take_again())
+        self._visited.clear()
+        # Slots have the names of earlier ones, and are none of the lost.
+        return hosts_at_first(self.request), dataclasses.replace(
+            ended, state=dataclasses.replace(ended.state, lost={})
+        )
 
     @property
     def record(self) -> Record:
@@ -229,6 +272,8 @@ class Run:
 
     def leave(self, plan: ClusterPlan, coordinator_host: str) -> None:
         """Show that the run goes on without this launcher."""
+        if self.slots is not None:
+            self.slots.keep()
         self.record.close()
         self.watcher.detached(self.request.run_id, len(plan.tasks), coordinator_host)
 
@@ -263,6 +308,8 @@ class Run:
 
     def _leave_handed(self, plan: ClusterPlan) -> None:
         """Leave a run that goes on without this launcher, and say what ends with the launcher."""
+        if self.slots is not None:
+            self.slots.keep()
         run_id = self.request.run_id
         try:
             self.record.note_detached()
@@ -291,10 +338,11 @@ class Run:
         self, steering: Steering, state: State, number: int
     ) -> tuple[Mapping[TaskId, int], Mapping[TaskId, str]]:
         """Bring in the last lines and the outputs; returns (bytes of logs that are missing, where the logs lie)."""
-        again = hosts_for_another_plan(self.request, state, number)
+        again = another_plan_follows(self.request, state, number)
         outcome = outcome_of(state, self.request.run_id, time.monotonic() - self._begun)
         if again:
-            steering.tell_replanned(state.lost)
+            told = "planned anew without it" if self.request.take_again is None else "going on in other slots"
+            steering.tell_replanned(f"{_missing(state)} is lost: the run is {told}")
         elif not state.lost:  # else what the check of the lost hosts finds belongs to the outcome
             steering.tell_outcome(outcome)
         missing = steering.drain(DRAIN_AFTER_CTRL_C_S) if state.interrupts else steering.drain()
@@ -312,9 +360,9 @@ class Run:
         if state.lost:
             steering.hold()
         unverified, survivors, gpus, signal = verify(self.request, state, self.connections, self.watcher)
-        again = hosts_for_another_plan(self.request, state, number)
+        again = another_plan_follows(self.request, state, number)
         if signal is not None and again:
-            state, again = _interrupted(state, signal), ()
+            state, again = _interrupted(state, signal), False
         ended = Ended(state, number, unverified, survivors, gpus, host_logs)
         if state.lost and not again:
             steering.tell_outcome(self._outcome(ended, time.monotonic() - self._begun))
@@ -349,8 +397,9 @@ class Run:
             self.watcher.warn(f"{error.message}. {error.hint}")
 
     def _discard_record(self) -> None:
-        self.record.discard()
-        self._record = None
+        if self.slots is None:  # else who has made it before the slots were asked for discards it
+            self.record.discard()
+            self._record = None
 
     def _keep_in_record(self, plan: ClusterPlan, connected: Collection[str]) -> None:
         """Record this plan, and the hosts on which something of the run may be."""

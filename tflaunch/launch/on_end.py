@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar, cast
 
 from tflaunch.protocol.errors import StopError, TflaunchError
-from tflaunch.protocol.outcome import HostLost, Outcome, TaskExit, how
+from tflaunch.protocol.outcome import HostLost, Outcome, Reclaimed, TaskExit, how
 from tflaunch.text.safe import one_line
 
 LIMIT_S = 60.0  # for the command; then it is killed
@@ -88,6 +88,8 @@ class OnEnd:
             return f"{first.task} on {first.host} {how(first)}"
         if isinstance(first, HostLost):
             return f"{first.host} is lost: {first.reason}"
+        if isinstance(first, Reclaimed):
+            return f"{first.host}: {first.reason}"
         return first.reason if first is not None else ""
 
 

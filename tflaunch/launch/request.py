@@ -7,9 +7,9 @@ import getpass
 import os
 import socket
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from tflaunch.hosts import Host, Hostfile
 from tflaunch.lifecycle.states import Restarts
@@ -21,8 +21,10 @@ from tflaunch.sessions.wires import Opener
 
 if TYPE_CHECKING:
     from tflaunch.code.bundle import Bundle
+    from tflaunch.engines.taking import Slots
     from tflaunch.inputs.patterns import Wish
     from tflaunch.planning.gpu_limits import GpuLimit
+    from tflaunch.runs.record import Record
 
 
 class Connections(Opener, Protocol):
@@ -32,6 +34,13 @@ class Connections(Opener, Protocol):
     def host_key(self, host: Host) -> str: ...
     def unanswered(self, host: Host) -> ConnectError | None: ...
     def user(self, host: Host) -> str: ...
+
+
+class OnSlots(NamedTuple):
+    """What a run on slots of an engine has before it starts."""
+
+    slots: Slots
+    record: Record  # made before the slots were asked for, and discarded by who has made it
 
 
 @dataclass(frozen=True)
@@ -69,6 +78,9 @@ class Request:
     require_all: bool = False  # fail when a host is absent, even if the job fits without it
     yes: bool = False  # the user agrees to every question in advance
     gpu_limit: GpuLimit | None = None  # of one user, on all hosts of the run together
+    # Takes slots of an engine again, for --restarts; None: the hosts are no slots, or not tflaunch's to take.
+    # Raises TflaunchError, Stopped.
+    take_again: Callable[[], Hostfile] | None = None
     wait_s: float | None = None  # how long to wait for GPUs that are in use; None: not at all
 
 

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable
 
 from tflaunch.launch.launch import Run, Started, make_ready, to_its_end
-from tflaunch.launch.request import Connections, Request
+from tflaunch.launch.request import Connections, OnSlots, Request
 from tflaunch.launch.starting import Starter
 from tflaunch.launch.watcher import RunWatcher
 from tflaunch.lifecycle.states import Restarts
@@ -15,24 +15,28 @@ from tflaunch.planning.cluster_plan import ClusterPlan
 Announce = Callable[[ClusterPlan], None]
 
 
-def serve(request: Request, announce: Announce, connections: Connections, watcher: RunWatcher) -> int:
+def serve(
+    announce: Announce,
+    request: Request,
+    connections: Connections,
+    watcher: RunWatcher,
+    on: OnSlots | None = None,
+) -> int:
     """Start the servers and call `announce` once all of them listen; returns the exit code.
 
     Then, with `request.detach`, the run is detached; otherwise the launcher stays until its end.
     Until all listen, no server is started again, and the first failure ends the run.
     Raises TflaunchError or Stopped when they could not start; then nothing of them is left.
     """
-    return to_its_end(request, _Servers(request, announce, connections, watcher), watcher)
+    run = _Servers(request, connections, watcher, on=on)
+    run.announce = announce
+    return to_its_end(request, run, watcher)
 
 
 class _Servers(Run):
     """A run of servers."""
 
-    def __init__(
-        self, request: Request, announce: Announce, connections: Connections, watcher: RunWatcher
-    ) -> None:
-        super().__init__(request, connections, watcher)
-        self._announce = announce
+    announce: Announce
 
     def start(self, starter: Starter, plan: ClusterPlan, attempt: int) -> Started | None:
         """Start the servers, and announce them once all of them listen; None: the run was detached."""
@@ -42,7 +46,7 @@ class _Servers(Run):
             return started
         state = dataclasses.replace(started.state, restarts=self.request.restarts)
         coordinator_host = starter.entrust(plan, state, watchdog) if self.request.detach else ""
-        self._announce(plan)
+        self.announce(plan)
         if self.request.detach:
             self.leave(plan, coordinator_host)
             return None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tflaunch.launch.cluster import Cluster
 from tflaunch.lifecycle.driver import Driver, Monitor, S
-from tflaunch.protocol.errors import ConnectError, TflaunchError
+from tflaunch.protocol.errors import ConnectError, Gone, TflaunchError
 from tflaunch.protocol.events import Event, Interrupted, TaskStarted
 from tflaunch.protocol.job import TaskId
 from tflaunch.protocol.outcome import HostLost, Outcome, TaskExit, outcome_data
@@ -121,9 +121,8 @@ class Steering(Linked):
 
     # What the launcher leaves on the hosts about the run.
 
-    def tell_replanned(self, lost: Collection[str]) -> None:
-        """Leave a note on the hosts, for `attach` and `status`: a new plan follows, without the lost hosts."""
-        text = f"{', '.join(lost)} is lost: the run is planned anew without it"
+    def tell_replanned(self, text: str) -> None:
+        """Leave a note on the hosts, for `attach` and `status`: a new plan follows."""
         self._sessions.send(self._sessions.by_host, "said", text=text, replanned=True)
 
     def hold(self) -> None:
@@ -177,7 +176,7 @@ class Steering(Linked):
     def dead(self, host: str, error: ConnectError) -> None:
         """Count that host as lost."""
         self.disconnected(host)
-        self.driver.dead(host, error.message, time.monotonic())
+        self.driver.dead(host, error.message, time.monotonic(), reclaimed=isinstance(error, Gone))
 
     def disconnected(self, host: str) -> None:
         """Pause TensorBoard, if it runs there, until the host is back."""

@@ -185,9 +185,9 @@ class Driver(Generic[S]):
         if host in self.links.up:
             self._owner.send(host, type, **fields)
 
-    def dead(self, host: str, reason: str, now: float) -> None:
-        """The agent of that host is gone, or breaks the protocol: the host is lost."""
-        self.feed(HostLost(host, reason), now)
+    def dead(self, host: str, reason: str, now: float, *, reclaimed: bool = False) -> None:
+        """The agent of that host is gone, or breaks the protocol, or its slot is over: the host is lost."""
+        self.feed(HostLost(host, reason, reclaimed), now)
 
     def foreign(self, host: str, message: Message) -> str:
         """Why that message cannot be true, or "".
@@ -345,7 +345,7 @@ def understand(host: str, type: str, fields: Mapping[str, Any], body: bytes = b"
             facts=fields.get("facts", {}),
         )
     if type == "expired":
-        return AgentGaveUp(host, fields["reason"], fields["asked"])
+        return AgentGaveUp(host, fields["reason"], fields["asked"], fields.get("ends_in"))
     if type == "swept":
         return HostSwept(host, tuple(fields["survivors"]), gpus_left(fields.get("gpus", ())))
     if type == "gone":

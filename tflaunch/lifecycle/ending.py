@@ -22,7 +22,17 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from tflaunch.lifecycle.actions import Action, End, Say, StartTimer
 from tflaunch.protocol.errors import EXIT_INTERRUPTED, EXIT_TIMEOUT, EXIT_UNCLEAN
 from tflaunch.protocol.events import AgentGaveUp, HostSwept, Interrupted, TimerFired
-from tflaunch.protocol.outcome import EndedByRule, GpuLeft, HostLost, Outcome, TaskExit, TimedOut
+from tflaunch.protocol.outcome import (
+    EndedByRule,
+    Failure,
+    GpuLeft,
+    HostLost,
+    Outcome,
+    Reclaimed,
+    TaskExit,
+    TimedOut,
+)
+from tflaunch.protocol.wire import RECLAIM_S
 
 if TYPE_CHECKING:
     from typing import Literal
@@ -43,7 +53,7 @@ class Ending:
     grace_s: float = 10.0  # from TERM to KILL
     share_gpus: bool = False  # other programs may use the same GPUs
     phase: str = "running"
-    first_failure: TaskExit | HostLost | TimedOut | EndedByRule | None = None
+    first_failure: Failure | None = None
     interrupts: tuple[int, ...] = ()  # signals, in the order in which they came
     lost: Mapping[str, str] = field(default_factory=dict)  # host -> why
     swept: Mapping[str, tuple[str, ...]] = field(
@@ -89,7 +99,7 @@ class Ending:
         """The launcher's exit code, as protocol/errors.py lists it; `clean`: nothing of the run is alive anywhere."""
         if self.status == "interrupted":
             return EXIT_INTERRUPTED if self.interrupts[0] == signal.SIGINT else 128 + self.interrupts[0]
-        if isinstance(self.first_failure, (TaskExit, EndedByRule)):
+        if isinstance(self.first_failure, (TaskExit, Reclaimed, EndedByRule)):
             return self.first_failure.exit_code
         if isinstance(self.first_failure, TimedOut):
             return EXIT_TIMEOUT
@@ -125,6 +135,11 @@ def end(state: S, grace_s: float, *, stacks: bool = False) -> tuple[S, list[Acti
     """Begin the end: every agent stops its tasks, sweeps its host and reports, or it counts as lost."""
     actions: list[Action] = [End(grace_s, stacks), StartTimer(SWEEP_DUE, grace_s + SWEEP_MARGIN_S)]
     return _over_if_all_reported(dataclasses.replace(state, phase="ending")), actions
+
+
+def grace_left(event: AgentGaveUp) -> float:
+    """The grace of the tasks where an engine takes a slot back."""
+    return max(0.0, (event.ends_in or 0.0) - RECLAIM_S)
 
 
 def lose(state: S, reasons: Mapping[str, str]) -> S:

@@ -28,7 +28,7 @@ from tflaunch.protocol.fields import (
     or_null,
 )
 from tflaunch.protocol.messages import EXIT_FACTS
-from tflaunch.protocol.outcome import EndedByRule, GpuLeft, HostLost, TaskExit, TimedOut
+from tflaunch.protocol.outcome import EndedByRule, Failure, GpuLeft, HostLost, Reclaimed, TaskExit, TimedOut
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -125,6 +125,7 @@ def _record_of(state: State) -> dict[str, Any]:
         "an exit of that task",
     )
     by_rule = {"reason": a_text, "tasks": [a_task], "exit_code": an_exit_code}
+    reclaimed = {"host": a_host, "reason": a_text, "exit_code": an_exit_code}
     timed_out = {"reason": a_text, "tasks": [a_task], "states": [a_text]}
     return {
         "phase": one_of(*PHASES),
@@ -134,7 +135,9 @@ def _record_of(state: State) -> dict[str, Any]:
         "waiting": [a_task],
         "restarted": [(a_number, or_null(a_task))],
         "exits": [an_exit],
-        "first_failure": or_null(OneOf({"host": a_host, "reason": a_text}, timed_out, by_rule, an_exit)),
+        "first_failure": or_null(
+            OneOf(reclaimed, {"host": a_host, "reason": a_text}, timed_out, by_rule, an_exit)
+        ),
         "work_done": a_flag,
         "longest_grace_expired_s": a_number,
         "interrupts": [a_signal],
@@ -154,7 +157,7 @@ def _exit_from(data: Mapping[str, Any], tasks: Mapping[str, TaskId]) -> TaskExit
     return TaskExit(**{**data, "task": tasks[data["task"]]})
 
 
-def _failure_data(first: TaskExit | HostLost | TimedOut | EndedByRule | None) -> dict[str, Any] | None:
+def _failure_data(first: Failure | None) -> dict[str, Any] | None:
     if isinstance(first, TaskExit):
         return _exit_data(first)
     if isinstance(first, TimedOut):
@@ -162,16 +165,18 @@ def _failure_data(first: TaskExit | HostLost | TimedOut | EndedByRule | None) ->
         return {"reason": first.reason, "tasks": tasks, "states": [*first.states]}
     if isinstance(first, EndedByRule):
         return {**vars(first), "tasks": [str(task) for task in first.tasks]}
-    return vars(first) if first else None
+    if isinstance(first, Reclaimed):
+        return {**vars(first), "exit_code": first.exit_code}
+    return {"host": first.host, "reason": first.reason} if first else None
 
 
-def _failure_from(
-    data: Mapping[str, Any] | None, tasks: Mapping[str, TaskId]
-) -> TaskExit | HostLost | TimedOut | EndedByRule | None:
+def _failure_from(data: Mapping[str, Any] | None, tasks: Mapping[str, TaskId]) -> Failure | None:
     if data is None:
         return None
     if "task" in data:
         return _exit_from(data, tasks)
+    if "exit_code" in data and "host" in data:
+        return Reclaimed(data["reason"], data["host"])
     if "exit_code" in data:
         return EndedByRule(data["reason"], tuple(map(tasks.__getitem__, data["tasks"])), data["exit_code"])
     if "tasks" in data:

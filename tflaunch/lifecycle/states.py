@@ -22,7 +22,7 @@ from tflaunch.lifecycle.actions import Action, Move, Restart, Say, StartTimer, S
 from tflaunch.lifecycle.ending import Ending
 from tflaunch.protocol.events import AgentGaveUp, Event, TaskStarted, TimerFired
 from tflaunch.protocol.job import CHIEF, EVALUATOR, MASTER, WORKER, TaskId, ends_as
-from tflaunch.protocol.outcome import EndedByRule, HostLost, TaskExit, TimedOut, how
+from tflaunch.protocol.outcome import EndedByRule, Failure, HostLost, Reclaimed, TaskExit, TimedOut, how
 from tflaunch.protocol.wire import LAST_GRACE_S
 from tflaunch.text.numbers import agreeing, counted
 
@@ -329,14 +329,16 @@ def _restart(state: State, tasks: Mapping[TaskId, int]) -> tuple[State, list[Act
 
 
 def _gave_up(state: State, event: AgentGaveUp, now: float) -> tuple[State, list[Action]]:
+    reclaimed = event.ends_in is not None
+    grace_s = ending.grace_left(event) if reclaimed else state.grace_s
     if state.phase == "draining":  # the work is done
-        return ending.end(state, state.grace_s)
+        return ending.end(state, min(grace_s, state.grace_s))
+    lost = HostLost(event.host, event.reason, reclaimed)
     if _can_be_missed(state, event.host):
-        state, actions = _lost(state, HostLost(event.host, event.reason), now)
+        state, actions = _lost(state, lost, now)
         return state, [Say(f"{event.host}: {event.reason}"), *actions]
-    lost = HostLost(event.host, event.reason)
     moved = _move(ending.lose(state, {event.host: event.reason}), lost, now)
-    return moved if moved is not None else _fail(state, lost)
+    return moved if moved is not None else _fail(state, _as_failure(lost), grace_s)
 
 
 def _lost(state: State, event: HostLost, now: float) -> tuple[State, list[Action]]:
@@ -345,7 +347,7 @@ def _lost(state: State, event: HostLost, now: float) -> tuple[State, list[Action
         return ending.end(state, state.grace_s)
     if not _can_be_missed(state, event.host):
         moved = _move(state, event, now)
-        return moved if moved is not None else _fail(state, event)
+        return moved if moved is not None else _fail(state, _as_failure(event))
     on_it = [task for task, host in state.hosts.items() if host == event.host]
     missed = [task for task in on_it if task in state.waiting or task not in state.exits]
     state = dataclasses.replace(state, waiting=state.waiting.difference(on_it))
@@ -389,15 +391,23 @@ def _move(state: State, event: HostLost, now: float) -> tuple[State, list[Action
     return state, [Say(text), StopTasks(there, state.grace_s), *actions]
 
 
-def _fail(state: State, failure: TaskExit | HostLost | TimedOut | EndedByRule) -> tuple[State, list[Action]]:
-    """End the run as failed because of `failure`."""
+def _as_failure(lost: HostLost) -> HostLost | Reclaimed:
+    return Reclaimed(lost.reason, lost.host) if lost.reclaimed else lost
+
+
+def _fail(state: State, failure: Failure, grace_s: float | None = None) -> tuple[State, list[Action]]:
+    """End the run as failed because of `failure`; the tasks have `grace_s`, or as long as the user gave them."""
+    if grace_s is None:
+        grace_s = state.grace_s
     state = dataclasses.replace(state, first_failure=failure)
-    state, actions = ending.end(state, state.grace_s, stacks=isinstance(failure, TimedOut))
+    state, actions = ending.end(state, grace_s, stacks=isinstance(failure, TimedOut))
     left = _left(state)
     if left:
-        text = f"stopping the {counted(len(left), 'task')} left, {state.grace_s:g} s to end by themselves"
+        text = f"stopping the {counted(len(left), 'task')} left, {grace_s:.3g} s to end by themselves"
         if isinstance(failure, (TimedOut, EndedByRule)):
             text = f"{failure.reason}: {text}"
+        elif isinstance(failure, Reclaimed):
+            text = f"{failure.host}: {failure.reason}; {text}"
         actions = [Say(text, urgent=False), *actions]
     return state, actions
 

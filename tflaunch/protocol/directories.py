@@ -19,6 +19,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import List, Optional, Tuple
 
+    from tflaunch.protocol.light_stdlib import socket
+
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # A directory that this process may not list, as root's home is for others.
 WAY = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC  # macOS has no O_PATH
@@ -107,6 +109,15 @@ def make_private(path: str) -> int:
                 errno.EACCES, "another user has just made a directory on the way to it", path
             )
     return here
+
+
+def connect(connection: "socket.socket", path: str) -> None:
+    """Connect to the socket at `path`, which may be longer than the 107 bytes that a socket's path has; OSError."""
+    directory = os.open(os.path.dirname(path), WAY)
+    try:
+        connection.connect("/proc/self/fd/%d/%s" % (directory, os.path.basename(path)))
+    finally:
+        os.close(directory)
 
 
 def is_at(descriptor: int, name: str, inside: "Optional[int]" = None) -> bool:

@@ -7,9 +7,11 @@
     │   ├── JobFileError         2   the job file
     │   └── EnvFileError         2   a file of variables, --env-file
     ├── PlanError               65   the job does not fit the hosts (EX_DATAERR)
+    ├── NotGiven                75   the engine has not given the slots that were asked for
     ├── ConnectError            69   a host cannot be reached, or does not answer (EX_UNAVAILABLE)
     │   ├── WireClosed          69   the connection to an agent has ended
     │   ├── NoThreads           69   the launcher's machine lets the user start no more threads
+    │   ├── Gone                69   the engine says that the slot is over
     │   └── Breach              69   a host has sent what no agent sends
     ├── ConnectErrors           69   the hosts that failed, each with its ConnectError
     ├── LaunchError             70   a host could not stage its tasks; nothing is left running
@@ -20,11 +22,11 @@
     └── StopError               76   something may still be alive: tflaunch could not check, or could not kill
 
 A run that started ends with 0, with the code of the task that failed first (128 + n for signal n), with 76
-when a host was lost, with 124 when it reached a time limit (as timeout(1) has it), or with 130 after Ctrl-C
-(143 after SIGTERM, or `tflaunch stop` elsewhere).  One that succeeded ends with 73 or 74 all the same if this machine
-could not keep its record, or did not get all outputs.  `exit_code_of` in the last event of `--json` says whose the code
-is: argparse ends a task with 2, too.  The launcher's own codes lie above 64, where training
-programs seldom are, so that a script can tell them apart.
+when a host was lost, with 75 when an engine took its slots back (EX_TEMPFAIL), with 124 when it reached a time limit
+(as timeout(1) has it), or with 130 after Ctrl-C (143 after SIGTERM, or `tflaunch stop` elsewhere).  One that succeeded
+ends with 73 or 74 all the same if this machine could not keep its record, or did not get all outputs.  `exit_code_of`
+in the last event of `--json` says whose the code is: argparse ends a task with 2, too.  The launcher's own codes lie
+above 64, where training programs seldom are, so that a script can tell them apart.
 """
 
 from __future__ import annotations
@@ -39,6 +41,7 @@ EXIT_CONNECT = 69
 EXIT_LAUNCH = 70
 EXIT_RECORD = 73
 EXIT_IO = 74
+EXIT_RECLAIMED = 75
 EXIT_UNCLEAN = 76
 EXIT_TIMEOUT = 124
 EXIT_INTERRUPTED = 130
@@ -108,6 +111,12 @@ class PlanError(TflaunchError):
     exit_code = EXIT_PLAN
 
 
+class NotGiven(TflaunchError):
+    """The engine has not given the slots, as somebody has cancelled the request; another try may succeed."""
+
+    exit_code = EXIT_RECLAIMED
+
+
 class ConnectError(TflaunchError):
     """One host could not be reached, or does not answer as an agent.
 
@@ -152,6 +161,17 @@ class Breach(ConnectError):
         )
 
 
+class Gone(ConnectError):
+    """The engine says that this slot is over.  It is not dialled again.
+
+    `swept`: the engine has killed all that was there.
+    """
+
+    def __init__(self, message: str, hint: str = "", *, swept: bool = False) -> None:
+        super().__init__(message, hint)
+        self.swept = swept
+
+
 class NoThreads(ConnectError):
     """The system lets this user start no more threads or processes on the launcher's own machine."""
 
@@ -190,6 +210,7 @@ class LaunchError(TflaunchError):
     Nothing is left running, except maybe on the hosts of `unconfirmed`: host -> why it did not confirm the end.  With
     such hosts the exit code is that of StopError.
     `again`: only connections broke, and no task was started: another try may succeed.
+    `reclaimed`: an engine has taken slots back meanwhile.
     """
 
     exit_code = EXIT_LAUNCH
@@ -201,11 +222,14 @@ class LaunchError(TflaunchError):
         unconfirmed: Mapping[str, str] | None = None,
         *,
         again: bool = False,
+        reclaimed: bool = False,
     ) -> None:
         super().__init__("\n".join(f"{host}: {reason}" for host, reason in failures.items()), hint)
         self.failures = dict(failures)
         self.unconfirmed = dict(unconfirmed or {})
         self.again = again
+        if reclaimed:
+            self.exit_code = EXIT_RECLAIMED
         if self.unconfirmed:
             self.exit_code = EXIT_UNCLEAN
 

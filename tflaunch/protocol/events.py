@@ -1,4 +1,4 @@
-"""The events that a state machine answers; TaskExit, HostLost, TimedOut, EndedByRule: `tflaunch.protocol.outcome`."""
+"""The events that a state machine answers; TaskExit, HostLost and others: `tflaunch.protocol.outcome`."""
 
 from __future__ import annotations
 
@@ -32,11 +32,15 @@ class HostSwept(NamedTuple):
 
 
 class AgentGaveUp(NamedTuple):
-    """An agent ends the run: its lease has run out or, `asked`, the user has run `tflaunch stop`."""
+    """An agent ends the run: its lease has run out or, `asked`, the user has run `tflaunch stop`.
+
+    `ends_in`: the engine takes its slot back in so many seconds; None where it does not.
+    """
 
     host: str
     reason: str
     asked: bool = False
+    ends_in: float | None = None
 
 
 class TimerFired(NamedTuple):

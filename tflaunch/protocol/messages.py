@@ -154,7 +154,13 @@ _outcome = {
     "first_failure": OneOf(
         nothing,
         _exit,
-        {"reason": a_text, "tasks": [a_task], "states": [a_text], "?exit_code": an_exit_code},
+        {
+            "reason": a_text,
+            "tasks": [a_task],
+            "states": [a_text],
+            "?exit_code": an_exit_code,
+            "?host": a_word,
+        },
         {"host": a_word, "reason": a_text},
     ),
     "unverified": Each(a_word, a_text),
@@ -325,7 +331,7 @@ FROM_AGENT = dict(
         _ended_once,
         "an exit with either a code or a signal",
     ),
-    expired=_event(**{"reason": a_text, "asked": a_flag, "?by": a_text}),
+    expired=_event(**{"reason": a_text, "asked": a_flag, "?by": a_text, "?ends_in": a_time}),
     swept=_event(
         killed=[a_text],
         survivors=[a_text],

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Union
 
+from tflaunch.protocol.errors import EXIT_RECLAIMED
 from tflaunch.protocol.job import TaskId
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ class HostLost:
 
     host: str
     reason: str
+    reclaimed: bool = False  # the engine says that the slot is over
 
 
 @dataclass(frozen=True)
@@ -54,12 +56,27 @@ class TimedOut:
 
 
 @dataclass(frozen=True)
+class Reclaimed:
+    """The engine takes back the slot of that host; `reason` is in the words of the engine, or of the slot holder."""
+
+    reason: str
+    host: str
+
+    exit_code = EXIT_RECLAIMED
+
+
+@dataclass(frozen=True)
 class EndedByRule:
     """A rule of the watchdog has ended the run (--require-gpu, --stop-on-nan), because of these tasks."""
 
     reason: str
     tasks: tuple[TaskId, ...]
     exit_code: int
+
+
+Failure = Union[
+    TaskExit, HostLost, TimedOut, Reclaimed, EndedByRule
+]  # why a run ends before its work is done
 
 
 @dataclass(frozen=True)
@@ -79,7 +96,7 @@ class Outcome:
     exit_code: int
     seconds: float
     exits: Mapping[TaskId, TaskExit] = field(default_factory=dict)
-    first_failure: TaskExit | HostLost | TimedOut | EndedByRule | None = None  # the first that tflaunch saw
+    first_failure: Failure | None = None  # the first that tflaunch saw
     unverified: Mapping[str, str] = field(default_factory=dict)  # host -> why tflaunch could not check it
     survivors: Mapping[str, tuple[str, ...]] = field(
         default_factory=dict
@@ -127,12 +144,23 @@ def exit_data(exit: TaskExit) -> dict[str, Any]:
     }
 
 
+def exits_from(outcome: Mapping[str, Any]) -> Mapping[TaskId, TaskExit]:
+    """The exits of tasks in what `outcome_data` has made, as far as it says."""
+    found = {}
+    for told in outcome.get("exits", ()):
+        task, name = TaskId.parse(told["task"]), told["signal"]
+        number = getattr(signal, name, 0) if name else None
+        exit = TaskExit(task, told["host"], told["code"], number, told["seconds"], stopped=told["stopped"])
+        found[task] = replace(exit, signal_name=name or "", attempt=told.get("attempt", 0))
+    return found
+
+
 def gpus_left(told: Iterable[Mapping[str, Any]]) -> tuple[GpuLeft, ...]:
     """The GPUs that an agent has reported as not free."""
     return tuple(GpuLeft(gpu["text"], gpu["own"]) for gpu in told)
 
 
-def failure_data(first: TaskExit | HostLost | TimedOut | EndedByRule | None) -> dict[str, Any] | None:
+def failure_data(first: Failure | None) -> dict[str, Any] | None:
     """The first failure, as JSON can hold it."""
     if first is None:
         return None
@@ -140,11 +168,13 @@ def failure_data(first: TaskExit | HostLost | TimedOut | EndedByRule | None) -> 
         return {"host": first.host, "reason": first.reason}
     if isinstance(first, TaskExit):
         return exit_data(first)
-    data = {"reason": first.reason, "tasks": [str(task) for task in first.tasks]}
     if isinstance(first, TimedOut):
-        return {**data, "states": [*first.states]}
-    # An older tflaunch wants `states`: it takes this for a time limit, and shows the reason, which is enough.
-    return {**data, "states": [], "exit_code": first.exit_code}
+        return {"reason": first.reason, "tasks": [*map(str, first.tasks)], "states": [*first.states]}
+    # An older tflaunch wants `tasks` and `states`: it takes this for a time limit, and shows the reason, which will do.
+    data = {"reason": first.reason, "tasks": [], "states": [], "exit_code": first.exit_code}
+    if isinstance(first, Reclaimed):
+        return {**data, "host": first.host}
+    return {**data, "tasks": [*map(str, first.tasks)]}
 
 
 def outcome_data(outcome: Outcome) -> dict[str, Any]:
@@ -166,12 +196,14 @@ def outcome_data(outcome: Outcome) -> dict[str, Any]:
 def outcome_from(run_id: str, data: Mapping[str, Any], exits: Mapping[TaskId, TaskExit]) -> Outcome:
     """The Outcome of what `outcome_data` has made; `exits` are the tasks' last exits, with the ends of their logs."""
     first = data["first_failure"]
-    failure: TaskExit | HostLost | TimedOut | EndedByRule | None = None
+    failure: Failure | None = None
     if first and "task" in first:
         failure = exits.get(TaskId.parse(first["task"]))
     elif first and "tasks" in first:
         tasks = tuple(map(TaskId.parse, first["tasks"]))
-        if "exit_code" in first:
+        if "host" in first:
+            failure = Reclaimed(first["reason"], first["host"])
+        elif "exit_code" in first:
             failure = EndedByRule(first["reason"], tasks, first["exit_code"])
         else:
             failure = TimedOut(first["reason"], tasks, tuple(first["states"]))

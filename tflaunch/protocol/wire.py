@@ -125,8 +125,9 @@ sends MAGIC, so that what a login shell prints can be told from the frames.
     started  {task, attempt, pid}
     exit     {task, attempt, code, signal, signal_name, seconds, stopped, log_bytes} + end of the log   a number is
                                                            either in code or in signal
-    expired  {reason, asked}                               the agent ends the run: its lease has run out, or (asked)
-                                                           another command has asked for it
+    expired  {reason, asked, ends_in}                      the agent ends the run: its lease has run out, or (asked)
+                                                           another command has asked for it, or (ends_in) the engine
+                                                           takes the slot back in so many seconds
     swept    {killed, survivors: [...], gpus: [{text, own}], logs: {task: [attempt, bytes]}}   the agent has checked:
                                                            only `survivors` are alive, only these GPUs are not free
     said     {text, replanned, moved}                      see above; replanned: the run goes on by another plan, with
@@ -169,6 +170,8 @@ HEAD_LIMIT = 16 * 1024 * 1024  # the JSON of a message, in bytes: `stage` descri
 # takes up to thirty times as much memory.
 ANSWER_LIMIT = 2 * 1024 * 1024
 BODY_LIMIT = 1024 * 1024
+# Of the time until an engine takes a slot back: for the agent, to sweep and to report, once its tasks have ended.
+RECLAIM_S = 1.0
 LAST_GRACE_S = 5.0  # from SIGTERM to SIGKILL where an agent ends its tasks because nobody renews its lease
 _LENGTHS = struct.Struct("!II")
 

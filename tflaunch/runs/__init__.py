@@ -3,6 +3,7 @@
 run_ids.py            the ids of runs: what is one, and a new one
 run_names.py          the names that users give runs
 record.py             the launcher's record of one run
+gone.py, kept.py      runs whose slots are over: their end, and what this machine has kept of them
 record_files.py       where records lie, and how their files are read, written and locked
 record_logs.py        the launcher's copies of logs, in a record
 record_list.py        all runs on record, each with how it stands

@@ -14,11 +14,11 @@ from typing import Any
 from tflaunch.hosts import Host, Hostfile
 from tflaunch.lifecycle.driver import understand
 from tflaunch.lifecycle.links import Links
-from tflaunch.protocol.errors import Breach, ConnectError
+from tflaunch.protocol.errors import Breach, ConnectError, Gone
 from tflaunch.protocol.events import AgentGaveUp, TaskStarted
 from tflaunch.protocol.job import TRIAL, TaskId, deciding
 from tflaunch.protocol.messages import tasks_of
-from tflaunch.protocol.outcome import HostLost, Outcome, TaskExit, outcome_from
+from tflaunch.protocol.outcome import HostLost, Outcome, Reclaimed, TaskExit, outcome_from
 from tflaunch.protocol.wire import Message
 from tflaunch.runs.states import RunState
 from tflaunch.runs.wanted import Wanted
@@ -53,6 +53,7 @@ class _Seen:
     expired: bool = (
         False  # an agent ended its part because its lease ran out: no launcher or coordinator was heard of
     )
+    reclaimed: Reclaimed | None = None  # the engine takes a slot back, or has
     gone: set[str] = field(default_factory=set)  # hosts where the agent of the run is gone
     logs_through: set[str] = field(default_factory=set)  # hosts that have sent all their logs
     outcomes: dict[str, Mapping[str, Any]] = field(
@@ -204,7 +205,13 @@ class Follower(Linked):
 
     def _outcome(self) -> Outcome | None:
         """How the run ended, as its hosts say; where they differ, the worst that any of them says."""
-        outcomes = self._seen.outcomes
+        outcomes, reclaimed = self._seen.outcomes, self._seen.reclaimed
+        if not outcomes and reclaimed is not None and not self._seen.replanned:
+            # Who decides for the run was in a slot that is gone.
+            seconds = max(0.0, time.time() - self.run.started) if self.run.started else 0.0
+            return Outcome(
+                self.run.run_id, "failed", reclaimed.exit_code, seconds, self._seen.exits, reclaimed
+            )
         if not outcomes:
             return None
         worst = max(outcomes.values(), key=lambda each: (each["exit_code"] != 0, each["exit_code"]))
@@ -317,6 +324,8 @@ class Follower(Linked):
         """Show that nothing more comes from that host."""
         if isinstance(error, Breach):
             self.unreached[host] = error
+        elif isinstance(error, Gone):
+            self._seen.reclaimed = self._seen.reclaimed or Reclaimed(error.message, self._there[host])
         self._seen.logs_through.add(host)
         self._end(host, error.message)
 
@@ -367,6 +376,8 @@ class Follower(Linked):
             self._move(host, fields.get("moved", ()))
         elif type == "expired" and not fields["asked"]:
             self._seen.expired = True
+            if "ends_in" in fields and self._seen.reclaimed is None:
+                self._seen.reclaimed = Reclaimed(fields["reason"], self._there[host])
         if not self._events:
             return
         if type == "said":

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from tflaunch.protocol.errors import EXIT_INTERRUPTED, EXIT_STOPPED, ConnectError
+from tflaunch.protocol.job import TaskId
+from tflaunch.protocol.outcome import exits_from
 from tflaunch.protocol.wire import Message
 from tflaunch.runs.hidden_values import without_values
 from tflaunch.runs.record_list import MAY_BE_ALIVE, RunInfo
@@ -40,10 +42,13 @@ def listing(
     failures: Mapping[str, ConnectError],
     arrived: Mapping[str, float],
     records: Iterable[RunInfo] = (),
+    *,
+    everything: bool = False,
 ) -> Listing:
     """Put together what the hosts answered and, for hosts that did not answer, what this machine has on record.
 
     arrived: when each answer came (epoch seconds): one host may answer long before the last one.
+    everything: also runs on slots that are over, which only this machine can tell of.
     """
     entries: dict[str, dict[str, dict[str, Any]]] = {}
     for name, said in replies.items():
@@ -68,6 +73,8 @@ def listing(
         elif info.status in MAY_BE_ALIVE and not failures.keys().isdisjoint(info.hosts):
             silent = tuple(Share(host, "unreachable") for host in info.hosts if host in failures)
             runs[info.run_id] = RunState(info.run_id, silent, started=info.started, command=info.command)
+        elif info.on_slots and (everything or info.status == "running"):
+            runs[info.run_id] = kept_state(info)
     newest_first = sorted(runs.values(), key=lambda run: (-(run.started or 0.0), run.run_id))
     others = {run for said in replies.values() for run in said["others"]} - runs.keys()
     # Two hosts of one machine that share a directory may both have ended them.
@@ -87,6 +94,35 @@ def _rank(entry: Mapping[str, Any]) -> tuple[bool, bool, int]:
     Entries that are not `elsewhere` come first, then the host's own entry, then the most informative state.
     """
     return entry["state"] == "elsewhere", entry["asked"] != entry["host"], _RANKS.index(entry["state"])
+
+
+def kept_state(info: RunInfo) -> RunState:
+    """A run on slots of which no host tells, as its record here has it: it is over, or waits for its slots."""
+    exits = exits_from(info.outcome)
+    tasks = []
+    for name, host in info.tasks.items():
+        if (exit := exits.get(TaskId.parse(name))) is None:
+            tasks.append(TaskState(name, host, "unknown"))
+            continue
+        end: dict[str, Any] = {"code": exit.code, "signal": exit.signal, "signal_name": exit.signal_name}
+        told: dict[str, Any] = {
+            **end,
+            "seconds": exit.seconds,
+            "stopped": exit.stopped,
+            "attempts": exit.attempt + 1,
+        }
+        tasks.append(TaskState(name, exit.host, "exited", **told))
+    waits = info.status == "running" and not tasks
+    return RunState(
+        info.run_id,
+        tuple(Share(host, "ended") for host in info.hosts),
+        tuple(sorted(tasks, key=lambda task: _natural(task.task))),
+        started=info.started,
+        ended=info.outcome.get("ended"),
+        command=info.command,
+        detached=info.status == "detached",
+        outcome=info.outcome or ({"status": "waiting"} if waits else {}),
+    )
 
 
 def _outcome(exit_code: int | None) -> Mapping[str, Any]:

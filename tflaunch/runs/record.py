@@ -23,6 +23,7 @@ from tflaunch.protocol.outcome import Outcome, TaskExit, outcome_data, outcome_f
 from tflaunch.runs.hidden_values import plan_without_values
 from tflaunch.runs.record_files import (
     FORMAT,
+    SLOTS,
     is_locked,
     make_root,
     plain,
@@ -42,6 +43,7 @@ from tflaunch.runs.run_ids import check_run_id
 if TYPE_CHECKING:  # most verbs plan nothing
     from tflaunch.planning.cluster_plan import ClusterPlan
 
+LAUNCHER_LOG = "launcher.log"  # what a launcher that has left its terminal has said since
 _TRIES, _PAUSE_S = 5, 0.02  # to lock a record
 _IN_THE_WAY = (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR)  # a rename's errors if the target exists
 
@@ -252,6 +254,16 @@ class Record:
         self.about = {**self.about, "plan": plain(plan_without_values(plan)), "hostfile": plain(hostfile)}
         with writing(self.path):
             write_object(self.path / "run.json", self.about)
+
+    def note_slots(self, engine: str, handle: Mapping[str, str]) -> None:
+        """Note what it takes to give the run's slots back to this engine; raises RecordError."""
+        self.write(SLOTS, {"engine": engine, "handle": dict(handle)})
+
+    @property
+    def slots(self) -> tuple[str, Mapping[str, str]] | None:
+        """(engine, handle) of slots that were asked for; None for a run on hosts of its own.  Raises RecordError."""
+        said = self.read(SLOTS)
+        return None if said is None else (str(said["engine"]), said["handle"])
 
     def note_detached(self) -> None:
         """Note that the run goes on without its launcher; raises RecordError."""

@@ -4,6 +4,7 @@
     └── trainer-k3f9x2/
         ├── run.json         what was started, by which user, and how its hosts are reached
         ├── outcome.json     how the run ended; absent while it runs, and when the launcher was killed
+        ├── slots.json       what gives the slots of an engine back; absent where the run has hosts of its own
         ├── lock             locked (flock) for as long as the launcher lives, so that no pid need be trusted
         └── logs/worker-0.log   every byte that the task wrote; worker-0.1.log after its first restart
 
@@ -28,6 +29,7 @@ from tflaunch.protocol.errors import RecordError
 from tflaunch.runs.run_ids import RUN_ID
 
 FORMAT = 1  # of run.json
+SLOTS = "slots.json"
 _ELSEWHERE = "Set TFLAUNCH_STATE= to a directory of your own, which others may not write to."
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from tflaunch.runs.hidden_values import without_values
 from tflaunch.runs.record_files import (
+    SLOTS,
     is_locked,
     read_about,
     read_outcome,
@@ -32,6 +34,10 @@ class RunInfo:
     hosts: tuple[str, ...] = ()
     exit_code: int | None = None  # once ended
     problem: str = ""  # why it cannot be read
+    # Of a run on slots that is over; of any other its hosts tell more.
+    on_slots: bool = False
+    tasks: Mapping[str, str] = field(default_factory=dict)  # task -> host
+    outcome: Mapping[str, Any] = field(default_factory=dict)
 
 
 def list_runs(root: Path | None = None) -> list[RunInfo]:
@@ -48,6 +54,8 @@ def _info(path: Path) -> RunInfo:
         locked = is_locked(path)
         outcome = read_outcome(path)
         without_launcher: Status = "detached" if about.get("detached") else "orphaned"
+        hosts = about["hostfile"]["hosts"]
+        on_slots = (path / SLOTS).exists() or any(host.get("slot") for host in hosts)
         status: Status = "running" if locked else without_launcher if outcome is None else "ended"
         return RunInfo(
             run_id=path.name,
@@ -55,8 +63,13 @@ def _info(path: Path) -> RunInfo:
             path=path,
             started=float(about["started"]),
             command=without_values([str(word) for word in about["command"]]),
-            hosts=tuple(str(host["name"]) for host in about["hostfile"]["hosts"]),
+            hosts=tuple(str(host["name"]) for host in hosts),
             exit_code=int(outcome["exit_code"]) if outcome and not locked else None,
+            on_slots=on_slots,
+            tasks={"{}/{}".format(*task["id"]): str(task["host"]) for task in about["plan"]["tasks"]}
+            if on_slots
+            else {},
+            outcome=outcome or {} if on_slots else {},
         )
     except OSError as error:
         return RunInfo(path.name, "corrupt", path, problem=sentence(error))

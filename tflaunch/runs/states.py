@@ -16,7 +16,7 @@ from tflaunch.runs.progress import Progress, progress_of
 from tflaunch.runs.run_ids import name_of
 from tflaunch.text.times import clock_time
 
-ALIVE = ("starting", "running")
+ALIVE = ("waiting", "starting", "running")
 
 
 STRAYS_SHOWN = 4
@@ -145,7 +145,7 @@ class RunState:
 
     @property
     def state(self) -> str:
-        """starting, running; succeeded, failed, stopped, ended; lost (it did not end in order), or unknown."""
+        """waiting (for slots), starting, running; succeeded, failed, stopped, ended; lost (no order), unknown."""
         shares = {share.state for share in self.shares}
         if shares & {"alive", "strays"}:
             begun = any(task.state in ("running", "exited", "lost") for task in self.tasks)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from tflaunch.hosts import Host
 from tflaunch.protocol import wire
-from tflaunch.protocol.errors import ConnectError
+from tflaunch.protocol.errors import ConnectError, Gone
 from tflaunch.protocol.events import Interrupted
 from tflaunch.protocol.outcome import GpuLeft, gpus_left
 from tflaunch.runs.listing import Listing, listing
@@ -50,6 +50,7 @@ class Visits:
         self._sessions = self.sessions = Sessions(opener, watcher.phase)
         self._sessions.as_user = as_user
         self._unreachable: dict[str, ConnectError] = {}
+        self.gone: dict[str, Gone] = {}  # slots of which their engine says that they are over
         self.interrupts = self._sessions.interrupts
 
     def open(
@@ -61,9 +62,13 @@ class Visits:
     ) -> dict[str, ConnectError]:
         """Connect to all of `hosts`; returns those that could not be reached, each with why.
 
+        Slots that are over are no failures: they are in `gone`, and the records of their runs get their end.
+
         `unanswered` (see Connector) says which hosts accept no TCP connection: `open` does not wait for them.
         Raises Stopped.
         """
+        if not hosts:
+            return {}
         self._sessions.connect(hosts, "visit", "", lambda _: b"")
         names = [host.name for host in hosts]
         patience_s = self._sessions.patience_s(len(names), connect_s)
@@ -72,6 +77,12 @@ class Visits:
         _, failures = self._sessions.gather("hello", names, patience_s, phase, by_name)
         for name in failures.keys() & self._sessions.by_host.keys():
             self._sessions.leave(name)
+        if gone := {name: error for name, error in failures.items() if isinstance(error, Gone)}:
+            from tflaunch.runs.gone import note_gone
+
+            self.gone |= gone
+            failures = {name: error for name, error in failures.items() if name not in gone}
+            note_gone(gone, hosts)
         self._unreachable = dict(failures)
         return failures
 
@@ -103,7 +114,8 @@ class Visits:
         )
         arrived: dict[str, float] = {}
         replies, failures = self._sessions.gather("runs", names, LIST_S, arrived=arrived)
-        return listing(replies, {**self._unreachable, **failures}, arrived, records)
+        failures = {**self._unreachable, **failures}
+        return listing(replies, failures, arrived, records, everything=everything)
 
     def wait(self, seconds: float) -> None:
         """Let time pass. Raises Stopped."""

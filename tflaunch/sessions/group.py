@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from tflaunch.hosts import Host, fold
 from tflaunch.protocol import machine, wire
-from tflaunch.protocol.errors import Breach, ConnectError
+from tflaunch.protocol.errors import Breach, ConnectError, Gone
 from tflaunch.protocol.events import Interrupted
 from tflaunch.sessions import payload
 from tflaunch.sessions.absent_hosts import AbsentHosts
@@ -92,6 +92,12 @@ def interruption(item: Item | None) -> Interrupted | None:
         case Said(_, message) if message.type == "expired" and message["asked"]:
             return Interrupted(signal.SIGTERM)
     return None
+
+
+def _failure(message: wire.Message) -> ConnectError:
+    fields = message.fields
+    kind = Damaged if fields.get("again") else Gone if "ends_in" in fields else ConnectError
+    return kind(fields["reason"], fields.get("hint", ""))
 
 
 class Sessions:
@@ -249,8 +255,7 @@ class Sessions:
                 case item if interrupted := interruption(item):
                     raise Stopped(interrupted)
                 case Said(name, message) if name in missing and message.type in ("failed", "expired"):
-                    kind = Damaged if message.fields.get("again") else ConnectError
-                    failures[name] = kind(message["reason"], message.fields.get("hint", ""))
+                    failures[name] = _failure(message)
                     missing.remove(name)
                 case Ended(name, error) if name in (*hosts, *also) and name not in failures:
                     if wanted in LAST_WORDS and name in replies:

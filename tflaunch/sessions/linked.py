@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterable
 
 from tflaunch.lifecycle.links import Links
-from tflaunch.protocol.errors import Breach, ConnectError
+from tflaunch.protocol.errors import Breach, ConnectError, Gone
 from tflaunch.protocol.events import Interrupted
 from tflaunch.protocol.wire import Message
 from tflaunch.sessions.group import Item, Sessions, Stopped, Typed, Written
@@ -41,7 +41,7 @@ class Linked:
         self.links = Links(hosts, self, time.monotonic(), up)
         for host in self.links.up:
             error = self._sessions.ended.get(host)
-            if isinstance(error, Breach):
+            if isinstance(error, (Breach, Gone)):
                 self.give_up(host, error)
             elif error is not None or host not in self._sessions.by_host:
                 self.links.ended(host, "its connection is lost", time.monotonic())
@@ -65,7 +65,7 @@ class Linked:
                 self.written(host, size)
             case Typed(key):
                 self.typed(key)
-            case Ended(host, Breach() as error):
+            case Ended(host, (Breach() | Gone()) as error):
                 self.give_up(host, error)
             case Ended(host, error):
                 self.disconnected(host)
@@ -93,7 +93,7 @@ class Linked:
         raise NotImplementedError
 
     def dead(self, host: str, error: ConnectError) -> None:
-        """Do without that host: its agent is gone, or breaks the protocol.  It is not dialled any more."""
+        """Do without that host: its agent or slot is gone, or it breaks the protocol.  It is not dialled any more."""
         raise NotImplementedError
 
     def disconnected(self, host: str) -> None:

@@ -18,20 +18,15 @@ from tflaunch.hosts import Host
 from tflaunch.protocol import messages, wire
 from tflaunch.protocol.errors import Breach, ConnectError, NoThreads, WireClosed
 from tflaunch.sessions import payload
-from tflaunch.sessions.wires import LARGE_PACKETS, Wire
+from tflaunch.sessions.wires import Wire
 
 IDLE_S = 1.0  # a writer thread with nothing to write for so long ends
 UNREAD = 50_000  # at most so many messages of one host wait to be read: no agent sends so many unasked
 _COMMAND = "exec /bin/sh -c"  # how the line begins that boots the agent
 _SWALLOWED = "a start-up file of the login shell there reads what was sent to the agent"
-_NOT_INTERACTIVE = (
-    "let it end where nobody types: begin ~/.bashrc there with `case $- in *i*) ;; *) return;; esac`; then "
-    "`ssh {host} true </dev/null` must end at once"
-)
 
 # How a connection ends of whose packets none is acknowledged any more: by the kernel's words, and by those of `ssh`.
 _TIMED_OUT = (os.strerror(errno.ETIMEDOUT), "not responding")
-_CUT = "was sshd restarted there, or does something on the way cut connections? its log says more: journalctl -u ssh"
 
 
 class Said(NamedTuple):
@@ -178,9 +173,10 @@ class Session:
 
     def silent(self, seconds: float) -> Silent:
         """The error for an agent that has not answered for so long."""
+        advice = self._channel.advice
         if self._sent_agent and not self._up:
             kib = len(payload.agent()) // 1024
-            return Silent(f"the agent ({kib} KiB) did not arrive within {seconds:g} s", LARGE_PACKETS)
+            return Silent(f"the agent ({kib} KiB) did not arrive within {seconds:g} s", advice.large_packets)
         if not self._decoder.awaiting_magic:
             return Silent(
                 f"the agent is up but has not answered for {seconds:g} s",
@@ -188,11 +184,9 @@ class Session:
                 "--connect-timeout",
             )
         if self._echoed(""):
-            return Silent(_SWALLOWED, _NOT_INTERACTIVE)
+            return Silent(_SWALLOWED, advice.start_up)
         return Silent(
-            "nothing came of the agent: a start-up file of the login shell does not end, or has read what was sent to "
-            "the agent" + _quoted(self._decoder.noise),
-            _NOT_INTERACTIVE,
+            f"nothing came of the agent{advice.silence}{_quoted(self._decoder.noise)}", advice.start_up
         )
 
     def _echoed(self, words: str) -> bool:
@@ -246,16 +240,17 @@ class Session:
         words = self._channel.last_words().strip()
         broke = words.startswith("the connection broke")
         timed_out = any(each in words for each in _TIMED_OUT)
+        advice = self._channel.advice
         if not self._up:
             if _COMMAND in words:
                 return ConnectError(
                     f"the login shell there does not run commands: {_without_command(words)}",
-                    "give the account a shell there (chsh -s /bin/bash), or set another `user:` in the hostfile",
+                    advice.no_shell,
                 )
             if self._echoed(words):
-                return ConnectError(_SWALLOWED, _NOT_INTERACTIVE)
+                return ConnectError(_SWALLOWED, advice.start_up)
             for cause, hint in (
-                ("has read what was sent", _NOT_INTERACTIVE),
+                ("has read what was sent", advice.start_up),
                 (
                     "Resource temporarily unavailable",  # of fork: its shell says so, or the loader's Python
                     "end some processes of this user there, or have the limit raised: ulimit -u, or TasksMax of "
@@ -269,18 +264,18 @@ class Session:
                 if line:
                     return ConnectError(line.rpartition("tflaunch: ")[2], hint)
             if broke:  # the agent is the first thing sent that fills packets
-                hint = LARGE_PACKETS if timed_out else _CUT
+                hint = advice.large_packets if timed_out else advice.cut
                 return ConnectError(f"{words} while the agent was on its way", hint, again=True)
         if not self._decoder.awaiting_magic:
             hint = "see agent.log in its run directory"
             if broke:
-                hint = LARGE_PACKETS if self._uploading and timed_out else _CUT
+                hint = advice.large_packets if self._uploading and timed_out else advice.cut
             return ConnectError("lost the agent" + (f": {words}" if words else ""), hint, again=broke)
         return ConnectError(
             "its shell ended before the agent answered"
             + (f": {words}" if words else "")
             + _quoted(self._decoder.noise),
-            "try: ssh {host} python3 --version",
+            advice.ended,
         )
 
 

@@ -11,12 +11,12 @@ from paramiko.common import cMSG_CHANNEL_REQUEST, cMSG_CHANNEL_WINDOW_ADJUST
 from paramiko.ssh_exception import ChannelException, SSHException
 
 from tflaunch.protocol.errors import ConnectError, WireClosed
-from tflaunch.sessions.wires import LARGE_PACKETS
-from tflaunch.ssh.child import STDERR_BYTES, WAIT_S
+from tflaunch.sessions.child import STDERR_BYTES, WAIT_S, last_words
+from tflaunch.sessions.sockets import AT_ONCE, in_thread, text
+from tflaunch.sessions.wires import LARGE_PACKETS, OF_SSH
 from tflaunch.ssh.connection import HostConnection
 from tflaunch.ssh.deadline import Deadline
-from tflaunch.ssh.failures import SLOW, last_words, session_refused, text
-from tflaunch.ssh.sockets import AT_ONCE, in_thread
+from tflaunch.ssh.failures import SLOW, session_refused
 from tflaunch.ssh.transport import Stream
 
 # Bytes that may be on their way to us; whenever a tenth has come, we grant as many anew.  Launcher and agent agree by
@@ -32,6 +32,8 @@ class SshWire:
 
     Raises ConnectError when the command cannot be started within the deadline.
     """
+
+    advice = OF_SSH
 
     def __init__(self, connection: HostConnection, command: str, first: bytes, deadline: Deadline) -> None:
         self._transport: Transport = connection.transport

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from tflaunch.hosts import Host
 from tflaunch.protocol.errors import ConnectError
-from tflaunch.ssh.child import Child
+from tflaunch.sessions.child import Child
 from tflaunch.ssh.config import SshConfig
 from tflaunch.ssh.deadline import Deadline
 from tflaunch.ssh.dropped import patiently
@@ -74,7 +74,7 @@ class SshClient:
         self._gateways: dict[Target, futures.Future[HostConnection]] = {}  # the connections to jump hosts
         self._gateways_lock = threading.Lock()
 
-    def open(self, host: Host, command: str, first: bytes) -> Wire:
+    def open(self, host: Host, command: str, first: bytes = b"") -> Wire:
         """Log in, and have the login shell run `command`, with `first` as its first input; from any thread.
 
         Raises ConnectError.

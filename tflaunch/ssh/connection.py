@@ -9,8 +9,9 @@ from paramiko.config import SSHConfig
 from paramiko.ssh_exception import ChannelException, SSHException
 
 from tflaunch.protocol.errors import ConnectError
+from tflaunch.sessions.sockets import text
 from tflaunch.ssh.deadline import Deadline
-from tflaunch.ssh.failures import SILENT, SLOW, text
+from tflaunch.ssh.failures import SILENT, SLOW
 from tflaunch.ssh.login import LoginClient
 from tflaunch.ssh.target import Target
 from tflaunch.ssh.transport import Stream

@@ -8,6 +8,7 @@ import socket
 from collections.abc import Sequence
 
 from tflaunch.protocol.errors import ConnectError, NoThreads
+from tflaunch.sessions.sockets import text
 from tflaunch.ssh.deadline import BindError, Deadline, NameTimeout
 from tflaunch.ssh.refused_keys import RefusedKey
 from tflaunch.ssh.target import Target
@@ -17,20 +18,6 @@ SLOW = "check the network between, or give --connect-timeout"
 SILENT = "is it switched on? does a firewall stand between?"
 # No connection to sshd at all.  What this machine itself forbids or lacks (EACCES, EMFILE) says nothing of the host.
 _ABSENT = (errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.EHOSTDOWN, errno.ENETUNREACH, errno.ETIMEDOUT)
-
-
-def text(error: Exception) -> str:
-    """The error in words, whatever library raised it; 300 characters at most, for it may quote the server."""
-    if isinstance(error, EOFError):
-        return "the other side hung up"
-    words = (error.strerror if isinstance(error, OSError) else "") or str(error) or type(error).__name__
-    return words[:300]
-
-
-def last_words(ended: str, stderr: bytes) -> str:
-    """`exit status 1; it said: ...`: how a command ended and the end of its stderr, either of which may be empty."""
-    said = stderr.decode(errors="replace").strip()
-    return "; it said: ".join(word for word in (ended, said) if word)
 
 
 def key_list(labels: Sequence[str]) -> str:

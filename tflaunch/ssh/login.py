@@ -16,6 +16,7 @@ from paramiko.ssh_exception import (
 )
 
 from tflaunch.protocol.errors import ConnectError, NoThreads
+from tflaunch.sessions.sockets import text
 from tflaunch.sessions.wires import LARGE_PACKETS
 from tflaunch.ssh.algorithms import Algorithms
 from tflaunch.ssh.deadline import Deadline
@@ -26,7 +27,6 @@ from tflaunch.ssh.failures import (
     key_list,
     not_ssh,
     or_openssh,
-    text,
     too_many_keys,
     without_banner,
 )

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from tflaunch.hosts import Host
 from tflaunch.protocol.errors import ConnectError, NoThreads
-from tflaunch.ssh.child import WAIT_S
+from tflaunch.sessions.child import WAIT_S
 from tflaunch.ssh.deadline import Deadline
 from tflaunch.ssh.dropped import patiently
 from tflaunch.ssh.openssh_failures import why_not
@@ -80,7 +80,7 @@ class OpenSsh:
         self._lock = threading.Lock()
         self._closed = False
 
-    def open(self, host: Host, command: str, first: bytes) -> OpenSshWire:
+    def open(self, host: Host, command: str, first: bytes = b"") -> OpenSshWire:
         """Log in, and have the login shell run `command`, with `first` as its first input; from any thread.
 
         Raises ConnectError.

@@ -21,8 +21,8 @@ import signal
 from dataclasses import replace
 
 from tflaunch.protocol.errors import ConnectError
-from tflaunch.ssh.child import STDERR_BYTES
-from tflaunch.ssh.failures import SILENT, last_words
+from tflaunch.sessions.child import STDERR_BYTES, last_words
+from tflaunch.ssh.failures import SILENT
 from tflaunch.ssh.target import Target
 
 MOST_LINES = 400  # before the login, which takes some fifty

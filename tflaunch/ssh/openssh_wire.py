@@ -19,11 +19,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tflaunch.protocol.errors import WireClosed
-from tflaunch.ssh.child import WAIT_S
+from tflaunch.sessions.child import WAIT_S
+from tflaunch.sessions.sockets import AT_ONCE, RECV_BYTES, has_room, text
+from tflaunch.sessions.wires import OF_SSH
 from tflaunch.ssh.deadline import Deadline
-from tflaunch.ssh.failures import text
 from tflaunch.ssh.openssh_log import SshLog
-from tflaunch.ssh.sockets import AT_ONCE, RECV_BYTES, has_room
 
 LOG_BYTES = 16 * 1024
 
@@ -74,6 +74,8 @@ class OpenSshWire:
     The process has a session of its own, so that Ctrl-C reaches the launcher alone; it ends with its input, also when
     the launcher is killed.  Raises OSError and RuntimeError when it cannot be started.
     """
+
+    advice = OF_SSH
 
     def __init__(self, program: str, words: Sequence[str], command: str) -> None:
         """Start `program` with these words, before which it is told where its log goes, and with the command."""

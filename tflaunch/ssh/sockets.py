@@ -1,4 +1,4 @@
-"""TCP connections and sockets, with a time limit for what the system does without one."""
+"""TCP connections, with a time limit for what the system does without one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import contextlib
 import errno
 import ipaddress
 import queue
-import select
 import socket
 import threading
 from collections.abc import Callable
@@ -15,11 +14,6 @@ from typing import Any
 from tflaunch.ssh.config_match import FAMILIES
 from tflaunch.ssh.deadline import BindError, Deadline, NameTimeout
 from tflaunch.ssh.target import Target
-
-KEEPALIVE_S = (2, 1, 3)  # idle seconds, seconds between probes, how many (a count)
-SILENCE_MS = 5000  # unacknowledged data for this long: the connection is cut
-AT_ONCE = 16 * 1024  # bytes: a socket that has any room has this much
-RECV_BYTES = 64 * 1024  # for more the C library asks the kernel for memory each time
 
 
 def dial_tcp(target: Target, deadline: Deadline, last_address: Callable[[], None]) -> socket.socket:
@@ -81,40 +75,3 @@ def _resolve(target: Target, deadline: Deadline) -> list[Any]:
     if isinstance(answer, Exception):
         raise answer
     return answer
-
-
-def has_room(endpoint: socket.socket) -> bool:
-    """Whether AT_ONCE bytes can be sent without waiting."""
-    poll = select.poll()
-    try:
-        poll.register(endpoint, select.POLLOUT)
-        return bool(poll.poll(0))
-    except (OSError, ValueError):  # closed
-        return False
-
-
-def in_thread(work: Callable[..., None], *arguments: object) -> None:
-    """Do in a thread of its own what may have to wait; here and now when the system lets us start no more."""
-    try:
-        threading.Thread(target=work, args=arguments, name="ssh", daemon=True).start()
-    except RuntimeError:
-        work(*arguments)
-
-
-def tune(tcp: socket.socket) -> None:
-    tcp.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    tcp.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    # Linux and macOS; the first of each pair that the platform has.
-    wanted = (
-        (("TCP_KEEPIDLE", "TCP_KEEPALIVE"), KEEPALIVE_S[0]),
-        (("TCP_KEEPINTVL",), KEEPALIVE_S[1]),
-        (("TCP_KEEPCNT",), KEEPALIVE_S[2]),
-        (("TCP_USER_TIMEOUT",), SILENCE_MS),
-        (("TCP_QUICKACK",), 1),
-    )
-    for names, value in wanted:
-        for name in names:
-            if hasattr(socket, name):
-                with contextlib.suppress(OSError):  # macOS: of a connection that was reset already
-                    tcp.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-                break

@@ -22,7 +22,7 @@ from tflaunch.lifecycle.ending import Ending
 from tflaunch.protocol.errors import EXIT_LAUNCH, EXIT_TIMEOUT
 from tflaunch.protocol.events import AgentGaveUp, TaskStarted, TimerFired
 from tflaunch.protocol.job import TRIAL, TaskId
-from tflaunch.protocol.outcome import HostLost, TaskExit, how
+from tflaunch.protocol.outcome import HostLost, Reclaimed, TaskExit, how
 from tflaunch.sweeps.trials import Trial
 
 LOOK = "look"
@@ -174,7 +174,8 @@ def step(state: State, event: Any, now: float) -> tuple[State, list[Action]]:
         case HostLost():
             return _without(ending.lose(state, {event.host: event.reason}), event)
         case AgentGaveUp():
-            return _without(state, HostLost(event.host, event.reason))
+            lost = HostLost(event.host, event.reason, reclaimed=event.ends_in is not None)
+            return _without(state, lost, ending.grace_left(event) if lost.reclaimed else None)
         case TimerFired(name) if name == LOOK:
             return _look(state)
         case TimerFired(name) if name.startswith(LATE) and state.phase == "running":
@@ -359,8 +360,11 @@ def _seen(state: State, seen: GpusSeen) -> tuple[State, list[Action]]:
 # --- hosts that are lost -------------------------------------------------------------------------------------
 
 
-def _without(state: State, lost: HostLost) -> tuple[State, list[Action]]:
-    """Go on without a lost host; its trials are not alive: its agent ended them before it counted as lost."""
+def _without(state: State, lost: HostLost, grace_s: float | None = None) -> tuple[State, list[Action]]:
+    """Go on without a lost host; its trials are not alive: its agent ended them before it counted as lost.
+
+    Where that was the last host, and its slot is taken back, its agent may still have `grace_s`.
+    """
     back = [number for number, attempt in state.running.items() if attempt.seat.host == lost.host]
     state = dataclasses.replace(
         state,
@@ -374,7 +378,9 @@ def _without(state: State, lost: HostLost) -> tuple[State, list[Action]]:
         trials = ", ".join(f"{TRIAL}/{number}" for number in back)
         said = [Say(f"{lost.host}: {lost.reason}; {trials} will run elsewhere")]
     if not state.seats and not state.others:
-        state, actions = ending.end(dataclasses.replace(state, first_failure=lost), state.grace_s)
+        failure = Reclaimed(lost.reason, lost.host) if lost.reclaimed else lost
+        state = dataclasses.replace(state, first_failure=failure)
+        state, actions = ending.end(state, state.grace_s if grace_s is None else grace_s)
         return state, [*said, *actions]
     state, actions = _fill(state)
     return state, [*said, *actions]

@@ -34,7 +34,7 @@ from tflaunch.planning.usable_hosts import usable_hosts
 from tflaunch.protocol.errors import EXIT_NO_METRIC, ConnectErrors, RecordError, StopError
 from tflaunch.protocol.outcome import Outcome
 from tflaunch.runs.hidden_values import VALUE_LEFT_OUT
-from tflaunch.runs.record import hostfile_from
+from tflaunch.runs.record import LAUNCHER_LOG, hostfile_from
 from tflaunch.runs.visits import Visits
 from tflaunch.sweeps.controller import Planned, Reporter, Summary, SweepController, Work
 from tflaunch.sweeps.first_seats import FirstSeats, Seating
@@ -66,7 +66,6 @@ from tflaunch.sweeps.trials import Params, Trial, arguments, numbered
 if TYPE_CHECKING:
     from tflaunch.runs.tunnel import Tunnel
 
-LAUNCHER_LOG = "launcher.log"  # in the record of a sweep that has left its terminal: what it has said since
 ALL_DONE = "all trials have succeeded before; nothing is left to run"
 
 

@@ -15,7 +15,7 @@ from tflaunch.lifecycle.memory import memory_of, remembered
 from tflaunch.lifecycle.states import Restarts, State, state_data, state_from
 from tflaunch.lifecycle.watchdog import Watchdog
 from tflaunch.protocol.job import TaskId
-from tflaunch.protocol.outcome import EndedByRule, GpuLeft, HostLost, TaskExit, TimedOut
+from tflaunch.protocol.outcome import EndedByRule, GpuLeft, HostLost, Reclaimed, TaskExit, TimedOut
 
 W0, W1, PS = TaskId("worker", 0), TaskId("worker", 1), TaskId("ps", 0)
 PLACES = {"worker/0": ("a", "10.0.0.1", 1), "worker/1": ("b", "10.0.0.2", 2), "ps/0": ("c", "10.0.0.3", 3)}
@@ -95,6 +95,7 @@ def memory(of: tuple[Driver[State], Watchdog]) -> dict[str, Any]:
     [
         *(FAILED, HostLost("b", "gone"), TimedOut("too long (--timeout)", (W0, PS), ("state S", "")), None),
         EndedByRule("no GPU (--require-gpu)", (W0,), 65),
+        Reclaimed("PREEMPTED", "b"),
     ],
 )
 def test_a_state_comes_back_as_it_was(first: Any) -> None:

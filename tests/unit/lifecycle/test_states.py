@@ -19,7 +19,15 @@ from tflaunch.lifecycle.states import DRAIN, RESTART, Restarts, State, decisive,
 from tflaunch.protocol.errors import EXIT_INTERRUPTED, EXIT_TIMEOUT, EXIT_UNCLEAN
 from tflaunch.protocol.events import AgentGaveUp, Event, HostSwept, Interrupted, TaskStarted, TimerFired
 from tflaunch.protocol.job import Done, RoleEnd, TaskId
-from tflaunch.protocol.outcome import GpuLeft, HostLost, TaskExit, TimedOut, outcome_data, outcome_from
+from tflaunch.protocol.outcome import (
+    GpuLeft,
+    HostLost,
+    Reclaimed,
+    TaskExit,
+    TimedOut,
+    outcome_data,
+    outcome_from,
+)
 
 PS, W0, W1, CHIEF = TaskId("ps", 0), TaskId("worker", 0), TaskId("worker", 1), TaskId("chief", 0)
 EVALUATOR, DATA = TaskId("evaluator", 0), TaskId("data", 0)
@@ -261,7 +269,9 @@ def test_a_host_that_is_lost_while_tasks_run_fails_the_run() -> None:
 APART = {PS: "a", W0: "b", W1: "c", EVALUATOR: "d"}
 
 
-@pytest.mark.parametrize("event", [HostLost("d", "gone"), AgentGaveUp("d", "no launcher")])
+@pytest.mark.parametrize(
+    "event", [HostLost("d", "gone"), AgentGaveUp("d", "no launcher"), AgentGaveUp("d", "taken", ends_in=9.0)]
+)
 def test_a_host_with_nothing_but_an_evaluator_is_missed_by_nobody(event: Event) -> None:
     last, actions = step(state(hosts=APART), event)
     assert (
@@ -445,6 +455,46 @@ def test_a_run_whose_lease_ran_out_has_failed() -> None:
     assert last.first_failure == HostLost("b", "no launcher has renewed the lease")
 
 
+@pytest.mark.parametrize(("ends_in", "grace_s"), [(30.0, 29.0), (0.2, 0.0), (0.0, 0.0)])
+def test_where_an_engine_takes_a_slot_back_all_hosts_get_the_time_that_is_left(
+    ends_in: float, grace_s: float
+) -> None:
+    last, actions = step(state(), AgentGaveUp("b", "PREEMPTED", ends_in=ends_in))
+    assert [action for action in actions if not isinstance(action, Say)] == [
+        End(grace_s),
+        StartTimer(SWEEP_DUE, grace_s + SWEEP_MARGIN_S),
+    ]
+    assert said(actions) == [f"b: PREEMPTED; stopping the 3 tasks left, {grace_s:g} s to end by themselves"]
+    last, took = follow(
+        last, [AgentGaveUp("a", "CANCELLED", ends_in=3.0), ended(W0, 3, stopped=True), *SWEPT]
+    )
+    assert took == [[]] * 5  # its agent tells its own tasks
+    assert (last.phase, last.status, last.first_failure) == ("over", "failed", Reclaimed("PREEMPTED", "b"))
+    assert (last.exit_code(True), last.exit_code(False)) == (75, 75)
+    outcome = outcome_of(last, "run", 1.0)
+    told = json.loads(json.dumps(outcome_data(outcome)))
+    first = {"reason": "PREEMPTED", "host": "b", "tasks": [], "states": [], "exit_code": 75}
+    assert told["first_failure"] == first
+    assert outcome_from("run", told, outcome.exits) == outcome
+
+
+def test_a_slot_that_its_engine_says_is_over_ends_the_run_as_one_that_is_taken_back() -> None:
+    """Of the others nobody has said that they end: they have the time that the user gave."""
+    last, actions = step(state(), HostLost("b", "NotFound", reclaimed=True))
+    assert [action for action in actions if not isinstance(action, Say)] == ENDING
+    last, _ = follow(last, [HostSwept("a"), HostSwept("c")])
+    assert (last.phase, last.first_failure) == ("over", Reclaimed("NotFound", "b"))
+
+
+def test_a_slot_that_is_taken_back_when_the_work_is_done_is_no_failure() -> None:
+    last, _ = follow(state(), [ended(W0), ended(W1)])
+    assert last.phase == "draining"
+    last, actions = step(last, AgentGaveUp("a", "PREEMPTED", ends_in=3.0))
+    assert actions == [End(2.0), StartTimer(SWEEP_DUE, 2.0 + SWEEP_MARGIN_S)]
+    last, _ = follow(last, [ended(PS, 3, stopped=True), *SWEPT])
+    assert (last.status, last.exit_code(True)) == ("succeeded", 0)
+
+
 def test_a_run_that_is_stopped_from_elsewhere_is_interrupted() -> None:
     stop = AgentGaveUp("b", "tflaunch stop ends the run", asked=True)
     last, actions = step(state(), stop)
@@ -483,7 +533,10 @@ def any_event(data: Draw, now: State, asked_to_end: set[str]) -> Event:
         case "interrupt":
             return data.draw(st.sampled_from([INT, TERM]))
         case "gave up":
-            return AgentGaveUp(host, "why", data.draw(st.booleans()))
+            asked = data.draw(st.booleans())
+            return AgentGaveUp(
+                host, "why", asked, None if asked else data.draw(st.sampled_from([None, 0.0, 30.0]))
+            )
         case "limit":
             return TimedOut("too long", tuple(sorted(now.hosts.keys() - now.exits.keys())))
         case "timer":

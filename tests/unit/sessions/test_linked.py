@@ -14,7 +14,7 @@ from tests.support.pipes import Opener, Pipe
 from tflaunch.hosts import Host
 from tflaunch.lifecycle.links import SILENCE_S
 from tflaunch.protocol import wire
-from tflaunch.protocol.errors import Breach, ConnectError
+from tflaunch.protocol.errors import Breach, ConnectError, Gone
 from tflaunch.protocol.events import Interrupted
 from tflaunch.protocol.wire import Message
 from tflaunch.runs.fetch_pipeline import STALLED_S, Pipeline, Request
@@ -99,6 +99,15 @@ def test_a_connection_that_ends_is_made_again_and_what_was_missed_is_asked_for(t
         two.turn()
     assert two.did[2:] == ["watch one 0"]
     assert two.shown.lines[1].startswith("back: one")
+
+
+def test_a_slot_that_its_engine_says_is_over_is_not_dialled_any_more(two: Two) -> None:
+    two.sessions.put(Ended("one", Gone("NotFound", swept=True), two.sessions.by_host["one"].number))
+    until = two.awake_s + 1.0
+    while two.awake_s < until:
+        two.turn(until)
+    assert two.did == ["one is dead: NotFound"]
+    assert not two.shown.lines
 
 
 def test_a_host_that_breaks_the_protocol_or_has_no_such_run_is_not_dialled_any_more(two: Two) -> None:

@@ -210,6 +210,16 @@ def test_without_any_host_it_ends() -> None:
     assert outcome_of(hosts.state, "run", 1.0).exit_code == 76
 
 
+def test_where_the_last_slot_is_taken_back_it_ends_as_that() -> None:
+    hosts = Hosts(2, seat("a"), seat("b"))
+    hosts.feed(AgentGaveUp("a", "PREEMPTED", ends_in=30.0))
+    assert hosts.state.phase == "running"
+    hosts.feed(AgentGaveUp("b", "PREEMPTED", ends_in=30.0))
+    assert End(29.0) in hosts.done
+    hosts.feed(HostSwept("a")).feed(HostSwept("b"))
+    assert outcome_of(hosts.state, "run", 1.0).exit_code == 75
+
+
 def test_ctrl_c_keeps_what_has_ended_and_nothing_else() -> None:
     hosts = Hosts(4, seat("a"), seat("b"))
     hosts.exit(0).feed(Interrupted(signal.SIGINT))

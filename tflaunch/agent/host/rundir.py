@@ -372,11 +372,7 @@ class RunDirectory:
             False
         )  # where an agent hangs, and many wait for it already, this would never return
         try:
-            directory = os.open(self.path, directories.DIRECTORY)
-            try:
-                connection.connect("/proc/self/fd/%d/agent.sock" % directory)
-            finally:
-                os.close(directory)
+            directories.connect(connection, os.path.join(self.path, "agent.sock"))
         except OSError:
             connection.close()
             return None

@@ -8,7 +8,7 @@ import os
 import struct
 
 from tflaunch.protocol import wire
-from tflaunch.protocol.light_stdlib import socket
+from tflaunch.protocol.light_stdlib import signal, socket
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -128,6 +128,9 @@ def pass_on(channel_in: int, channel_out: int, agent: socket.socket, early: byte
 
 def hold(channel_in: int, channel_out: int, agent: socket.socket) -> None:
     """Wait until the agent closes the channel."""
+    # Of an engine that takes the slot back: the agent still has something to say.
+    for each in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(each, signal.SIG_IGN)
     os.close(channel_in)  # otherwise the channel would stay open after the agent closes it
     os.close(channel_out)
     try:

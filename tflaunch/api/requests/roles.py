@@ -25,6 +25,7 @@ from tflaunch.protocol.job import (
 )
 
 if TYPE_CHECKING:
+    from tflaunch.hosts import Hostfile
     from tflaunch.inputs.options.job_groups import ClusterOptions, RoleOptions
 
 MOST_TASKS = 10_000  # of one role
@@ -66,6 +67,22 @@ def roles_of(
     roles.read_env(options.job_env)
     roles.check()
     return roles.by_job
+
+
+def on_slots(roles: Mapping[str, Role], hostfile: Hostfile) -> dict[str, Role]:
+    """Return the roles of a run whose slots have roles, each on its own slots; as they are where none has.
+
+    A role of which it is not said how many tasks it has gets one for each slot without GPUs.
+    """
+    found = dict(roles)
+    for group in hostfile.wanted.groups if hostfile.wanted else ():
+        if group.role:
+            role = found.get(group.role, Role())
+            count = role.count if role.count is not None or group.gpus else group.count
+            found[group.role] = dataclasses.replace(
+                role, hosts=role.hosts or f"role={group.role}", count=count
+            )
+    return found
 
 
 class _Roles:

@@ -18,7 +18,7 @@ from tflaunch.api.requests.job_parts import (
     with_workdirs,
 )
 from tflaunch.api.requests.outputs import wish_at_end
-from tflaunch.api.requests.roles import roles_of
+from tflaunch.api.requests.roles import on_slots, roles_of
 from tflaunch.api.requests.which_hosts import load_hosts
 from tflaunch.frameworks.table import named
 from tflaunch.planning.ranks import roles_for
@@ -69,6 +69,7 @@ def request_of(
     )
     wish = wish_at_end(options.results, options.results.fetch)
     hostfile = hostfile or load_hosts(options.what.hosts, connection.connection, reporter)
+    roles = on_slots(roles, hostfile)
     check_hosts(hostfile, gpus, roles)
     if options.program.no_sync:
         hostfile = with_workdirs(file.directory, hostfile)

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import itertools
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tflaunch.inputs.engine_words import names_hosts
 from tflaunch.protocol.errors import RecordError, UsageError
 from tflaunch.text.numbers import counted
 
 if TYPE_CHECKING:
     from tflaunch.documents.reporter import Reporter
-    from tflaunch.hosts import Hostfile
+    from tflaunch.hosts import Host, Hostfile
 
 
 def default_source() -> str | None:
@@ -40,6 +43,10 @@ def load_hosts(source: str | None, connection: str = "", reporter: Reporter | No
             "make one: tflaunch init; or name one: a file, host1,host2, slurm: or pbs:",
         )
     hostfile = configured.with_defaults(hosts.load(found, connection=connection))
+    if hostfile.wanted is not None:
+        from tflaunch.engines.taking import check_wanted
+
+        check_wanted(hostfile)
     if reporter is not None and not source:
         count = len(hostfile.hosts)
         named = "$TFLAUNCH_HOSTS" if os.environ.get("TFLAUNCH_HOSTS") else "none was named"
@@ -51,11 +58,24 @@ def load_hosts(source: str | None, connection: str = "", reporter: Reporter | No
     return hostfile
 
 
+def load_there(source: str | None, connection: str = "") -> Hostfile:
+    """Load the hostfile as `load_hosts` does; slots are those of this user that the engine knows: none is taken.
+
+    Raises ConnectError, too.
+    """
+    hostfile = load_hosts(source, connection)
+    if hostfile.wanted is None:
+        return hostfile
+    from tflaunch.engines.taking import there
+
+    return merge([there(hostfile)])
+
+
 def kind_of_file(word: str) -> str:
     """Return `hosts`, `job` or `program` for a file of that kind here, or the hosts of a batch job; "" for all else."""
     from tflaunch.inputs.kinds import kind_of
 
-    return kind_of(word) if word in ("slurm:", "pbs:") or Path(word).expanduser().is_file() else ""
+    return kind_of(word) if names_hosts(word) or Path(word).expanduser().is_file() else ""
 
 
 def refuse_file(run: str) -> None:
@@ -80,14 +100,16 @@ def hosts_of_run(run: str, source: str | None) -> tuple[str, Hostfile, Path | No
     from tflaunch.runs.record import Record, hostfile_from
 
     if source is not None:
-        return run, load_hosts(source), None
+        return run, load_there(source), None
     try:
         record = Record.open(run)
     except UsageError:
         refuse_file(run)
         if default_source() is None:
             raise
-        return run, load_hosts(None), None
+        return run, load_there(None), None
+    if record.slots is not None and not record.running() and record.outcome() is not None:
+        return record.run_id, dataclasses.replace(hostfile_from(record), hosts=()), None  # its slots are over
     return record.run_id, hostfile_from(record), record.ssh_config
 
 
@@ -130,7 +152,7 @@ def hosts_to_stop_on(
     recorded, config = recorded_hosts(lively=True) if source is None and not of_others else (None, None)
     if recorded is not None:
         return None, recorded, config
-    hostfile = load_hosts(source) if source is not None else default_hostfile()
+    hostfile = load_there(source) if source is not None else default_hostfile()
     if hostfile is None:
         raise no_hosts_known("stop")
     return run, hostfile, None
@@ -142,7 +164,7 @@ def hosts_of_all(source: str | None, verb: str, *, everything: bool) -> tuple[Ho
     Records of ended runs count only with `everything` and without a default hostfile.
     """
     if source is not None:
-        return load_hosts(source), None
+        return load_there(source), None
     default = default_hostfile()
     recorded, config = recorded_hosts(lively=not everything or default is not None)
     known = [hostfile for hostfile in (default, recorded) if hostfile is not None]
@@ -161,7 +183,10 @@ def recorded_hosts(*, lively: bool) -> tuple[Hostfile | None, Path | None]:
         if info.status in MAY_BE_ALIVE or (info.status == "ended" and not lively):
             try:
                 record = Record.open(info.run_id)
-                hostfiles.append(hostfile_from(record))
+                hostfile = hostfile_from(record)
+                if info.on_slots and info.status == "ended":  # its slots are over
+                    hostfile = dataclasses.replace(hostfile, hosts=())
+                hostfiles.append(hostfile)
                 configs.append(record.ssh_config)
             except (RecordError, UsageError):
                 continue  # the record was removed meanwhile, or another version wrote it
@@ -170,16 +195,38 @@ def recorded_hosts(*, lively: bool) -> tuple[Hostfile | None, Path | None]:
 
 def default_hostfile() -> Hostfile | None:
     """Return the hosts of the default hostfile, or None where there is none; raises HostfileError."""
-    return load_hosts(None) if default_source() is not None else None
+    return load_there(None) if default_source() is not None else None
 
 
 def merge(hostfiles: Collection[Hostfile]) -> Hostfile:
-    """Return all hosts of these hostfiles, each once, as the first hostfile describes it."""
+    """Return all hosts of these hostfiles, each once, as the first hostfile describes it.
+
+    A slot of an engine is no other host of that name: it is called NAME@JOB, then.
+    """
     from tflaunch.hosts import Hostfile
 
-    hosts = {host.name: host for hostfile in reversed([*hostfiles]) for host in reversed(hostfile.hosts)}
+    hosts: dict[str, Host] = {}
+    known: list[tuple[str, Mapping[str, str]]] = []
+    for host in (host for hostfile in hostfiles for host in hostfile.hosts):
+        if host.slot:
+            if (host.connection, host.slot) in known:
+                continue
+            known.append((host.connection, host.slot))
+            slot = _renamed(host, hosts)
+            hosts[slot.name] = slot
+        else:
+            hosts.setdefault(host.name, host)
     sources = dict.fromkeys(each.source for each in hostfiles)
-    return Hostfile(", ".join(sources), tuple(reversed(hosts.values())))
+    return Hostfile(", ".join(sources), tuple(hosts.values()))
+
+
+def _renamed(slot: Host, others: Collection[str]) -> Host:
+    """Return this slot, by another name if one of the others has its own."""
+    job = slot.slot.get("job") or "another"
+    names = itertools.chain(
+        [slot.name, f"{slot.name}@{job}"], (f"{slot.name}@{job}.{n}" for n in itertools.count(2))
+    )
+    return dataclasses.replace(slot, name=next(name for name in names if name not in others))
 
 
 def no_hosts_known(verb: str) -> UsageError:

@@ -12,8 +12,6 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-from tflaunch.ssh.failures import last_words
-
 WAIT_S = 1.0  # how long the end of a process may lag behind the end of its stream
 STDERR_BYTES = 4096  # the end of stderr, which messages quote
 
@@ -87,3 +85,9 @@ class Child:
         code = self._process.returncode
         ended = "" if code is None else f"exit status {code}" if code >= 0 else f"killed by signal {-code}"
         return last_words(ended, stderr)
+
+
+def last_words(ended: str, stderr: bytes) -> str:
+    """`exit status 1; it said: ...`: how a command ended and the end of its stderr, either of which may be empty."""
+    said = stderr.decode(errors="replace").strip()
+    return "; it said: ".join(word for word in (ended, said) if word)

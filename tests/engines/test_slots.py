@@ -1,0 +1,229 @@
+"""Runs on slots that an engine gives: every verb, by both ways into a slot."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.engines.conftest import OnSlots
+from tests.support.patience import until
+from tests.support.scheduler import Scheduler
+
+COUNT = """
+    import os, signal, sys, time
+    def save(*_):
+        print("saved", flush=True)
+        sys.exit(0)
+    signal.signal(signal.SIGTERM, save)
+    print("begins", os.environ["TFLAUNCH_TASK"], *sorted(name for name in os.environ if "SLOT" in name), flush=True)
+    print("x" * 200_000)
+    open("made.txt", "w").write("by " + os.environ["TFLAUNCH_TASK"])
+    time.sleep(float(sys.argv[1]))
+    print("ends", flush=True)
+"""
+TASKS = ("--ps", "0", "--workers", "2", "--no-flags")
+
+
+def test_a_run_has_its_slots_and_gives_them_back(user: OnSlots, door: Mapping[str, str]) -> None:
+    done = user.run("run", user.slots(**door), user.script(COUNT), *TASKS, "--json", "--", "0.1").ran()
+    ends = [event for event in done.events if event["event"] == "exited"]
+    assert {end["task"]: end["code"] for end in ends} == {"worker/0": 0, "worker/1": 0}
+    assert {end["host"] for end in ends} == {"host1-s0", "host2-s1"}
+    (job,) = user.scheduler.requests()
+    assert user.scheduler.released(job)
+    user.scheduler.wait_until_free()
+    assert not user.run_directories()
+    assert "t" in user.run("ps", "-a", "-q").ran().out
+    assert "begins worker/1" in user.run("logs", "trainer").ran().out
+    assert "succeeded" in user.run("status", "trainer").ran().out
+    assert user.run("attach", "trainer").ran().out.count("ends") == 2
+
+
+def test_roles_have_slots_of_their_own(user: OnSlots) -> None:
+    slots = user.slots("ps=1x0+worker=1x0", node="host1")
+    done = user.run("run", slots, user.script(COUNT), "--json", "--dry-run", "--", "0").ran()
+    (plan,) = (event for event in json.loads(done.out)["events"] if event["event"] == "plan")
+    assert {task["task"]: task["host"] for task in plan["tasks"]} == {"ps/0": "host1-s0", "worker/0": "host1-s1"}
+
+
+def test_a_hostfile_may_name_an_engine(user: OnSlots, tmp_path: Path) -> None:
+    hosts = tmp_path / "slots.yaml"
+    at = user.scheduler.directory
+    hosts.write_text(
+        f"engine: plain\nslots:\n  - {{role: worker, count: 2}}\nsettings: {{at: {at}}}\n"
+        "defaults: {env: {GREETING: hello}}\n"
+    )
+    script = user.script("import os; print(os.environ['GREETING'], os.environ['TFLAUNCH_HOST'])")
+    done = user.run("run", hosts, script, "--ps", "0", "--no-flags").ran()
+    assert "hello host1-s0" in done.out
+    assert "hello host2-s1" in done.out
+    hosts.write_text(f"engine: plain\nslots:\n  - {{count: 2, nod: host1}}\nsettings: {{at: {at}, odor: x}}\n")
+    wrong = user.run("run", hosts, script).ran(2)
+    assert "slots.yaml:3:23: nod: plain has no such setting; did you mean node?" in wrong.err
+    assert "slots.yaml:4:" in wrong.err
+    assert "odor: plain has no such setting; did you mean door?" in wrong.sentences
+
+
+@pytest.mark.parametrize(
+    ("sizes", "said"),
+    [
+        ("0", "0 slots: want 1 to 10,000"),
+        ("2y", "'2y' is not 4 (slots)"),
+        ("2,door", "'door' is neither sizes"),
+        ("2,dor=tls", "dor: plain has no such setting; did you mean door?"),
+        ("2,idle=soon", "idle: 'soon' is not a whole number"),
+        ("1+2", "slots without a role: sizes are given twice"),
+    ],
+)
+def test_what_is_wrong_with_the_words_is_said_before_the_engine_is_asked(
+    user: OnSlots, sizes: str, said: str
+) -> None:
+    wrong = user.run("run", user.slots(sizes), user.script(COUNT)).ran(2)
+    assert said in wrong.sentences
+    assert not user.scheduler.requests()
+
+
+def test_verbs_that_look(user: OnSlots, door: Mapping[str, str]) -> None:
+    slots = user.slots(**door)
+    check = user.run("check", slots, "--no-tensorflow", "--json").ran()
+    assert json.loads(check.out)["exit_code"] == 0
+    gpus = user.run("gpus", slots).ran()
+    assert "host1-s0" in gpus.out
+    assert len(user.scheduler.requests()) == 2
+
+
+def test_a_run_waits_for_its_slots_and_says_why(user: OnSlots, scheduler: Scheduler) -> None:
+    scheduler.hold("2 jobs are before it")
+    with user.start("run", user.slots(), user.script(COUNT), *TASKS, "--json", "--", "0") as running:
+        running.wait_for("2 jobs are before it")
+        listed = user.run("ps").ran()
+        assert "waiting" in listed.out
+        scheduler.late = 1
+        scheduler.why = ""
+        running.wait_for("the last one is late")
+        scheduler.give()
+        assert running.end() == 0, running.err
+
+
+def test_a_request_that_can_never_be_met(user: OnSlots, scheduler: Scheduler) -> None:
+    scheduler.never = "no node has 2 TiB"
+    done = user.run("run", user.slots(), user.script(COUNT)).ran(65)
+    assert "no node has 2 TiB" in done.err
+    assert user.run("ps").code == 2  # it left no record
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_run_that_waits_is_given_up(user: OnSlots, scheduler: Scheduler, number: signal.Signals) -> None:
+    scheduler.hold("no node is free")
+    with user.start("run", user.slots(), user.script(COUNT)) as running:
+        job = scheduler.wait_for_request()
+        running.signal(number)
+        assert running.end() == 128 + number
+    assert scheduler.released(job)
+
+
+def test_stop_gives_up_a_request_from_another_terminal(user: OnSlots, scheduler: Scheduler) -> None:
+    scheduler.hold("no node is free")
+    with user.start("run", user.slots(), user.script(COUNT), "--name", "early") as running:
+        job = scheduler.wait_for_request()
+        until(lambda: "waiting" in user.run("ps").out, "the run in ps")
+        assert "given up its request" in user.run("stop", "early").ran().sentences
+        assert running.end() == 75
+        assert "was given back by another command" in running.err
+    assert scheduler.released(job)
+
+
+def test_a_request_that_the_scheduler_cancels(user: OnSlots, scheduler: Scheduler) -> None:
+    scheduler.hold("no node is free")
+    with user.start("run", user.slots(), user.script(COUNT)) as running:
+        scheduler.cancel(scheduler.wait_for_request(), "cancelled by uid 0")
+        assert running.end() == 75
+        assert "cancelled by uid 0" in running.err
+
+
+def test_a_detached_run_starts_when_its_slots_come(
+    user: OnSlots, scheduler: Scheduler, door: Mapping[str, str]
+) -> None:
+    scheduler.hold("no node is free")
+    words = (*TASKS, "--name", "later", "-d", "--", "60")
+    done = user.run("run", user.slots(**door), user.script(COUNT), *words).ran()
+    run = done.out.strip()
+    assert run.startswith("later-")
+    assert "starts by itself once its slots are there" in done.sentences
+    assert "waiting" in user.run("status", run).ran().out
+    scheduler.give()
+    until(lambda: "2/2" in user.run("ps").out, "both tasks")
+    assert "begins worker/0" in user.run("logs", run, "worker/0").ran().out
+    assert "at the same place" in user.run("stacks", run).ran().out
+    fetched = user.run("fetch", run, "made.txt").ran()
+    assert fetched.sentences.count("made.txt") >= 0
+    assert sorted(path.read_text() for path in user.code.rglob("made.txt"))[0] == "by worker/0"
+    # Another machine, which has no record and no token.
+    elsewhere = {"TFLAUNCH_STATE": str(user.directory / "elsewhere")}
+    there = f"plain:at={scheduler.directory}"
+    assert run in user.run("ps", there, env=elsewhere).ran().out
+    assert "begins worker/1" in user.run("logs", "-H", there, run, env=elsewhere).ran().out
+    assert "running" in user.run("status", "-H", there, env=elsewhere).ran().out
+    assert "is stopped" in user.run("stop", "-H", there, run, env=elsewhere).ran().sentences
+    (job,) = scheduler.requests()
+    assert scheduler.released(job)
+
+
+def test_the_waiting_process_of_a_detached_run_may_die(user: OnSlots, scheduler: Scheduler) -> None:
+    scheduler.hold("no node is free")
+    done = user.run("run", user.slots(idle="2"), user.script(COUNT), *TASKS, "-d", "--", "9").ran()
+    record = user.state / done.out.strip() / "run.json"
+    os.kill(json.loads(record.read_text())["pid"], signal.SIGKILL)
+    assert "orphaned" not in user.run("stop", done.out.strip()).ran().err
+
+
+def test_two_runs_with_hosts_of_equal_names(user: OnSlots, scheduler: Scheduler) -> None:
+    for name in ("one", "two"):
+        words = (*TASKS, "--name", name, "-d", "--", "60")
+        user.run("run", user.slots(), user.script(COUNT), *words).ran()
+        until(lambda: user.run("ps").out.count("2/2") == (1 if name == "one" else 2), f"the tasks of {name}")
+    listed = user.run("ps").ran().out
+    assert "one-" in listed
+    assert "two-" in listed
+    user.run("stop", "one").ran()
+    until(lambda: "2/2" in user.run("ps").out, "the other run, untouched")
+    assert "two-" in user.run("ps").ran().out
+    # The slots of the first have ended: nothing fails for that.
+    until(lambda: sum(slot.process.poll() is None for slot in scheduler.slots.values()) == 2, "its slots' end")
+    assert user.run("ps").ran().out.count("2/2") == 1
+    user.run("stop").ran()
+
+
+def test_kill_of_the_launcher_frees_the_slots(user: OnSlots, scheduler: Scheduler) -> None:
+    with user.start("run", user.slots(idle="1"), user.script(COUNT), *TASKS, "--lease", "3", "--", "60") as running:
+        running.wait_for("begins worker/1")
+        running.signal(signal.SIGKILL)
+        running.end()
+    scheduler.wait_until_free()
+    assert "no run is alive" in user.run("ps").ran().sentences
+    assert "its slots" in user.run("attach").sentences or True
+
+
+def test_kill_of_a_wire_is_no_end(user: OnSlots, door: Mapping[str, str]) -> None:
+    from tests.support.launcher import processes
+
+    with user.start("run", user.slots(**door), user.script(COUNT), *TASKS, "--", "8") as running:
+        running.wait_for("begins worker/1")
+        relays = [each for each in processes() if any("slot.sock" in word for word in each.words)]
+        for relay in relays:
+            if "-c" in relay.words and "nsenter" not in relay.words[0]:
+                relay.kill()
+        assert running.end() == 0, running.err
+        assert running.out.count("ends") == 2
+
+
+def test_sweep_and_up(user: OnSlots) -> None:
+    script = user.script("import sys; print('loss', float(sys.argv[1].partition('=')[2]) / 2)")
+    done = user.run("sweep", user.slots(), script, "--grid", "lr=1,2,3", "--metric", "loss").ran()
+    assert "3 trials" in done.sentences or "3 of 3" in done.sentences
+    assert all(map(user.scheduler.released, user.scheduler.requests()))

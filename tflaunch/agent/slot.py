@@ -1,0 +1,132 @@
+"""The slot that an engine has given for a while: its holder says when the engine takes it back.
+
+The holder starts agents and visits with two words in their environment: where it listens, and which of the machine's
+GPUs the engine has given.  An agent calls it and stays connected: the end of that connection is the end of the slot.
+"""
+
+import os
+import struct
+
+from tflaunch.protocol import directories, wire
+from tflaunch.protocol.light_stdlib import socket
+from tflaunch.protocol.selector import EVENT_READ
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, Dict, List, MutableMapping, Optional
+
+    from tflaunch.protocol.selector import Selector
+
+HOLDER, GPUS = "TFLAUNCH_SLOT", "TFLAUNCH_SLOT_GPUS"
+LINE_LIMIT = 1024 * 1024  # of what the holder says
+DIAL_S = 5  # for a holder that many call at once
+GONE = "the slot holder is gone"
+_told = {}  # type: Dict[str, str]  # what the holder has told this process
+
+
+def enter(environment: "MutableMapping[str, str]") -> None:
+    """Take the holder's words out of this process's environment: no task sees them."""
+    for name in (HOLDER, GPUS):
+        _told[name] = environment.pop(name, "")
+
+
+def holder() -> str:
+    """Where the holder of this slot listens; "" outside of slots."""
+    return _told.get(HOLDER, "")
+
+
+def gives_gpus() -> bool:
+    """Whether the engine has said which GPUs this slot has, and it has some."""
+    return _told.get(GPUS, "") not in ("", "none")
+
+
+def given(gpus: "List[Dict[str, Any]]") -> "List[Dict[str, Any]]":
+    """Those of the machine's GPUs that the engine has given to this slot; all where nobody has said which."""
+    told = _told.get(GPUS, "")
+    if not told:
+        return gpus
+    kind, _, listed = told.partition(":")
+    names = set(listed.split(","))
+    found = []
+    for gpu in gpus:
+        if kind == "uuid" and gpu["uuid"] not in names:
+            instances = [each for each in gpu.get("mig", ()) if each["uuid"] in names]
+            if instances:
+                found.append(dict(gpu, mig=instances))
+        elif {
+            "uuid": gpu["uuid"],
+            "index": str(gpu["index"]),
+            "minor": str(_minor(gpu)),
+        }.get(kind) in names:
+            found.append(dict(gpu))
+    there = {str(gpu["index"]) for gpu in found}
+    for gpu in found:
+        if "links" in gpu:
+            gpu["links"] = {other: link for other, link in gpu["links"].items() if other in there}
+    return found
+
+
+def _minor(gpu: "Dict[str, Any]") -> int:
+    minor = gpu.get("minor")
+    return int(gpu["index"] if minor is None else minor)  # which it mostly is, of a GPU that does not answer
+
+
+class Slot:
+    """An agent's connection to the holder of its slot."""
+
+    def __init__(self, selector: "Selector", ends_in: "Callable[[float, str], None]") -> None:
+        """`ends_in(seconds, why)` is called when the engine takes the slot back, and again where it has less time."""
+        self._selector = selector
+        self._ends_in = ends_in
+        self._heard = bytearray()
+        self._socket = None  # type: Optional[socket.socket]
+        connection = socket.socket(socket.AF_UNIX)
+        try:
+            # Not `settimeout`: with that, connect(2) does not wait while many others are being let in.
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", DIAL_S, 0))
+            directories.connect(connection, holder())
+            connection.sendall(wire.dumps({"agent": os.getpid()}).encode("ascii") + b"\n")
+        except OSError:
+            connection.close()
+            ends_in(wire.LAST_GRACE_S + wire.RECLAIM_S, GONE)
+            return
+        connection.setblocking(False)
+        self._socket = connection
+        selector.register(connection, EVENT_READ, self._read)
+
+    def over(self) -> None:
+        """Tell the holder that the run has ended here."""
+        if self._socket is not None:
+            try:
+                self._socket.send(wire.dumps({"over": True}).encode("ascii") + b"\n")
+            except OSError:
+                pass  # it has ended, or it hangs: the slot is over soon
+
+    def _read(self) -> None:
+        assert self._socket is not None  # noqa: S101
+        try:
+            data = self._socket.recv(65536)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        self._heard += data
+        if not data or len(self._heard) > LINE_LIMIT:
+            self._selector.unregister(self._socket)
+            self._socket.close()
+            self._socket = None
+            self._ends_in(wire.LAST_GRACE_S + wire.RECLAIM_S, GONE)
+            return
+        *lines, rest = bytes(self._heard).split(b"\n")
+        self._heard[:] = rest
+        for line in lines:
+            self._hear(line)
+
+    def _hear(self, line: bytes) -> None:
+        try:
+            said = wire.loads(line.decode("utf-8"))
+            seconds, why = float(said["ends_in"]), str(said["why"])
+        except (ValueError, TypeError, KeyError, RecursionError):
+            return  # a word that this version does not know
+        if 0.0 <= seconds < 1e9:
+            self._ends_in(seconds, why)

@@ -1,0 +1,87 @@
+"""Carry out the request of a run on hosts of its own, or on slots that an engine gives for it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from tflaunch.api.connecting import About, connected, reaching
+from tflaunch.planning.cluster_plan import ClusterPlan
+
+if TYPE_CHECKING:
+    from tflaunch.documents.reporter import Reporter
+    from tflaunch.inputs.options.groups import SshOptions
+    from tflaunch.launch.request import OnSlots, Request
+    from tflaunch.remote import Connector
+
+
+class Launch(Protocol):
+    """What starts a run: tflaunch.launch.launch.launch, or tflaunch.launch.servers.serve."""
+
+    def __call__(
+        self, request: Request, connections: Connector, watcher: Reporter, on: OnSlots | None = None
+    ) -> int: ...
+
+
+def show_plan(
+    request: Request, ssh: SshOptions, reporter: Reporter, ask: Callable[[str], str] | None = None
+) -> int:
+    """Show the plan; start nothing, leave nothing.  Returns the exit code; raises TflaunchError, Stopped."""
+    from tflaunch.launch.launch import dry
+
+    with reaching(request.hostfile, ssh, reporter, ask=ask) as there:
+        return dry(dataclasses.replace(request, hostfile=there.hostfile), there.connector, reporter)
+
+
+def carry_out(
+    request: Request,
+    ssh: SshOptions,
+    reporter: Reporter,
+    launch: Launch,
+    *,
+    ask: Callable[[str], str] | None = None,
+    leave: Callable[[Path], None] | None = None,
+) -> int:
+    """Connect to the hosts of the run and `launch` it; returns the exit code.  Raises TflaunchError, Stopped.
+
+    Where an engine gives slots, the run is on record before they are asked for, so that every command finds it.
+    leave: leaves the terminal, for a file, as soon as the engine has the request.
+    """
+    hostfile = request.hostfile
+    if hostfile.wanted is None:
+        with connected(hostfile.hosts, ssh, reporter, ask=ask) as connector:
+            return launch(request, connector, reporter)
+    from tflaunch.launch.request import OnSlots
+    from tflaunch.runs.record import LAUNCHER_LOG, Record
+
+    engine = hostfile.wanted.engine
+    record = Record.create(
+        request.run_id,
+        plan=ClusterPlan(request.run_id, ()),
+        hostfile=dataclasses.replace(hostfile, hosts=()),
+        command=request.command,
+        ssh_config=request.ssh_config,
+        code=request.bundle.digest if request.bundle is not None else None,
+    )
+    log = record.path / LAUNCHER_LOG
+
+    def keep(handle: Mapping[str, str]) -> None:
+        record.note_slots(engine, handle)
+        if leave is not None and not log.exists():
+            reporter.leaves(
+                request.run_id, hostfile.wanted.count if hostfile.wanted else 0, partial(leave, log)
+            )
+
+    about = About(request.run_id, request.limits_s.get("timeout_s"), keep)
+    try:
+        with reaching(hostfile, ssh, reporter, about) as there:
+            on_slots = dataclasses.replace(request, hostfile=there.hostfile)
+            on = OnSlots(there.slots, record) if there.slots else None
+            return launch(on_slots, there.connector, reporter, on)
+    except BaseException as error:
+        if not getattr(error, "may_go_on", False):
+            record.discard()
+        raise

@@ -1,0 +1,145 @@
+"""Slots for one command: asked for, given, and given back at its end unless the run goes on without it."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import queue
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from tflaunch.engines import registry
+from tflaunch.engines.engine import Engine, Handle, Taken, check
+from tflaunch.hosts import Host, Hostfile
+from tflaunch.protocol.errors import UsageError
+from tflaunch.protocol.events import Interrupted
+from tflaunch.sessions.group import Stopped
+from tflaunch.sessions.interrupts import interrupts
+from tflaunch.sessions.watcher import ProgressWatcher
+
+PHASE = "waiting for slots"
+
+
+def check_wanted(hostfile: Hostfile) -> None:
+    """Raise HostfileError for settings that the hostfile's engine does not know; nothing is asked of the engine."""
+    if hostfile.wanted is not None:
+        check(hostfile.wanted, _engine(hostfile.wanted.engine), hostfile.source)
+
+
+@dataclass
+class ForCommand:
+    """The command that slots are taken for; see tflaunch.engines.engine.About."""
+
+    run_id: str
+    watcher: ProgressWatcher
+    limit_s: float | None = None
+    python: str = ""
+    keep: Callable[[Handle], None] = lambda _: None  # what `note` does
+    _asked: queue.SimpleQueue[Interrupted] = field(default_factory=queue.SimpleQueue)
+
+    def note(self, handle: Handle) -> None:
+        self.keep(handle)
+
+    def waits(self, given: int, wanted: int, why: str) -> None:
+        self.watcher.phase(PHASE, given, wanted, line=why)
+
+    def pause(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        with contextlib.suppress(queue.Empty):
+            raise Stopped(self._asked.get(timeout=max(0.0, deadline - time.monotonic())))
+
+    @contextlib.contextmanager
+    def listening(self) -> Iterator[None]:
+        """Inside, Ctrl-C, SIGTERM and `tflaunch stop` end the next `pause`."""
+        with interrupts(self._asked.put):
+            yield
+
+
+class Slots:
+    """The slots of one command."""
+
+    def __init__(self, hostfile: Hostfile, about: ForCommand) -> None:
+        assert hostfile.wanted is not None  # noqa: S101 - `taking` makes these
+        self._as_wanted, self._wanted = hostfile, hostfile.wanted
+        self._engine = _engine(self._wanted.engine)
+        self._about = about
+        self._taken: Taken | None = None
+
+    def take(self) -> Hostfile:
+        """Wait for the slots and return the hostfile with them as its hosts.  Raises TflaunchError, Stopped."""
+        self.release()
+        with self._about.listening():
+            taken = self._engine.take(self._wanted, self._about)
+        self._about.waits(len(taken.hosts), len(taken.hosts), "")
+        self._taken = taken
+        hosts = tuple(_as_wanted(host, self._as_wanted.hosts) for host in taken.hosts)
+        return dataclasses.replace(self._as_wanted, hosts=hosts)
+
+    def keep(self) -> None:
+        """Leave the slots to the run, which goes on without this command; they end with it."""
+        self._taken = None
+
+    def release(self) -> None:
+        """Give the slots back; idempotent."""
+        taken, self._taken = self._taken, None
+        if taken is not None:
+            self._engine.release(taken.handle, taken.hosts)
+
+
+@contextlib.contextmanager
+def taking(hostfile: Hostfile, about: ForCommand) -> Iterator[tuple[Hostfile, Slots | None]]:
+    """The hostfile with real hosts: as it is, or with slots that are given back at the end of the block.
+
+    Raises TflaunchError, Stopped.
+    """
+    if hostfile.wanted is None:
+        yield hostfile, None
+        return
+    slots = Slots(hostfile, about)
+    try:
+        yield slots.take(), slots
+    finally:
+        slots.release()
+
+
+def there(hostfile: Hostfile) -> Hostfile:
+    """The hostfile as it is, or with one's own slots that its engine knows; nothing is taken.  Raises ConnectError."""
+    if hostfile.wanted is None:
+        return hostfile
+    found = _engine(hostfile.wanted.engine).there(hostfile.wanted.settings)
+    return dataclasses.replace(
+        hostfile, hosts=tuple(host for taken in found for host in taken.hosts), wanted=None
+    )
+
+
+def release(engine: str, handle: Handle, hosts: Sequence[Host]) -> None:
+    """Give slots back, or the request for them; idempotent, silent."""
+    if (found := registry.engine(engine)) is not None:
+        found.release(handle, hosts)
+
+
+def _engine(word: str) -> Engine:
+    if (found := registry.engine(word)) is None:
+        raise UsageError(f"there is no engine {word!r}", f"there are: {', '.join(registry.names())}")
+    return found
+
+
+def _as_wanted(given: Host, wanted: Sequence[Host]) -> Host:
+    """A slot as the engine has given it, with the settings that the user wants for its role."""
+    role = given.labels.get("role", "")
+    like = next((host for host in wanted if host.labels.get("role", "") == role), wanted[0])
+    return dataclasses.replace(
+        like,
+        name=given.name,
+        ssh_host=given.name,
+        address=given.address,
+        python=like.python or given.python,
+        run_dir=like.run_dir or given.run_dir,
+        gpus=given.gpus,
+        slots_by=given.slots_by,
+        gpus_by=given.gpus_by,
+        labels={**like.labels, **given.labels},
+        env={**given.env, **like.env},
+        slot=given.slot,
+    )
