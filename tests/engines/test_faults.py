@@ -84,7 +84,8 @@ def test_doors_that_a_firewall_closes_do_not_keep_the_end(
         until(lambda: scheduler.slot("s0").process.poll() is not None, "the end of the slot")
         until(lambda: scheduler.slot("s1").process.poll() is not None, "the end of the slot")
         assert running.end() in (75, 76), running.err
-    assert "the slot has ended with 75" in " ".join(running.err.split())
+    said = " ".join(running.err.split())
+    assert "the slot has ended with 75" in said, running.err
 
 
 @pytest.mark.parametrize("whom", ["agent", "guard", "both"])

@@ -32,8 +32,8 @@ def nothing_left(held: Held) -> None:
 
 
 @pytest.mark.parametrize("number", list(SAYS))
-def test_a_signal_takes_the_slot_back(every: Hold, number: signal.Signals) -> None:
-    held = every(grace_s=20.0, warn_s=90.0)
+def test_a_signal_takes_the_slot_back(hold: Hold, number: signal.Signals) -> None:
+    held = hold(grace_s=20.0, warn_s=90.0)
     agent = held.agent()
     held.signal(number)
     seconds, why = SAYS[number]
@@ -120,11 +120,13 @@ def test_what_still_runs_is_killed_when_time_is_over(hold: Hold, tmp_path: Path)
     held = hold(grace_s=0.5)
     mark = f"mark{os.getpid()}x"
     hop = "import os\nwhile True:\n    if os.fork(): os._exit(0)\n"
+    hop_away = f"{hop}    os.setsid()\n"
     below = [
         held.open(f"trap '' TERM HUP INT; echo up; while :; do sleep 1; done # {mark}"),
         held.open(f"{sys.executable} -c '{ESCAPE}' {mark}"),
         held.open(f"setsid sh -c 'echo up; sleep 600; :' {mark} & setsid setsid sleep 600"),
-        held.open(f"echo up; exec {sys.executable} -c '{hop}' {mark}"),
+        held.open(f"echo up; exec {sys.executable} -S -c '{hop}' {mark}"),
+        held.open(f"echo up; exec {sys.executable} -S -c '{hop_away}' {mark}"),
     ]
     for wire in below:
         assert wire.recv(1) in (b"u", b"e")

@@ -90,12 +90,12 @@ def test_closed_descriptors_are_no_trouble(place: Path, closed: str) -> None:
         assert json.loads(done.stdout)["port"] == 0
 
 
-def test_a_long_path(every: Hold, place: Path) -> None:
+def test_a_long_path(hold: Hold, place: Path) -> None:
     deep = place
     while len(str(deep)) < 150:
         deep = deep / "container_1700000000000_0001_01_000002"[: 189 - len(str(deep))]
     deep.mkdir(parents=True)
-    held = every(place=str(deep))
+    held = hold(place=str(deep))
     assert len(held.told["directory"]) > 190 - 5
     assert held.relayed("echo in").stdout == b"in\n"
     assert held.agent() is not None
@@ -116,12 +116,12 @@ def test_where_there_is_no_room(hold: Hold, place: Path) -> None:
     assert held.told["directory"].startswith(f"{place}/tflaunch-slot-")
 
 
-def test_all_in_it_is_removed_and_nothing_else(every: Hold, place: Path) -> None:
+def test_all_in_it_is_removed_and_nothing_else(hold: Hold, place: Path) -> None:
     outside = place / "outside"
     outside.mkdir()
     (outside / "kept").write_text("kept")
     (outside / "kept").chmod(0o640)
-    held = every(grace_s=0.2)
+    held = hold(grace_s=0.2)
     make = f"""
 cd {held.directory} && mkdir -p runs/closed/inside && touch runs/closed/inside/file && ln -s {outside} link &&
 ln -s {outside}/kept runs/link && ln {outside}/kept runs/hard && mkfifo runs/fifo &&

@@ -25,10 +25,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from tflaunch.protocol.errors import ConnectError, NoThreads, WireClosed
-from tflaunch.sessions.child import last_words
-from tflaunch.sessions.sockets import AT_ONCE, RECV_BYTES, has_room, text, tune
+from tflaunch.ssh.child import STDERR_BYTES
+from tflaunch.ssh.failures import last_words, text
+from tflaunch.ssh.sockets import AT_ONCE, RECV_BYTES, has_room, tune
 
 LINE_BYTES = 1024 * 1024
+LONGEST_WHY = 400  # characters
 WORDS_S = 5.0  # for the slot holder to say how a command has ended
 _OVER = "has the slot ended? ask the engine how its job is"
 _SLOW = "check the network between, or give --connect-timeout"
@@ -98,16 +100,18 @@ class Door:
         ends_in = answer.get("ends_in")
         try:
             return Look(
-                None if ends_in is None else float(ends_in), str(answer["why"]), int(answer["running"])
+                None if ends_in is None else float(ends_in),
+                str(answer["why"])[:LONGEST_WHY],
+                int(answer["running"]),
             )
-        except (KeyError, TypeError, ValueError):
+        except (KeyError, TypeError, ValueError, OverflowError):
             raise _nonsense() from None
 
     def words(self, call: str, timeout_s: float) -> tuple[str, int | None]:
         """The end of that command's stderr, and its exit status, 128 + n for signal n.  Raises ConnectError."""
         answer = self._ask(timeout_s, words=call)
         code = answer.get("code")
-        return str(answer.get("words", "")), code if isinstance(code, int) else None
+        return str(answer.get("words", ""))[-STDERR_BYTES:], code if isinstance(code, int) else None
 
     def _ask(self, timeout_s: float, **said: object) -> dict[str, Any]:
         line = self._dial(timeout_s)
@@ -209,7 +213,7 @@ class Line:
         answer, _, self._early = heard.partition(b"\n")
         try:
             said_back = json.loads(answer)
-        except ValueError:
+        except (ValueError, RecursionError):
             said_back = None
         if not isinstance(said_back, dict):
             raise _nonsense()
@@ -368,7 +372,7 @@ def _is_loopback(address: str) -> bool:
 
 
 def _refused(answer: dict[str, Any]) -> ConnectError:
-    why = str(answer.get("why", ""))
+    why = str(answer.get("why", ""))[:LONGEST_WHY]
     if answer.get("ends_in") is None:
         return ConnectError(
             f"the slot holder refuses: {why}", "is that machine out of memory or of processes?"

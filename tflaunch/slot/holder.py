@@ -268,6 +268,40 @@ def parent_of(pid: str) -> int:
         return 0
 
 
+class Loop:
+    """Waits for all descriptors at once."""
+
+    def __init__(self) -> None:
+        self.selector = selectors.DefaultSelector()
+        self.watched = {}  # type: Dict[int, int]
+
+    def watch(self, fd: int, events: int, call: "Callable[[int], None]") -> None:
+        """Have `call` called for these events of a descriptor, and for no others; 0: for none."""
+        before = self.watched.pop(fd, 0)
+        if events:
+            if not before:
+                self.selector.register(fd, events, call)
+            elif before != events:
+                self.selector.modify(fd, events, call)
+            self.watched[fd] = events
+        elif before:
+            self.selector.unregister(fd)
+
+    def shut(self, fd: int) -> int:
+        """Close it; returns -1."""
+        if self.watched.pop(fd, 0):
+            self.selector.unregister(fd)
+        os.close(fd)
+        return -1
+
+    def turn(self, timeout: float) -> None:
+        """Wait so long at most, and call those for whom something has happened."""
+        for key, events in self.selector.select(max(0.0, timeout)):
+            # What another of these has closed is watched no more.
+            if key.fd in self.watched:
+                key.data(events)
+
+
 class Seal:
     """TLS between a caller and the door, without a socket."""
 
@@ -322,7 +356,7 @@ class Call:
         self.code = None  # type: Optional[int]
         self.waiting = []  # type: List[Caller]
         os.set_blocking(stderr, False)
-        holder.watch(stderr, READ, self.read)
+        holder.loop.watch(stderr, READ, self.read)
 
     def read(self, _: int = READ) -> None:
         """Take what is on stderr."""
@@ -333,7 +367,7 @@ class Call:
                 return
             self.words = (self.words + data)[-WORDS_BYTES:]
             if not data:
-                self.stderr = self.holder.shut(self.stderr)
+                self.stderr = self.holder.loop.shut(self.stderr)
             elif len(data) == PIECE:
                 return  # others have their turn
 
@@ -459,7 +493,7 @@ class Caller:
         if self.closed:
             return
         room = len(self.input) < PIECE and not (self.deaf or (self.streams and len(self.heard) >= PIECE))
-        watch = self.holder.watch
+        watch = self.holder.loop.watch
         watch(self.endpoint.fileno(), READ * room | WRITE * bool(self.unsent), self.ready)
         if self.stdin >= 0:
             watch(self.stdin, WRITE * bool(self.input), self._write)
@@ -477,7 +511,7 @@ class Caller:
             if data:
                 self._send(data)
             else:
-                self.stdout = self.holder.shut(self.stdout)
+                self.stdout = self.holder.loop.shut(self.stdout)
         except BlockingIOError:
             pass
         except OSError:
@@ -506,7 +540,7 @@ class Caller:
     def deaf_command(self) -> None:
         """Close its stdin."""
         if self.stdin >= 0:
-            self.stdin = self.holder.shut(self.stdin)
+            self.stdin = self.holder.loop.shut(self.stdin)
 
     def _outwards(self) -> None:
         if self.streams and self.stdout < 0 and not self.last:
@@ -541,11 +575,11 @@ class Caller:
             return
         self.closed = True
         self.holder.callers.discard(self)
-        self.holder.watch(self.endpoint.fileno(), 0, self.ready)
+        self.holder.loop.watch(self.endpoint.fileno(), 0, self.ready)
         self.endpoint.close()
         self.deaf_command()
         if self.stdout >= 0:
-            self.stdout = self.holder.shut(self.stdout)
+            self.stdout = self.holder.loop.shut(self.stdout)
         for each in self.given:
             os.close(each)
         self.given = []
@@ -564,8 +598,7 @@ class Holder:
 
     def __init__(self, settings: "Dict[str, Any]") -> None:
         self.settings = settings
-        self.selector = selectors.DefaultSelector()
-        self.watched = {}  # type: Dict[int, int]
+        self.loop = Loop()
         self.callers = set()  # type: Set[Caller]
         self.children = Children()
         self.calls = {}  # type: Dict[str, Call]
@@ -600,7 +633,7 @@ class Holder:
         signal.set_wakeup_fd(self._woken.fileno(), warn_on_full_buffer=False)
         for number in (signal.SIGCHLD, *SIGNALS):
             signal.signal(number, lambda *_: None)
-        self.watch(ours.fileno(), READ, lambda _: self._signals(ours.recv(4096)))
+        self.loop.watch(ours.fileno(), READ, lambda _: self._signals(ours.recv(4096)))
         self._ours = ours
 
     def _listen(self) -> None:
@@ -611,7 +644,7 @@ class Holder:
         os.umask(before)
         unix.listen(128)
         self.doors = [unix]
-        self.watch(unix.fileno(), READ, lambda _: self._accept(unix, None))
+        self.loop.watch(unix.fileno(), READ, lambda _: self._accept(unix, None))
         port = 0
         if settings["door"]:
             context = tls_context(settings)
@@ -621,10 +654,10 @@ class Holder:
                 door = socket.create_server(("", 0), backlog=128)
             self.doors.append(door)
             port = door.getsockname()[1]
-            self.watch(door.fileno(), READ, lambda _: self._accept(door, context))
+            self.loop.watch(door.fileno(), READ, lambda _: self._accept(door, context))
         if settings["lifeline"]:
             try:
-                self.watch(0, READ, self._lifeline)
+                self.loop.watch(0, READ, self._lifeline)
             except PermissionError:
                 sys.exit("slot: the lifeline, stdin, is a file: nothing could end")
         with open("/proc/sys/kernel/random/boot_id") as file:
@@ -652,25 +685,6 @@ class Holder:
             pass  # it goes on: the engine may know by other ways
 
     # -- what happens
-
-    def watch(self, fd: int, events: int, call: "Callable[[int], None]") -> None:
-        """Have `call` called for these events of a descriptor, and for no others; 0: for none."""
-        before = self.watched.pop(fd, 0)
-        if events:
-            if not before:
-                self.selector.register(fd, events, call)
-            elif before != events:
-                self.selector.modify(fd, events, call)
-            self.watched[fd] = events
-        elif before:
-            self.selector.unregister(fd)
-
-    def shut(self, fd: int) -> int:
-        """Close it; returns -1."""
-        if self.watched.pop(fd, 0):
-            self.selector.unregister(fd)
-        os.close(fd)
-        return -1
 
     def _accept(self, door: socket.socket, context: "Any") -> None:
         try:
@@ -772,7 +786,7 @@ class Holder:
         except OSError:
             data = b""
         if not data:
-            self.watch(0, 0, self._lifeline)
+            self.loop.watch(0, 0, self._lifeline)
             self.take_back(self.settings["grace_s"], "the engine has let go of this slot", TAKEN_BACK)
 
     # -- commands
@@ -782,7 +796,7 @@ class Holder:
         if not isinstance(command, str) or "\0" in command:
             raise ValueError
         if self.ends_at is not None:
-            why = "no new command: the slot ends in %g s, because %s" % (self.ends_in() or 0.0, self.why)
+            why = "no new command: the slot ends in %.0f s, because %s" % (self.ends_in() or 0.0, self.why)
         elif caller.seal is None:
             if len(caller.given) != 3:
                 raise ValueError
@@ -813,7 +827,7 @@ class Holder:
             self.children.start(command, theirs, started.ended)
         except OSError as error:
             for each in ours:
-                self.shut(each)
+                self.loop.shut(each)
             return "the command cannot be started: %s" % error.strerror
         finally:
             for each in theirs:
@@ -833,7 +847,7 @@ class Holder:
         try:
             idle_since = time.monotonic()
             while True:
-                self._turn(TICK_S)
+                self.loop.turn(min(TICK_S, self.look_at - time.monotonic()))
                 now = time.monotonic()
                 if now < self.look_at:
                     continue
@@ -854,18 +868,12 @@ class Holder:
                     break
         finally:
             for door in self.doors:
-                self.watch(door.fileno(), 0, lambda _: None)
+                self.loop.watch(door.fileno(), 0, lambda _: None)
                 door.close()
             self.children.sweep()
             self._part()
             self.place.remove()
         return self.code
-
-    def _turn(self, timeout: float) -> None:
-        for key, events in self.selector.select(max(0.0, min(timeout, self.look_at - time.monotonic()))):
-            # What another of these has closed is watched no more.
-            if key.fd in self.watched:
-                key.data(events)
 
     def _part(self) -> None:
         """Let callers hear how their commands have ended."""
@@ -873,8 +881,7 @@ class Holder:
         while time.monotonic() < until:
             if not any(each.proved and (each.unsent or each.stdout >= 0) for each in self.callers):
                 break
-            self.look_at = until
-            self._turn(TICK_S)
+            self.loop.turn(TICK_S)
         for caller in list(self.callers):
             caller.close()
 
