@@ -1,0 +1,32 @@
+"""The texts that an engine sends to a slot: the slot holder with its settings, and the relay.
+
+The slot holder's has secrets in it: it travels by private ways alone, such as a process's stdin or a file that nobody
+else can read, never in words of a command or in the environment.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tflaunch.sessions.payload import lean
+from tflaunch.slot import holder, relay
+
+
+def holder_text(settings: Mapping[str, Any]) -> str:
+    """The program of a slot holder: `holder.DEFAULTS` says which settings there are.  Raises ValueError for others."""
+    if unknown := settings.keys() - holder.DEFAULTS.keys():
+        raise ValueError(f"a slot holder has no settings {sorted(unknown)}")
+    # ASCII, so that no way there can spoil it.
+    return _source(holder.__file__) + f"main(json.loads({json.dumps(dict(settings))!r}))\n"
+
+
+def relay_text() -> str:
+    """The program of a relay, for `python3 -c TEXT SOCKET COMMAND`."""
+    return _source(relay.__file__)
+
+
+def _source(file: str) -> str:
+    return lean(Path(file).read_text("utf-8"))
