@@ -82,7 +82,7 @@ def _reclaimed_lines(reclaimed: Reclaimed, marks: Marks) -> list[Text]:
     headline = Text.assemble(
         (f"{marks.bad} ", "bold red"), (f"{reclaimed.host} was taken back: {reclaimed.reason}", "bold")
     )
-    step = "start it again: the engine ended it, not the program; tflaunch run --restarts 1 does it by itself"
+    step = "start it again: the engine has ended it, not the program"
     return [headline, Text(f"  {marks.next} {step}", "cyan")]
 
 

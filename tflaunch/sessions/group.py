@@ -256,7 +256,8 @@ class Sessions:
                     raise Stopped(interrupted)
                 case Said(name, message) if name in missing and message.type in ("failed", "expired"):
                     failures[name] = _failure(message)
-                    missing.remove(name)
+                    # Of slots, mostly all are taken back: what the others are at has no use any more.
+                    missing = set() if isinstance(failures[name], Gone) else missing - {name}
                 case Ended(name, error) if name in (*hosts, *also) and name not in failures:
                     if wanted in LAST_WORDS and name in replies:
                         continue
