@@ -146,13 +146,19 @@ class Plain:
 
     def open(self, host: Host, command: str, first: bytes, timeout_s: float) -> Wire:
         slot = host.slot
-        over = get(Path(slot["at"]) / "over" / f"{slot['job']}.{slot['index']}.json")
-        if over:
-            raise Gone(f"plain: {over['words']}", "start the run again", swept=over["swept"])
+
+        def gone() -> Gone | None:
+            over = get(Path(slot["at"]) / "over" / f"{slot['job']}.{slot['index']}.json")
+            return (
+                Gone(f"plain: {over['words']}", "start the run again", swept=over["swept"]) if over else None
+            )
+
+        if (error := gone()) is not None:
+            raise error
         if slot["port"] == "0":
             words = [*json.loads(slot["exec"]), PYTHON, "-c", relay_text(), slot["socket"], command]
             return ProcessWire(words, first, ADVICE)
-        wire = self._door(slot).open(command, first, timeout_s)
+        wire = self._door(slot).open_unless(gone, command, first, timeout_s)
         wire.advice = ADVICE
         return wire
 

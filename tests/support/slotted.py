@@ -16,9 +16,10 @@ from tflaunch.engines.holder_text import relay_text
 # Stands for an engine: its opener reaches the slots that the file $SLOTS names, host -> socket, and it takes slots
 # again, those of $SLOTS.next, where there are such.
 ENGINE = """\
-import dataclasses, json, os, shlex, sys
+import dataclasses, json, os, sys
 from pathlib import Path
 from tflaunch import remote
+from tflaunch.sessions.process_wire import ProcessWire
 from tflaunch.launch import launch
 from tflaunch.protocol.errors import Gone
 from tflaunch.slot import relay
@@ -33,7 +34,7 @@ def opened(self, host, command, first=b""):
     except OSError:
         raise Gone("the engine says that this slot is over", swept=True) from None
     words = [sys.executable, "-c", os.environ["RELAY"], place, command]
-    return remote.LocalWire("exec " + shlex.join(words), first)
+    return ProcessWire(words, first)
 
 def taking_again(self, request, *rest):
     def take_again():

@@ -24,13 +24,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tflaunch.protocol.errors import ConnectError, NoThreads, WireClosed
-from tflaunch.ssh.child import STDERR_BYTES
-from tflaunch.ssh.failures import last_words, text
-from tflaunch.ssh.sockets import AT_ONCE, RECV_BYTES, has_room, tune
+from tflaunch.protocol.errors import ConnectError, Gone, NoThreads, WireClosed
+from tflaunch.sessions.child import STDERR_BYTES, last_words
+from tflaunch.sessions.sockets import AT_ONCE, RECV_BYTES, has_room, text, tune
 
 LINE_BYTES = 1024 * 1024
 LONGEST_WHY = 400  # characters
+LOOK_S = 3.0  # a dial that takes longer asks the engine whether the slot is there at all
+AGAIN_S = 0.3  # before the next dial
 WORDS_S = 5.0  # for the slot holder to say how a command has ended
 _OVER = "has the slot ended? ask the engine how its job is"
 _SLOW = "check the network between, or give --connect-timeout"
@@ -89,6 +90,24 @@ class Door:
         except BaseException:
             line.close()
             raise
+
+    def open_unless(
+        self, gone: Callable[[], Gone | None], command: str, first: bytes, timeout_s: float
+    ) -> DoorWire:
+        """Open as `open` does, and ask the engine meanwhile whether the slot is gone.  Raises ConnectError, Gone."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            if (error := gone()) is not None:
+                raise error
+            left = deadline - time.monotonic()
+            try:
+                return self.open(command, first, min(left, LOOK_S))
+            except ConnectError as unreached:
+                if left <= LOOK_S:
+                    if (error := gone()) is not None:
+                        raise error from None
+                    raise unreached
+                time.sleep(AGAIN_S)
 
     def leave(self, why: str, timeout_s: float) -> None:
         """Give the slot back: its holder ends, with all that is below it.  Raises ConnectError."""
