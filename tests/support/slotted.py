@@ -45,7 +45,7 @@ def taking_again(self, request, *rest):
     made(self, request, *rest)
 
 remote.Connector.open = opened
-made, launch.Run.__init__ = launch.Run.__init__, taking_again
+made, launch.LaunchedRun.__init__ = launch.LaunchedRun.__init__, taking_again
 from tflaunch.cli import main
 sys.exit(main())
 """
