@@ -230,7 +230,7 @@ def _log_lines(data: bytes, _: Path) -> object:
 def _log_end(data: bytes, directory: Path) -> object:
     """What the end of a task means, by its log, and what is known of it here."""
     from tflaunch.documents.log_tail import lines_to_search
-    from tflaunch.ends.facts import Ending
+    from tflaunch.ends.facts import KnownEnd
     from tflaunch.ends.here import where_file_lies, where_module_lies
     from tflaunch.ends.interpret import Here, meaning
 
@@ -238,7 +238,7 @@ def _log_end(data: bytes, directory: Path) -> object:
         lambda name: where_module_lies(name, directory, "trainer.py"),
         lambda path: where_file_lies(path, directory, "trainer.py", "gpu01"),
     )
-    ends = [Ending(code=1), Ending(code=2), Ending(signal="SIGABRT"), Ending(signal="SIGKILL")]
+    ends = [KnownEnd(code=1), KnownEnd(code=2), KnownEnd(signal="SIGABRT"), KnownEnd(signal="SIGKILL")]
     found = [meaning(lines_to_search(data), end, here).text for end in ends]
     assert all(len(text) < 2000 and "\n" not in text for text in found)
     return found

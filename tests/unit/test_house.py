@@ -222,7 +222,7 @@ MOST_PARAMETERS = 8
 # What is larger. Split what is on the list by what belongs together; add nothing to it.
 LARGE_CLASSES = {
     "agent.coordinator.Coordinator",
-    "agent.gpus.driver.Driver",
+    "agent.gpus.driver.GpuDriver",
     "agent.tasks.task.Task",
     "agent.tasks.team.Team",
     "console.terminal.TextReporter",
@@ -259,3 +259,16 @@ def test_no_class_is_long_and_no_function_has_many_parameters() -> None:
         if not isinstance(node, ast.ClassDef) and parameters(node) > MOST_PARAMETERS
     }
     assert functions == LARGE_FUNCTIONS
+
+
+def public_classes(path: Path) -> set[str]:
+    nodes = ast.parse(path.read_text("utf-8")).body
+    return {node.name for node in nodes if isinstance(node, ast.ClassDef) and node.name[0] != "_"}
+
+
+def test_no_public_class_has_the_name_of_another() -> None:
+    defining: dict[str, list[str]] = {}
+    for name, path in FILES.items():
+        for each in public_classes(path):
+            defining.setdefault(each, []).append(name)
+    assert not {each: names for each, names in defining.items() if len(names) > 1}

@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from tflaunch.runs.follow import Follower
     from tflaunch.runs.states import RunState
     from tflaunch.runs.visits import Visits
-    from tflaunch.runs.wanted import Wanted
+    from tflaunch.runs.wanted import WantedLogs
 
 REPLAN_S = 120.0  # time for a launcher that has lost a host to look for tasks left there, and to plan again
 
 
-class Progress(ProgressWatcher, Protocol):
+class ConnectingProgress(ProgressWatcher, Protocol):
     """Shows how far the connecting is, until `settle`."""
 
     def settle(self) -> None: ...
@@ -60,8 +60,8 @@ def open_run(
     where: Where,
     ssh: SshOptions,
     reporter: Reporter,
-    progress: Progress,
-    wanted: Wanted,
+    progress: ConnectingProgress,
+    wanted: WantedLogs,
     *,
     before: Follower | None = None,
     ask: Callable[[str], str] | None = None,
@@ -132,7 +132,9 @@ def tell_end(view: Follower, outcome: Outcome | None, reporter: Reporter) -> int
     return outcome.exit_code
 
 
-def _troubles(view: Follower, connector: Connector, progress: Progress, connect_timeout: float) -> list[str]:
+def _troubles(
+    view: Follower, connector: Connector, progress: ConnectingProgress, connect_timeout: float
+) -> list[str]:
     """Return what is left of the run on hosts whose agent is gone, as far as they answer; raises Stopped."""
     from tflaunch.runs.states import pick_run
     from tflaunch.runs.visits import Visits

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tflaunch.runs.visits import Finished
 
 
-class Silent:
+class NothingShown:
     """A watcher that shows nothing."""
 
     can_ask = False
@@ -32,7 +32,7 @@ class Silent:
         return lambda *_, **__: None
 
 
-SILENT: Any = Silent()
+SILENT: Any = NothingShown()
 
 
 @contextlib.contextmanager

@@ -16,7 +16,7 @@ from tflaunch.api.events import EventReporter, Events
 from tflaunch.api.following import Where
 from tflaunch.api.hosts import Hosts, load_hosts
 from tflaunch.api.known_runs import SILENT, signals_alone
-from tflaunch.api.watched import Watched
+from tflaunch.api.watched import WatchedRun
 from tflaunch.planning.cluster_plan import ClusterPlan
 from tflaunch.protocol.errors import EXIT_STOPPED, EXIT_UNCLEAN, ConnectErrors, TflaunchError, UsageError
 from tflaunch.protocol.outcome import Outcome
@@ -80,7 +80,7 @@ def run(
     return Run(_Prepared(hosts, program, args, keywords))
 
 
-class Run(Watched):
+class Run(WatchedRun):
     """A run that goes on in a thread.  As a context it is stopped at the end of the block, if it still runs.
 
     To iterate over it gives its events as they come, the dicts that `tflaunch run --json` prints, up to `report`.

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tflaunch.protocol.outcome import Outcome
 
 
-class Watched(ABC):
+class WatchedRun(ABC):
     """A run, driven or followed in a thread.  To iterate over it gives its events as they come, up to `report`."""
 
     id: str

@@ -25,7 +25,7 @@ from tflaunch.protocol.job import TaskId
 if TYPE_CHECKING:
     from tflaunch.protocol.outcome import Outcome
     from tflaunch.runs.follow import Follower
-    from tflaunch.runs.wanted import Wanted
+    from tflaunch.runs.wanted import WantedLogs
 
 
 def attach(
@@ -122,7 +122,7 @@ def logs(
 
 
 def _follow(
-    run: str | None, reach: ReachOptions, show: Show, wanted: Wanted, json: bool, *, events: bool = True
+    run: str | None, reach: ReachOptions, show: Show, wanted: WantedLogs, json: bool, *, events: bool = True
 ) -> tuple[Follower, Outcome | None]:
     """Follow the run to its end; return (the last Follower, how the run ended if that is known)."""
     from tflaunch.api.following import follow_to_the_end
@@ -166,7 +166,7 @@ def open_view(
     run: str | None,
     reach: ReachOptions,
     show: Show,
-    wanted: Wanted,
+    wanted: WantedLogs,
     json: bool,
     *,
     before: Follower | None = None,
@@ -203,7 +203,7 @@ def _pattern(text: str | None) -> re.Pattern[str] | None:
         raise UsageError(f"--grep {text}: {error}", "write a regular expression as Python has them") from None
 
 
-def _wanted(tasks: tuple[TaskId, ...], lines: LogOptions) -> Wanted:
-    from tflaunch.runs.wanted import Wanted
+def _wanted(tasks: tuple[TaskId, ...], lines: LogOptions) -> WantedLogs:
+    from tflaunch.runs.wanted import WantedLogs
 
-    return Wanted(tasks, time.time() - lines.since if lines.since is not None else None, lines.tail)
+    return WantedLogs(tasks, time.time() - lines.since if lines.since is not None else None, lines.tail)

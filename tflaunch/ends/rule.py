@@ -31,7 +31,7 @@ def pattern(words: Words) -> str:
     return "|".join(alternatives(words))
 
 
-class Rule(NamedTuple):
+class EndRule(NamedTuple):
     """`words` are searched in lines of the log; `{0}` in `advice` is their first group, other names are facts.
 
     The facts that rules use are listed in tflaunch.ends.facts.

@@ -19,9 +19,9 @@ from tflaunch.ends import (
     signals,
     tensorflow,
 )
-from tflaunch.ends.rule import Rule, SignalRule, pattern
+from tflaunch.ends.rule import EndRule, SignalRule, pattern
 
-RULES: tuple[Rule, ...] = (
+RULES: tuple[EndRule, ...] = (
     *memory.FILES,
     *flags.RULES,
     *flags.LOGGED,
@@ -41,6 +41,6 @@ SIGNALS: tuple[SignalRule, ...] = (*signals.KNOWN, *signals.ABORTS, *signals.LIK
 
 
 @functools.cache
-def patterns(where: str) -> tuple[tuple[re.Pattern[str], Rule], ...]:
+def patterns(where: str) -> tuple[tuple[re.Pattern[str], EndRule], ...]:
     """Return the rules for lines of that place, each with its pattern; to compile them all takes 45 ms."""
     return tuple((re.compile(pattern(rule.words)), rule) for rule in RULES if rule.where == where)

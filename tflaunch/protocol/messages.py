@@ -8,7 +8,7 @@ from tflaunch.protocol.facts import MachineFacts, record
 from tflaunch.protocol.fields import (
     Each,
     OneOf,
-    Record,
+    RuledRecord,
     a_digest,
     a_directory_name,
     a_flag,
@@ -308,7 +308,7 @@ FROM_AGENT = dict(
     coordinating={"missing": Each(a_word, a_text)},
     beat={},
     started=_event(task=a_task, attempt=an_attempt, pid=a_whole_number),
-    exit=Record(
+    exit=RuledRecord(
         _event(
             **{
                 "task": a_task,

@@ -136,13 +136,13 @@ class SshClient:
             deadline.paused()
         ):  # loading takes a quarter of a second, once; that is this machine's time, not the server's
             from tflaunch.ssh.login import LoginClient
-            from tflaunch.ssh.transport import Stream
+            from tflaunch.ssh.transport import SshStream
         known = self._known[target.known_hosts, target.global_known_hosts]
         check = HostKeyCheck(known, target, self._accept_new)
         client = LoginClient(target, check, self._keys.offers, deadline)
         stream = None
         if dialled:
-            stream = Stream(dialled.socket, dialled) if isinstance(dialled, Child) else Stream(dialled)
+            stream = SshStream(dialled.socket, dialled) if isinstance(dialled, Child) else SshStream(dialled)
             client.start(stream)
         if gateway:
             jump = gateway.target.name

@@ -43,7 +43,7 @@ STACKS_S = 12.0  # for a task that hangs: to write where it hangs, and to end
 LEASE_S = 30.0
 
 
-class Connections(Opener, Protocol):
+class CheckConnections(Opener, Protocol):
     """What a check needs of `tflaunch.remote.Connector`."""
 
     def dial_address(self, host: Host) -> str: ...
@@ -70,7 +70,7 @@ class CheckRun:
     def __init__(
         self,
         hostfile: Hostfile,
-        connections: Connections,
+        connections: CheckConnections,
         phase: Callable[..., None],
         *,
         timeout_s: float,

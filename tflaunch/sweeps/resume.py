@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import shlex
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from tflaunch.planning.cluster_plan import ClusterPlan
 from tflaunch.protocol.errors import UsageError
@@ -13,18 +13,13 @@ from tflaunch.runs.record import Record, run_ids_locked
 from tflaunch.runs.record_list import RunInfo, list_runs
 from tflaunch.runs.run_ids import new_run_id
 from tflaunch.sweeps.results import TRIALS, Metric, Results
+from tflaunch.sweeps.scoring import NoteWatcher
 from tflaunch.sweeps.seats import SweepRequest
 from tflaunch.sweeps.trials import Params, Trial, identity
 from tflaunch.text.numbers import agreeing, counted
 
 NAMED = "named"  # the file that marks the record of a sweep whose name the user gave
 _SHOWN = 3  # trials in a sentence
-
-
-class Watcher(Protocol):
-    """Shows notes to the user."""
-
-    def note(self, text: str) -> None: ...
 
 
 def known_sweep(request: SweepRequest) -> Record | None:
@@ -96,7 +91,7 @@ def with_its_metric(request: SweepRequest, results: Results) -> SweepRequest:
     return dataclasses.replace(request, metric=Metric.parse(text, results.about.get("maximize", False)))
 
 
-def compare(results: Results, request: SweepRequest, wanted: Sequence[Trial], watcher: Watcher) -> None:
+def compare(results: Results, request: SweepRequest, wanted: Sequence[Trial], watcher: NoteWatcher) -> None:
     """Show which trials of the command are new to the sweep on record, and which trials on record it leaves out.
 
     Raises UsageError where the program, its arguments or the parameters differ.

@@ -153,7 +153,7 @@ def in_words_of_trials(text: str) -> str:
     return text.replace("--gpus-per-worker", "--gpus-per-trial").replace("worker", "trial")
 
 
-class Requests:
+class TrialRequests:
     """Makes the complete request for a trial on a seat."""
 
     def __init__(self, run: Request, per_gpu: int) -> None:

@@ -32,7 +32,7 @@ from tflaunch.console.clean_page import cleaned_lines
 from tflaunch.console.gpu_watch.changes import cells
 from tflaunch.console.gpu_watch.history import History
 from tflaunch.console.gpu_watch.pages import Pages
-from tflaunch.console.gpu_watch.state import Look, State
+from tflaunch.console.gpu_watch.state import Look, WatchView
 from tflaunch.console.gpus_page import GpusView
 from tflaunch.console.opening import open_reporter
 from tflaunch.console.pen import UNICODE
@@ -68,7 +68,7 @@ from tflaunch.runs.visits import Finished
 from tflaunch.survey import gpus
 from tflaunch.survey.check_answers import CheckAnswers, HostAnswer, TaskAnswer
 from tflaunch.survey.check_findings import Findings
-from tflaunch.sweeps.controller import Planned, Progress, Row, Summary
+from tflaunch.sweeps.controller import Planned, Summary, SweepProgress, TrialRow
 from tflaunch.sweeps.lifecycle import Seat
 from tflaunch.sweeps.results import Metric, Result
 from tflaunch.sweeps.trials import Trial
@@ -197,7 +197,7 @@ SWEEP: Mapping[str, Callable[[Any], None]] = {
     "begins": lambda shown: shown.begins(EVIL, 2, 2, [SEAT], Metric(EVIL)),
     "planned": lambda shown: shown.planned(Planned(EVIL, (TRIAL,), 1, (SEAT,), {EVIL: 1}, (EVIL,), 7)),
     "progress": lambda shown: both(
-        shown.progress(Progress(4, 1, 1, 1, 1, (Row(TRIAL, EVIL, 0.0, 1.0),), RESULTS[0], 3.0)),
+        shown.progress(SweepProgress(4, 1, 1, 1, 1, (TrialRow(TRIAL, EVIL, 0.0, 1.0),), RESULTS[0], 3.0)),
         time.sleep(0.4),  # it is a live view
     ),
     "trial": lambda shown: shown.trial(TRIAL, TaskStarted(W0, EVIL, 1, 7), SEAT),
@@ -354,7 +354,7 @@ def test_no_gpu_acts_on_the_terminal_of_the_watch(columns: int) -> None:
     # Each on a machine of its own, with an error and without.
     told = evil_answers()
     down = [dataclasses.replace(each, host=f"{each.host}d", error=ConnectError(EVIL, EVIL)) for each in told]
-    state = State(History(2.0), gpus.Wanted())
+    state = WatchView(History(2.0), gpus.WantedGpus())
     pages = Pages(state, 2.0, UNICODE)
     for at in range(3):
         state.take(Look([*told, *down], at * 10.0, 0.0))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from tflaunch.console.gpu_watch.history import REFRESHES
 from tflaunch.console.gpu_watch.hosts import ORDERS, HostRow
 from tflaunch.console.gpu_watch.layout import Layout
-from tflaunch.console.gpu_watch.state import State
+from tflaunch.console.gpu_watch.state import WatchView
 from tflaunch.console.gpus_page import GpusView
 from tflaunch.console.gpus_states import STYLES, summary_lines
 from tflaunch.console.pen import Marks
@@ -56,9 +56,9 @@ class _Line:
 
 
 class Pages:
-    """Draws what a State says, in lines that fit the window."""
+    """Draws what a WatchView says, in lines that fit the window."""
 
-    def __init__(self, state: State, every_s: float, marks: Marks) -> None:
+    def __init__(self, state: WatchView, every_s: float, marks: Marks) -> None:
         self._state, self._every_s, self._marks = state, every_s, marks
 
     def screen(self, columns: int, rows: int) -> list[Text]:
