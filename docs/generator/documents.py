@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from generator.markdown import table
-from tflaunch.documents.declared import JsonObject, declared, things_of
 from tflaunch.documents.json_documents import DOCUMENTS
+from tflaunch.documents.json_objects import JsonObject, declared, things_of
 from tflaunch.documents.json_things import THINGS
 
 _ABOUT = """\

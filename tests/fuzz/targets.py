@@ -147,7 +147,7 @@ def _gpu_limit(text: str) -> object:
 
 def _ssh_config(path: Path) -> object:
     from tflaunch.hosts import Host
-    from tflaunch.ssh.config import SshConfig
+    from tflaunch.ssh.ssh_config import SshConfig
 
     text = path.read_bytes().lower()
     if (b"include" in text and b"/dev" in text) or b"/proc" in text or b"canonicalize" in text:
@@ -230,9 +230,9 @@ def _log_lines(data: bytes, _: Path) -> object:
 def _log_end(data: bytes, directory: Path) -> object:
     """What the end of a task means, by its log, and what is known of it here."""
     from tflaunch.documents.log_tail import lines_to_search
-    from tflaunch.ends.facts import KnownEnd
     from tflaunch.ends.here import where_file_lies, where_module_lies
     from tflaunch.ends.interpret import Here, meaning
+    from tflaunch.ends.known_end import KnownEnd
 
     here = Here(
         lambda name: where_module_lies(name, directory, "trainer.py"),

@@ -8,7 +8,7 @@ from tests.support.pipes import Opener, Pipe
 from tflaunch.hosts import Host, Hostfile
 from tflaunch.protocol import wire
 from tflaunch.runs.follow import Follower
-from tflaunch.runs.states import HostShare, RunState, TaskState
+from tflaunch.runs.run_states import HostShare, RunState, TaskState
 from tflaunch.runs.wanted import WantedLogs
 from tflaunch.sessions.group import Connected, Sessions
 

@@ -49,11 +49,11 @@ PROBED = """
 GPU_TO_JSON = """
 import json, sys
 from tflaunch import gpu_probe
-from tflaunch.documents.declared import of_document
+from tflaunch.documents.json_objects import of_document
 from tflaunch.planning.inventory import HostFacts
 from tflaunch.protocol.messages import FROM_AGENT, check
 from tflaunch.protocol.wire import Message, WireError
-from tflaunch.survey.gpus import Answer, document, look
+from tflaunch.survey.gpu_overview import Answer, document, look
 
 class Nvml:
     nvmlDeviceGetFanSpeed = staticmethod(lambda handle: json.loads(sys.argv[1]))
@@ -76,7 +76,7 @@ sys.exit(of_document("gpus", made) or print(made["hosts"][0]["gpus"][0]["fan_per
 ENDS = "ends/files.py"
 ENDS_CASES = "tests/unit/ends"
 MEANING = """
-    Rule(rf"bead ({PATH}) has come off", "{task} has lost the bead {0} on {host}: thread it again"),"""
+    EndRule(rf"bead ({PATH}) has come off", "{task} has lost the bead {0} on {host}: thread it again"),"""
 WATCHDOG = "lifecycle/watchdog.py"
 WATCHING = """
 from __future__ import annotations

@@ -13,14 +13,14 @@ Each layer imports only from those below it; the highest first:
     detached    ... the run without its launcher
     entrusted   the door for the coordinator; on one host, the coordinator itself as a child process
     coordinator decides for a detached run, by the same rules as a launcher
-    tensorboard TensorBoard beside the tasks, reached by the wire
+    tensorboard_server TensorBoard beside the tasks, reached by the wire
     archive     shows a viewer a run whose agent has ended
     garbage     what runs leave, and its removal
     host_check  what on this host may harm a run, for `tflaunch check`
 
     viewer      those who are attached: launcher, other viewers, the coordinator
     ledger      what is known of each run, from its directory and from /proc
-    facts       what this host is: addresses, memory, disk, GPUs
+    host_facts  what this host is: addresses, memory, disk, GPUs
 
     tasks/      the tasks: team, task, logs, look, setup, environments, stacks
     gpus/       leases, the queue for GPUs, whether GPUs are free after the run

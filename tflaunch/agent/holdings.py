@@ -4,11 +4,11 @@ import os
 import time
 import zlib
 
-from tflaunch.agent import facts
+from tflaunch.agent import host_facts
 from tflaunch.agent.files.unaged import Unaged
 from tflaunch.agent.gpus import leases, limit
-from tflaunch.agent.gpus.driver import LOOK_S, GpuDriver
 from tflaunch.agent.gpus.freed import RunGpus
+from tflaunch.agent.gpus.gpu_driver import LOOK_S, GpuDriver
 from tflaunch.agent.gpus.leases import Leases
 from tflaunch.agent.gpus.tickets import QueuePlace
 from tflaunch.agent.host import strays
@@ -20,7 +20,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, List, Optional, Tuple, Union
 
-    from tflaunch.agent.gpus.driver import DeviceAnswer
+    from tflaunch.agent.gpus.gpu_driver import DeviceAnswer
     from tflaunch.agent.host.journal import Journal
     from tflaunch.agent.host.rundir import RunDirectory
     from tflaunch.agent.viewer import Viewer
@@ -113,7 +113,7 @@ class Holdings:
             )
 
     def _send_facts(self, viewer: "Viewer", probed: "Optional[Dict[str, Any]]") -> None:
-        found = facts.collect(
+        found = host_facts.collect(
             self._ports.held,
             self._directory.path,
             probed,
@@ -123,7 +123,9 @@ class Holdings:
             run=self._directory.run,
         )
         locks = probed["locks"] if probed is not None else {}
-        self._devices = {device["uuid"]: locks.get(device["uuid"], "") for device in facts.devices_of(found)}
+        self._devices = {
+            device["uuid"]: locks.get(device["uuid"], "") for device in host_facts.devices_of(found)
+        }
         if self._range and len(found["ports"]) < self._wanted:
             from tflaunch.agent.net.port_holders import holders
 

@@ -7,7 +7,7 @@ if TYPE_CHECKING:
     from tflaunch.agent.files.outputs import OutputsInTime
     from tflaunch.agent.host.rundir import RunDirectory
     from tflaunch.agent.tasks.team import Team
-    from tflaunch.agent.tensorboard import TensorBoardServer
+    from tflaunch.agent.tensorboard_server import TensorBoardServer
     from tflaunch.agent.viewer import Viewer, Viewers
     from tflaunch.protocol.selector import Selector
     from tflaunch.protocol.wire import Message
@@ -70,7 +70,7 @@ class TunnelEnd:
         self._tensorboard = None  # type: Optional[TensorBoardServer]
 
     def tensorboard(self, viewer: "Viewer", message: "Message") -> None:
-        from tflaunch.agent.tensorboard import TensorBoardServer
+        from tflaunch.agent.tensorboard_server import TensorBoardServer
 
         if self._tensorboard is None and viewer.private and not self._team.ending:
             self._tensorboard = TensorBoardServer(self._directory, self._selector)

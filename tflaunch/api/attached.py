@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from os import PathLike
 from typing import TYPE_CHECKING
 
-from tflaunch.api.events import EventReporter, Events
+from tflaunch.api.event_feed import EventReporter, Events
 from tflaunch.api.following import Where, follow_to_the_end, open_run, tell_end, where_is
-from tflaunch.api.hosts import Hosts
+from tflaunch.api.hostfiles import Hosts
 from tflaunch.api.known_runs import SILENT, ssh_options
 from tflaunch.api.known_runs import stop as stop_run
 from tflaunch.api.watched import WatchedRun

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from tflaunch.api.following import Where, open_run, where_is
-from tflaunch.api.hosts import Hosts
+from tflaunch.api.hostfiles import Hosts
 from tflaunch.api.known_runs import SILENT, signals_alone, ssh_options
-from tflaunch.api.requests.outputs import make_wish, parse_patterns
+from tflaunch.api.requests.what_to_fetch import make_wish, parse_patterns
 from tflaunch.inputs.patterns import EVERYTHING
 from tflaunch.runs.fetch import Fetch
 from tflaunch.runs.fetch_result import Fetched

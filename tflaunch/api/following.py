@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from tflaunch.api.connecting import connected
-from tflaunch.api.hosts import Hosts, load_hosts
+from tflaunch.api.hostfiles import Hosts, load_hosts
 from tflaunch.protocol.errors import EXIT_UNCLEAN, ConnectErrors, StopError, UsageError
 from tflaunch.sessions.watcher import ProgressWatcher
 from tflaunch.text.times import duration
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tflaunch.protocol.outcome import Outcome
     from tflaunch.remote import Connector
     from tflaunch.runs.follow import Follower
-    from tflaunch.runs.states import RunState
+    from tflaunch.runs.run_states import RunState
     from tflaunch.runs.visits import Visits
     from tflaunch.runs.wanted import WantedLogs
 
@@ -71,7 +71,7 @@ def open_run(
     With `before`, wait for a plan later than that Follower's.  ask: as for tflaunch.api.connecting.connected.
     """
     from tflaunch.runs.follow import Follower
-    from tflaunch.runs.states import failures_of, why_picked
+    from tflaunch.runs.run_states import failures_of, why_picked
     from tflaunch.runs.visits import Visits
 
     hosts, run = where.hostfile.hosts, where.run
@@ -136,7 +136,7 @@ def _troubles(
     view: Follower, connector: Connector, progress: ConnectingProgress, connect_timeout: float
 ) -> list[str]:
     """Return what is left of the run on hosts whose agent is gone, as far as they answer; raises Stopped."""
-    from tflaunch.runs.states import pick_run
+    from tflaunch.runs.run_states import pick_run
     from tflaunch.runs.visits import Visits
 
     visits = Visits(connector, progress)
@@ -153,7 +153,7 @@ def _troubles(
 
 def _state(visits: Visits, run: str | None, before: Follower | None) -> RunState:
     """Return the state of the run; raises UsageError if several runs or none match, StopError, Stopped."""
-    from tflaunch.runs.states import pick_run
+    from tflaunch.runs.run_states import pick_run
 
     deadline = time.monotonic() + REPLAN_S
     while True:

@@ -12,9 +12,9 @@ from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any, cast
 
 from tflaunch.api.connecting import connected, visiting
-from tflaunch.api.events import EventReporter, Events
+from tflaunch.api.event_feed import EventReporter, Events
 from tflaunch.api.following import Where
-from tflaunch.api.hosts import Hosts, load_hosts
+from tflaunch.api.hostfiles import Hosts, load_hosts
 from tflaunch.api.known_runs import SILENT, signals_alone
 from tflaunch.api.watched import WatchedRun
 from tflaunch.planning.cluster_plan import ClusterPlan
@@ -118,7 +118,7 @@ class Run(WatchedRun):
         over, ConnectError when it was not handed over.
         """
         from tflaunch.runs.detaching import detach_run
-        from tflaunch.runs.states import pick_run
+        from tflaunch.runs.run_states import pick_run
 
         self._events.discard()
         while not (self._prepared.reporter.all_started or self._over.wait(0.05)):

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, cast
 
-from tflaunch.api.events import EventReporter, Events
+from tflaunch.api.event_feed import EventReporter, Events
 from tflaunch.protocol.errors import TflaunchError
 from tflaunch.sessions.interrupts import INTERRUPTER, Interrupter
 

@@ -15,8 +15,8 @@ import typer
 from tflaunch.api.requests.which_hosts import hosts_of_newest, hosts_of_run, run_and_words
 from tflaunch.cli import completion
 from tflaunch.cli.arguments import Run
-from tflaunch.cli.connecting import way_to_ask
 from tflaunch.cli.reporting import Patient, Show, reporting
+from tflaunch.cli.verb_connections import way_to_ask
 from tflaunch.inputs.options.groups import OUTPUT, LogOptions, OutputOptions, ReachOptions
 from tflaunch.inputs.options.of_others import LinesOptions
 from tflaunch.protocol.errors import ConnectErrors, UsageError
@@ -144,7 +144,7 @@ def _keys(view: Follower, show: Show, *, wanted: bool) -> Iterator[None]:
     """Inside, the key `d` has the launcher of the run hand it over, where the run has a launcher that can."""
     from tflaunch.runs.detaching import why_not
     from tflaunch.sessions.group import Typed
-    from tflaunch.sessions.keys import reading_keys
+    from tflaunch.sessions.typed_keys import reading_keys
 
     try:
         why_not(view.run)

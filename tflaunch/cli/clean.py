@@ -18,9 +18,9 @@ from tflaunch.api.requests.which_hosts import (
 )
 from tflaunch.cli import completion
 from tflaunch.cli.arguments import JsonDocument
-from tflaunch.cli.connecting import visiting
 from tflaunch.cli.options import parser
 from tflaunch.cli.reporting import Patient, Show, reporting
+from tflaunch.cli.verb_connections import visiting
 from tflaunch.inputs.options.declared import option
 from tflaunch.inputs.options.groups import SshOptions
 from tflaunch.inputs.options.values import parse_age

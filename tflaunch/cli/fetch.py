@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from tflaunch.api.requests.outputs import make_wish, parse_patterns
+from tflaunch.api.requests.what_to_fetch import make_wish, parse_patterns
 from tflaunch.api.requests.which_hosts import run_and_words
 from tflaunch.cli.arguments import Run
 from tflaunch.cli.attach import open_view

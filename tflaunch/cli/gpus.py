@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, ClassVar, cast
 from tflaunch.api.requests.which_hosts import default_source, kind_of_file, load_hosts
 from tflaunch.cli.arguments import Hosts
 from tflaunch.cli.command import Verb
-from tflaunch.cli.connecting import connected
 from tflaunch.cli.reporting import Show, reporting
+from tflaunch.cli.verb_connections import connected
 from tflaunch.inputs.options.declared import option
 from tflaunch.inputs.options.groups import OUTPUT
 from tflaunch.inputs.options.of_others import AnswerOptions, ListOptions, QuickOptions
@@ -22,7 +22,7 @@ from tflaunch.protocol.errors import ConnectErrors, UsageError
 if TYPE_CHECKING:
     from tflaunch.console.gpus_output import Form
     from tflaunch.hosts import Hostfile
-    from tflaunch.survey.gpus import WantedGpus
+    from tflaunch.survey.gpu_overview import WantedGpus
     from tflaunch.survey.survey import Survey
 
 EVERY = "2s"  # the interval of --watch without a TIME
@@ -87,7 +87,7 @@ def gpus(
     """
     from tflaunch.console.gpus_output import GpusOutput
     from tflaunch.inputs.sizes import size
-    from tflaunch.survey.gpus import WantedGpus
+    from tflaunch.survey.gpu_overview import WantedGpus
     from tflaunch.survey.known_models import remember_models
     from tflaunch.survey.survey import Survey
 
@@ -137,7 +137,7 @@ def _every_s(watch: float | None, interval: float | None) -> float | None:
 def _show_users(survey: Survey, wanted: WantedGpus, show: Show, *, json: bool) -> None:
     """Ask all hosts once, and print who holds which GPUs; raises Stopped."""
     from tflaunch.console.gpu_users_page import show_users
-    from tflaunch.survey.gpus import look
+    from tflaunch.survey.gpu_overview import look
 
     try:
         with survey.interrupts():

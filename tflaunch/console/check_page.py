@@ -13,7 +13,7 @@ from typing import Any
 
 from tflaunch.console.pen import BAD, BUSY, GOOD, WARN, Marks, Sheet
 from tflaunch.console.safe_text import Text
-from tflaunch.console.table import Column, Table, cut, table
+from tflaunch.console.text_table import Column, Table, cut, table
 from tflaunch.hosts import fold
 from tflaunch.planning.networks import speed
 from tflaunch.ssh.refused_keys import some_lines

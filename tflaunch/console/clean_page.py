@@ -7,7 +7,7 @@ from typing import Any
 
 from tflaunch.console.pen import BAD, GOOD, WARN, Marks, Sheet
 from tflaunch.console.safe_text import Text, paragraph
-from tflaunch.console.table import Column, table
+from tflaunch.console.text_table import Column, table
 from tflaunch.runs.clean import HERE, Kept, RunsPlace, Selection, named, titles
 from tflaunch.text.numbers import agreeing, counted
 from tflaunch.text.sizes import amount

@@ -18,7 +18,7 @@ from tflaunch.console.safe_text import Console, Text
 from tflaunch.documents.writer import Stream, to_json, unscreened, write_result
 from tflaunch.protocol.errors import ConnectError
 from tflaunch.sessions.group import Stopped
-from tflaunch.survey.gpus import Answer, Sort, WantedGpus, document, in_one_line, look, table
+from tflaunch.survey.gpu_overview import Answer, Sort, WantedGpus, document, in_one_line, look, table
 from tflaunch.survey.survey import Survey
 
 PIPE_COLUMNS = 160  # for a file or a pipe, which take lines of any length

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from tflaunch.console.pen import Marks, Sheet, whole
 from tflaunch.console.safe_text import Text
 from tflaunch.console.sparkline import sparkline
-from tflaunch.console.table import Column, cut, table
+from tflaunch.console.text_table import Column, cut, table
 from tflaunch.hosts import fold
 from tflaunch.protocol.job import TRIAL
 from tflaunch.sweeps.controller import Planned, Summary, SweepProgress, TrialRow

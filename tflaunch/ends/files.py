@@ -1,6 +1,6 @@
 """Rules: files and directories, disks, permissions, damaged data."""
 
-from tflaunch.ends.rule import ANYWHERE, PATH, EndRule
+from tflaunch.ends.end_rule import ANYWHERE, PATH, EndRule
 
 _FULL = (
     "{disk_full}: make room on {host}, or send the outputs elsewhere (the program's own argument, `run_dir:` "

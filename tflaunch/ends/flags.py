@@ -1,6 +1,6 @@
 """Rules: the words of the program's command line."""
 
-from tflaunch.ends.rule import ANYWHERE, FLAG, EndRule
+from tflaunch.ends.end_rule import ANYWHERE, FLAG, EndRule
 
 _NO_FLAGS = (
     "the program does not take the cluster flags: --no-flags leaves them out, and TF_CONFIG describes the cluster "

@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from tflaunch.ends import log_end
-from tflaunch.ends.facts import KnownEnd, facts_of
+from tflaunch.ends.end_rule import AFTERMATH, ANYWHERE, FINAL, STACK, EndRule, SignalRule, pattern
 from tflaunch.ends.files import READ_ONLY_LOG
+from tflaunch.ends.known_end import KnownEnd, facts_of
 from tflaunch.ends.log_end import LogEnd
-from tflaunch.ends.rule import AFTERMATH, ANYWHERE, FINAL, STACK, EndRule, SignalRule, pattern
 from tflaunch.ends.signals import ABORTS, KNOWN, LIKELY
 from tflaunch.ends.tables import patterns
 

@@ -1,6 +1,6 @@
 """Rules: shared libraries, the C library, the processor's instructions."""
 
-from tflaunch.ends.rule import ANYWHERE, PATH, EndRule
+from tflaunch.ends.end_rule import ANYWHERE, PATH, EndRule
 
 _CUDA = (
     "{host} lacks {0}: {python} has a framework for another CUDA than is installed; install it with its own libraries "

@@ -1,6 +1,6 @@
 """Rules: modules that are missing, or of another version than the program was written for."""
 
-from tflaunch.ends.rule import ANYWHERE, MODULE, NAME, PATH, EndRule
+from tflaunch.ends.end_rule import ANYWHERE, MODULE, NAME, PATH, EndRule
 
 _INSTALL = (
     "name another Python by `python:`, `venv:` or `conda:` in the hostfile, or install {0} by --requirements"

@@ -1,6 +1,6 @@
 """Rules: networks, names, ports, certificates."""
 
-from tflaunch.ends.rule import AFTERMATH, ANYWHERE, EndRule
+from tflaunch.ends.end_rule import AFTERMATH, ANYWHERE, EndRule
 
 _GO_ON = (
     "{task} called a task that did not listen yet, and gRPC gave up at once: --env GRPC_FAIL_FAST=false has it wait "

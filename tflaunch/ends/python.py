@@ -1,6 +1,6 @@
 """Rules: the program's text, Python's versions and ways, the environment."""
 
-from tflaunch.ends.rule import AFTERMATH, MODULE, NAME, EndRule
+from tflaunch.ends.end_rule import AFTERMATH, MODULE, NAME, EndRule
 
 _OLD = (
     "Python{version} of {host} cannot read {place_or_file}: it is written for a newer one (match, := , f-strings, "

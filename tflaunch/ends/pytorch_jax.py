@@ -1,7 +1,7 @@
 """Rules: PyTorch and JAX."""
 
+from tflaunch.ends.end_rule import AFTERMATH, NAME, STACK, EndRule
 from tflaunch.ends.network import COORDINATION
-from tflaunch.ends.rule import AFTERMATH, NAME, STACK, EndRule
 
 _NOT_TOLD = (
     "JAX finds the coordinator by itself, but not the rest: call jax.distributed.initialize("

@@ -1,6 +1,6 @@
 """Rules: shells, scripts, interpreters, containers."""
 
-from tflaunch.ends.rule import AFTERMATH, ANYWHERE, PATH, EndRule
+from tflaunch.ends.end_rule import AFTERMATH, ANYWHERE, PATH, EndRule
 
 _CRLF = (
     "a script has the line ends of Windows: sed -i 's/\\r$//' FILE here (and `*.sh text eol=lf` in "

@@ -8,27 +8,27 @@ import re
 from tflaunch.ends import (
     files,
     flags,
-    gpus,
+    gpu_faults,
     libraries,
-    memory,
     modules,
     network,
+    out_of_memory,
     python,
     pytorch_jax,
     shells,
     signals,
     tensorflow,
 )
-from tflaunch.ends.rule import EndRule, SignalRule, pattern
+from tflaunch.ends.end_rule import EndRule, SignalRule, pattern
 
 RULES: tuple[EndRule, ...] = (
-    *memory.FILES,
+    *out_of_memory.FILES,
     *flags.RULES,
     *flags.LOGGED,
     *libraries.RULES,
     *modules.RULES,
-    *gpus.RULES,
-    *memory.RULES,
+    *gpu_faults.RULES,
+    *out_of_memory.RULES,
     *files.SUBPROCESS,
     *files.RULES,
     *network.RULES,

@@ -1,6 +1,6 @@
 """Rules: TensorFlow's clusters, checkpoints, graphs and shapes; Keras."""
 
-from tflaunch.ends.rule import AFTERMATH, ANYWHERE, PATH, STACK, EndRule
+from tflaunch.ends.end_rule import AFTERMATH, ANYWHERE, PATH, STACK, EndRule
 from tflaunch.frameworks.tensorflow import KERAS_ADVICE
 
 _SHARDED = (

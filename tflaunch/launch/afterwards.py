@@ -10,8 +10,8 @@ from typing import Any, Protocol
 from tflaunch.hosts import fold
 from tflaunch.launch.cluster import Cluster
 from tflaunch.launch.request import Connections, Request
+from tflaunch.launch.run_watcher import RunWatcher
 from tflaunch.launch.steering import Steering
-from tflaunch.launch.watcher import RunWatcher
 from tflaunch.lifecycle.ending import NOT_AWAITED
 from tflaunch.protocol.errors import FetchError, RecordError
 from tflaunch.protocol.outcome import GpuLeft, Outcome
@@ -119,7 +119,7 @@ def verify(
     lost = [host for host in request.hostfile.hosts if host.name in state.lost]
     if not lost:
         return {}, survivors, gpus, None
-    from tflaunch.runs.states import restarted_text
+    from tflaunch.runs.run_states import restarted_text
     from tflaunch.runs.visits import UNSURE, Visits
 
     visits = Visits(connections, watcher)

@@ -16,17 +16,17 @@ from tflaunch.launch.afterwards import fetch_outputs, final_outcome, nothing_lef
 from tflaunch.launch.cluster import Cluster
 from tflaunch.launch.placing import hold_spares, hosts_at_first, plan_on
 from tflaunch.launch.request import Connections, Request, about_run
+from tflaunch.launch.run_watcher import RunWatcher
 from tflaunch.launch.second_try import at_most_twice
 from tflaunch.launch.starting import SHIP_TIMEOUT_S, STAGE_TIMEOUT_S, Code, Starter
 from tflaunch.launch.steering import DRAIN_AFTER_CTRL_C_S, Steering
-from tflaunch.launch.watcher import RunWatcher
 from tflaunch.lifecycle.ending import outcome_of
 from tflaunch.lifecycle.states import State
 from tflaunch.lifecycle.watchdog import Watchdog
-from tflaunch.planning import dial_check
+from tflaunch.planning import dials
 from tflaunch.planning.cluster_plan import ClusterPlan
 from tflaunch.planning.environments import PREPARE_TIMEOUT_S
-from tflaunch.planning.moves import Moves
+from tflaunch.planning.spare_moves import Moves
 from tflaunch.planning.usable_hosts import usable_hosts
 from tflaunch.protocol.errors import RecordError, StopError, TflaunchError
 from tflaunch.protocol.job import EVALUATOR, EVALUATOR_GRACE_S, TaskId
@@ -403,7 +403,7 @@ def make_ready(
         starter.ship(request.bundle, hosts, SHIP_TIMEOUT_S)
     images = {**plan.images, **{spare: starter.moves.images_on(spare) for spare in spares}}
     starter.prepare(images, request.job, PREPARE_TIMEOUT_S)
-    dial_key = secrets.token_hex(16) if request.dial_check and dial_check.needed(plan) else ""
+    dial_key = secrets.token_hex(16) if request.dial_check and dials.needed(plan) else ""
     starter.stage(
         plan,
         Code(digest, _programs_to_read(request), request.job.keras_fit),

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from tflaunch.launch.launch import LaunchedRun, Started, make_ready, to_its_end
 from tflaunch.launch.request import Connections, Request
+from tflaunch.launch.run_watcher import RunWatcher
 from tflaunch.launch.starting import Starter
-from tflaunch.launch.watcher import RunWatcher
 from tflaunch.lifecycle.states import Restarts
 from tflaunch.planning.cluster_plan import ClusterPlan
 

@@ -386,7 +386,7 @@ _request = {
     "?container": OneOf(nothing, an_empty_text, {"image": a_word, "mounts": [a_path]}),
 }
 
-# tflaunch.planning.moves: where the tasks of one host would be on one spare
+# tflaunch.planning.spare_moves: where the tasks of one host would be on one spare
 _spot = {"address": a_word, "ports": Each(a_task, or_null(a_port)), "gpus": Each(a_task, [a_word])}
 
 # From a launcher, a viewer or the coordinator to an agent.

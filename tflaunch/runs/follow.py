@@ -20,7 +20,7 @@ from tflaunch.protocol.job import TRIAL, TaskId, deciding
 from tflaunch.protocol.messages import tasks_of
 from tflaunch.protocol.outcome import HostLost, Outcome, TaskExit, outcome_from
 from tflaunch.protocol.wire import Message
-from tflaunch.runs.states import RunState
+from tflaunch.runs.run_states import RunState
 from tflaunch.runs.wanted import WantedLogs
 from tflaunch.runs.written import tell_written
 from tflaunch.sessions.group import Sessions

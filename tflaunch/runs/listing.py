@@ -19,7 +19,7 @@ from tflaunch.protocol.wire import Message
 from tflaunch.runs.hidden_values import without_values
 from tflaunch.runs.record_list import MAY_BE_ALIVE, RunInfo
 from tflaunch.runs.run_ids import is_run_id
-from tflaunch.runs.states import LEASE_S, HostShare, RunState, TaskState
+from tflaunch.runs.run_states import LEASE_S, HostShare, RunState, TaskState
 
 # The states of a host's part, the most informative one first.
 _RANKS = ("alive", "strays", "ended", "lost", "elsewhere")

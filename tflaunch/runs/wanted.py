@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tflaunch.protocol.job import TaskId
-from tflaunch.runs.states import RunState
+from tflaunch.runs.run_states import RunState
 
 LINES_OF_ENDED = 30  # of all tasks together, where a run that is over is shown in brief
 

@@ -15,8 +15,8 @@ from tflaunch.inputs import hostnames
 from tflaunch.inputs.documents import open_regular
 from tflaunch.inputs.ownership import written_by_others
 from tflaunch.protocol.errors import ConnectError
+from tflaunch.ssh.config_keywords import ALIASES, KEYWORDS
 from tflaunch.ssh.failures import CORRECT, or_openssh
-from tflaunch.ssh.keywords import ALIASES, KEYWORDS
 from tflaunch.ssh.target import shortened
 from tflaunch.ssh.tokens import check_variables
 

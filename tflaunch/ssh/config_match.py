@@ -11,9 +11,9 @@ import subprocess
 from collections.abc import Iterable, Sequence
 
 from tflaunch.protocol.errors import ConnectError
+from tflaunch.ssh.config_keywords import KEYWORDS, YES, port_number
 from tflaunch.ssh.config_lines import EVERYWHERE, Block, Criterion, SshSetting
 from tflaunch.ssh.failures import CORRECT, or_openssh
-from tflaunch.ssh.keywords import KEYWORDS, YES, port_number
 from tflaunch.ssh.target import SSH_PORT, shortened
 from tflaunch.ssh.tokens import OF_HOSTNAME, OF_MATCH, Tokens, local_user
 

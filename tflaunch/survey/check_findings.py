@@ -15,11 +15,11 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from tflaunch.hosts import fold
-from tflaunch.planning import dial_check, networks
+from tflaunch.planning import dials, networks
 from tflaunch.planning.addresses import is_loopback, who_has_them
-from tflaunch.planning.command import endpoint, interpreter
 from tflaunch.planning.gpu_words import repair
 from tflaunch.planning.inventory import HostFacts
+from tflaunch.planning.task_commands import endpoint, interpreter
 from tflaunch.protocol import dialling
 from tflaunch.protocol.errors import EXIT_CONNECT, EXIT_LAUNCH
 from tflaunch.protocol.job import JobSpec
@@ -188,9 +188,9 @@ class Findings:
                 what = (
                     f"cannot reach {whose} at {self._where(whom, ways)}: {dialling.meaning(failure, detail)}"
                 )
-                fix = dial_check.NEXT_STEP.get(failure, "")
+                fix = dials.NEXT_STEP.get(failure, "")
                 if failure == dialling.NARROW:
-                    fix = dial_check.narrow_step(dialling.arriving(detail), ways[names[0]]["address"])
+                    fix = dials.narrow_step(dialling.arriving(detail), ways[names[0]]["address"])
                 yield CheckFinding("error", "network", (source,), what, fix)
 
     @staticmethod

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from tflaunch.launch.watcher import RunWatcher
+from tflaunch.launch.run_watcher import RunWatcher
 from tflaunch.lifecycle.actions import Action
 from tflaunch.lifecycle.driver import Monitor
 from tflaunch.planning.inventory import HostFacts
@@ -78,7 +78,7 @@ class Summary:
 
 
 class SweepDisplay(RunWatcher, Protocol):
-    """What a sweep needs of `tflaunch.console.sweep`."""
+    """What a sweep needs of `tflaunch.console.sweep_screen`."""
 
     def begins(
         self, run_id: str, total: int, left: int, seats: Sequence[Seat], metric: Metric | None

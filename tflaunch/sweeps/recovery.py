@@ -11,7 +11,7 @@ from tflaunch.hosts import Hostfile
 from tflaunch.protocol.job import TRIAL, TaskId
 from tflaunch.protocol.outcome import TaskExit
 from tflaunch.runs.follow import Follower
-from tflaunch.runs.states import RunState, TaskState
+from tflaunch.runs.run_states import RunState, TaskState
 from tflaunch.runs.visits import Visits
 from tflaunch.runs.wanted import WantedLogs
 from tflaunch.sessions.watcher import ProgressWatcher, Watcher

@@ -13,7 +13,7 @@ from tflaunch.console.runs_page import Column, run_lines, status_lines, table
 from tflaunch.console.safe_text import Text
 from tflaunch.console.screen import Screen
 from tflaunch.runs.listing import Listing
-from tflaunch.runs.states import HostShare, RunState, TaskState
+from tflaunch.runs.run_states import HostShare, RunState, TaskState
 
 
 def example(count: int = 2) -> RunState:

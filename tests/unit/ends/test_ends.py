@@ -16,11 +16,20 @@ from tests.unit.ends.public import CASES as PUBLIC
 from tests.unit.ends.public import WHERE
 from tflaunch.documents.log_tail import lines_to_search
 from tflaunch.ends import interpret
-from tflaunch.ends.facts import KnownEnd
+from tflaunch.ends.end_rule import (
+    AFTERMATH,
+    ANYWHERE,
+    FINAL,
+    STACK,
+    EndRule,
+    SignalRule,
+    alternatives,
+    pattern,
+)
 from tflaunch.ends.here import where_file_lies, where_module_lies
 from tflaunch.ends.interpret import Here, Meaning, meaning
+from tflaunch.ends.known_end import KnownEnd
 from tflaunch.ends.log_end import LONGEST
-from tflaunch.ends.rule import AFTERMATH, ANYWHERE, FINAL, STACK, EndRule, SignalRule, alternatives, pattern
 from tflaunch.ends.tables import RULES, SIGNALS, patterns
 
 LOGS = Path(__file__).with_name("logs")

@@ -12,7 +12,7 @@ from tests.support.ps import ARRIVED, NOW, entry, one, reply, worker
 from tflaunch.protocol.errors import ConnectError, UsageError
 from tflaunch.runs.listing import listing
 from tflaunch.runs.record_list import RunInfo
-from tflaunch.runs.states import HostShare, RunState, failures_of, pick_run, why_picked
+from tflaunch.runs.run_states import HostShare, RunState, failures_of, pick_run, why_picked
 
 
 def test_a_run_is_put_together_from_all_its_hosts() -> None:

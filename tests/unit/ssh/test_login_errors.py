@@ -13,11 +13,11 @@ import pytest
 
 from tflaunch.hosts import Host
 from tflaunch.protocol.errors import ConnectError
-from tflaunch.ssh.config import SshConfig, Target
 from tflaunch.ssh.deadline import Deadline
 from tflaunch.ssh.failures import unreached
 from tflaunch.ssh.login import explained
 from tflaunch.ssh.sockets import dial_tcp
+from tflaunch.ssh.ssh_config import SshConfig, Target
 from tflaunch.ssh.transport import SshStream, TunedTransport
 
 ERRORS = [

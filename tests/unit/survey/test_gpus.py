@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.gpus import FLEET, GIB, LOST, NOW, answer, facts, gpu, page
 from tflaunch.protocol.errors import ConnectError
-from tflaunch.survey.gpus import (
+from tflaunch.survey.gpu_overview import (
     Answer,
     WantedGpus,
     document,

@@ -1,7 +1,7 @@
 """Looks, by NVML, whether the run's GPUs are free again once all its processes have ended.
 
 A driver may take seconds to give memory back, and a process that waits in the kernel keeps its memory although nothing
-can end it.  A child process asks NVML (agent/gpus/driver.py): a call into a sick driver may never come back.
+can end it.  A child process asks NVML (agent/gpus/gpu_driver.py): a call into a sick driver may never come back.
 """
 
 import time
@@ -13,7 +13,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, Iterable, List, Optional, Tuple
 
-    from tflaunch.agent.gpus.driver import DeviceAnswer, GpuDriver
+    from tflaunch.agent.gpus.gpu_driver import DeviceAnswer, GpuDriver
 
 FREE_S = 10.0  # how long GPUs may take to be free
 ANSWER_S = 3.0  # how much longer a slow driver may take

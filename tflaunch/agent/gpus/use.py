@@ -5,7 +5,7 @@
     gpus_age_s   how long ago NVML was asked
     fabrics      [bytes sent, bytes received] by all InfiniBand ports of this host, null without one
 
-A child process asks NVML (agent/gpus/driver.py): a call into a sick driver may take long, or never come back.
+A child process asks NVML (agent/gpus/gpu_driver.py): a call into a sick driver may take long, or never come back.
 """
 
 import os
@@ -17,7 +17,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, List, Optional, Tuple
 
-    from tflaunch.agent.gpus.driver import DeviceAnswer, GpuDriver
+    from tflaunch.agent.gpus.gpu_driver import DeviceAnswer, GpuDriver
 
 WITHIN_S = 15.0  # how long all GPUs together may take
 LEAST_S = 1.0  # between two questions

@@ -28,13 +28,13 @@ from textual.widget import Widget
 
 from tflaunch.console.gpu_watch.changes import Row, cells, changes, segments
 from tflaunch.console.gpu_watch.history import History
-from tflaunch.console.gpu_watch.hosts import Order
+from tflaunch.console.gpu_watch.host_rows import Order
 from tflaunch.console.gpu_watch.pages import Pages
 from tflaunch.console.gpu_watch.state import Look, WatchView
 from tflaunch.console.pen import Marks
 from tflaunch.console.safe_text import Console
 from tflaunch.sessions.group import Stopped
-from tflaunch.survey.gpus import Sort, WantedGpus
+from tflaunch.survey.gpu_overview import Sort, WantedGpus
 from tflaunch.survey.survey import Survey
 
 _ORDERS: dict[Sort, Order] = {

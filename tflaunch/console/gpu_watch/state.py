@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from tflaunch.console.gpu_watch.history import History
-from tflaunch.console.gpu_watch.hosts import ORDERS, HostRow, Order, Rows, rows
-from tflaunch.survey.gpus import Answer, WantedGpus
+from tflaunch.console.gpu_watch.host_rows import ORDERS, HostRow, Order, Rows, rows
+from tflaunch.survey.gpu_overview import Answer, WantedGpus
 from tflaunch.text.safe import one_line
 
 Page = Literal["hosts", "host", "help"]

@@ -18,7 +18,7 @@ from tflaunch.console.gpu_watch.state import Look, WatchView
 from tflaunch.console.pen import ASCII, UNICODE, Marks
 from tflaunch.console.safe_text import Text
 from tflaunch.protocol.errors import ConnectError
-from tflaunch.survey.gpus import Answer, WantedGpus
+from tflaunch.survey.gpu_overview import Answer, WantedGpus
 
 LOADED = answer(
     "loaded",

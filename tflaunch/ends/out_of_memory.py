@@ -1,6 +1,6 @@
 """Rules: memory of the host, processes, open files."""
 
-from tflaunch.ends.rule import ANYWHERE, EndRule
+from tflaunch.ends.end_rule import ANYWHERE, EndRule
 
 _NO_MEMORY = (
     "the memory of {host}{memory_text} was not enough for {task}{peak_text}: give it less to hold (smaller batches, "

@@ -34,7 +34,7 @@ def pattern(words: Words) -> str:
 class EndRule(NamedTuple):
     """`words` are searched in lines of the log; `{0}` in `advice` is their first group, other names are facts.
 
-    The facts that rules use are listed in tflaunch.ends.facts.
+    The facts that rules use are listed in tflaunch.ends.known_end.
     """
 
     words: Words

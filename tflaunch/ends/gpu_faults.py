@@ -1,6 +1,6 @@
 """Rules: GPUs, their driver and their libraries."""
 
-from tflaunch.ends.rule import AFTERMATH, ANYWHERE, EndRule
+from tflaunch.ends.end_rule import AFTERMATH, ANYWHERE, EndRule
 
 _OOM = (
     "the GPU of {task} on {host} has no memory left{held}: make batches or the model smaller; if several tasks share "

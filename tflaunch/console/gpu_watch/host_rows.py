@@ -11,7 +11,7 @@ from typing import Any, Literal
 from tflaunch.console.gpu_watch.history import mean_use
 from tflaunch.planning.inventory import Gpu, GpuOrInstance
 from tflaunch.protocol.errors import ConnectError
-from tflaunch.survey.gpus import Answer, Machine, Overview, WantedGpus, look
+from tflaunch.survey.gpu_overview import Answer, Machine, Overview, WantedGpus, look
 
 WAITING = "waiting for its answer"
 

@@ -16,10 +16,10 @@ from tflaunch.hosts import Host
 from tflaunch.inputs import hostnames
 from tflaunch.protocol.errors import ConnectError
 from tflaunch.ssh.algorithms import ALGORITHMS, Algorithms
+from tflaunch.ssh.config_keywords import KEYWORDS, hop, is_harmless, port_number, seconds
 from tflaunch.ssh.config_lines import EVERYWHERE, SshSetting, read_settings
 from tflaunch.ssh.config_match import Answers, answers
 from tflaunch.ssh.failures import CORRECT, or_openssh
-from tflaunch.ssh.keywords import KEYWORDS, hop, is_harmless, port_number, seconds
 from tflaunch.ssh.known_hosts import revoked_keys
 from tflaunch.ssh.target import SSH_PORT, StrictHostKeys, Target, check_host, known_hosts_name, shortened
 from tflaunch.ssh.tokens import OF_WAYS, Tokens, local_user, tilde
