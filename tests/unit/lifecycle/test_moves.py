@@ -11,7 +11,7 @@ from tflaunch.lifecycle.actions import End, Move, StartTimer, StopTasks
 from tflaunch.lifecycle.memory import memory_of, remembered
 from tflaunch.lifecycle.states import RESTART, State, state_data, state_from
 from tflaunch.protocol.events import AgentGaveUp, HostSwept, TimerFired
-from tflaunch.protocol.outcome import HostLost
+from tflaunch.protocol.outcome import HostLost, Reclaimed
 from tflaunch.protocol.wire import LAST_GRACE_S
 
 RESERVE = {"a": ("s", "t"), "b": (), "c": ("s", "t")}
@@ -120,3 +120,13 @@ def test_tasks_that_an_agent_has_given_up_move_too() -> None:
     assert isinstance(move, Move)
     assert run.state.phase == "running"
     assert any(isinstance(each, End) for each in run.feed(AgentGaveUp("b", "no launcher")))
+
+
+@pytest.mark.parametrize(("ends_in", "places"), [(LAST_GRACE_S + 1.0, {"c": "s"}), (60.0, {})])
+def test_tasks_of_a_slot_that_is_taken_back_move_where_they_end_soon_enough(
+    ends_in: float, places: dict[str, str]
+) -> None:
+    run = Spared()
+    run.feed(AgentGaveUp("c", "PREEMPTED", ends_in=ends_in))
+    assert run.state.places == places
+    assert run.state.first_failure == (None if places else Reclaimed("PREEMPTED", "c"))
