@@ -150,7 +150,7 @@ def load(source: str, *, environ: Mapping[str, str] = os.environ, connection: st
     from tflaunch.inputs import hostfile_yaml
 
     entries, hosts.problems = hostfile_yaml.read(text, source, _path(source).absolute().parent)
-    if isinstance(entries, hostfile_yaml.Slots):
+    if isinstance(entries, hostfile_yaml.SlotEntries):
         if hosts.problems:
             raise HostfileError(hosts.problems)
         return slots(*entries, source)

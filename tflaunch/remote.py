@@ -81,7 +81,7 @@ class Connector:
                 "tflaunch of another version may have written the record; it has: ssh, openssh, local, "
                 + ", ".join(registry.names()),
             )
-        return Slots(engine, options.timeout_s)
+        return SlotWay(engine, options.timeout_s)
 
     def open(self, host: Host, command: str, first: bytes = b"") -> Wire:
         """Run `command` on `host` and return the stream to it; `first` is sent behind it, before any reply.
@@ -157,8 +157,8 @@ class ThisMachine:
         pass
 
 
-class Slots(ThisMachine):
-    """The way to the slots of an engine.  Slots are never absent: all of them were given, or none."""
+class SlotWay(ThisMachine):
+    """The way to the slots of an engine.  SlotWay are never absent: all of them were given, or none."""
 
     def __init__(self, engine: Engine, timeout_s: float) -> None:
         self._engine = engine

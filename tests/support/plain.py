@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tflaunch.engines.door import Door, make_certificate
-from tflaunch.engines.engine import About, Handle, Key, Taken
+from tflaunch.engines.engine import EngineKey, ForWhom, GivenSlots, Handle
 from tflaunch.engines.holder_text import holder_text, relay_text
 from tflaunch.hosts import Host
 from tflaunch.inputs.engine_words import WantedSlots
@@ -54,15 +54,15 @@ class Plain:
     """The engine, in the launcher's process."""
 
     keys = (
-        Key("at", "The directory of the scheduler.", example="/tmp/plain"),
-        Key("door", "tls or socket.", example="socket"),
-        Key("idle", "Seconds until an idle slot holder ends.", "count", "20"),
-        Key("grace", "Seconds from TERM to the end of a slot.", "count", "10"),
-        Key("node", "The node for these slots."),
+        EngineKey("at", "The directory of the scheduler.", example="/tmp/plain"),
+        EngineKey("door", "tls or socket.", example="socket"),
+        EngineKey("idle", "Seconds until an idle slot holder ends.", "count", "20"),
+        EngineKey("grace", "Seconds from TERM to the end of a slot.", "count", "10"),
+        EngineKey("node", "The node for these slots."),
     )
     at_once = 64
 
-    def take(self, wanted: WantedSlots, about: About) -> Taken:
+    def take(self, wanted: WantedSlots, about: ForWhom) -> GivenSlots:
         at = Path(wanted.settings["at"])
         job = f"job{secrets.token_hex(3)}"
         certificate, key = make_certificate()
@@ -105,9 +105,9 @@ class Plain:
         hosts = tuple(
             self._host(slot, told, {**handle, **secret}) for slot, told in zip(slots, given, strict=True)
         )
-        return Taken(handle, hosts, about.run_id)
+        return GivenSlots(handle, hosts, about.run_id)
 
-    def _given(self, at: Path, job: str, count: int, about: About) -> list[dict[str, Any]]:
+    def _given(self, at: Path, job: str, count: int, about: ForWhom) -> list[dict[str, Any]]:
         while True:
             answer = get(at / "answers" / f"{job}.json")
             if words := answer.get("never"):
@@ -170,7 +170,7 @@ class Plain:
         with contextlib.suppress(OSError):
             put(Path(handle["at"]) / "released" / f"{handle['job']}.json", {"released": True})
 
-    def there(self, settings: Mapping[str, str]) -> Sequence[Taken]:
+    def there(self, settings: Mapping[str, str]) -> Sequence[GivenSlots]:
         at = Path(settings["at"])
         found = []
         for path in (at / "given").glob("*.json"):
@@ -182,7 +182,7 @@ class Plain:
             # Whoever has no record has no token: the engine itself leads to the slot.
             by_exec = [{**told, "port": 0} for told in said["slots"]]
             hosts = tuple(self._host(*each, handle) for each in zip(slots, by_exec, strict=True))
-            found.append(Taken(handle, hosts, said["run"]))
+            found.append(GivenSlots(handle, hosts, said["run"]))
         return found
 
     @staticmethod

@@ -36,7 +36,15 @@ FLOORS = (
     ("__main__",),
 )
 # Those of agent/, its highest, with the other files of the folder, left out.
-LAYERS = (("host",), ("files",), ("net",), ("gpus",), ("tasks",), ("slot",), ("facts", "viewer", "ledger"))
+LAYERS = (
+    ("host",),
+    ("files",),
+    ("net",),
+    ("gpus",),
+    ("tasks",),
+    ("slot",),
+    ("host_facts", "viewer", "ledger"),
+)
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 SHIPPED = {
     "gpu_probe",
@@ -232,7 +240,7 @@ MOST_PARAMETERS = 8
 # What is larger. Split what is on the list by what belongs together; add nothing to it.
 LARGE_CLASSES = {
     "agent.coordinator.Coordinator",
-    "agent.gpus.driver.GpuDriver",
+    "agent.gpus.gpu_driver.GpuDriver",
     "agent.tasks.task.Task",
     "agent.tasks.team.Team",
     "console.terminal.TextReporter",

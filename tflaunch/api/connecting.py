@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tflaunch.documents.reporter import Reporter
-    from tflaunch.engines.taking import Slots
+    from tflaunch.engines.taken_slots import TakenSlots
     from tflaunch.hosts import Host, Hostfile
     from tflaunch.inputs.options.groups import SshOptions
     from tflaunch.remote import Connector
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tflaunch.sessions.watcher import ProgressWatcher
 
 
-class Silent:
+class SilentReporter:
     """A watcher that shows nothing."""
 
     can_ask = False
@@ -30,11 +30,11 @@ class Silent:
         return lambda *_, **__: None
 
 
-SILENT: Any = Silent()
+SILENT: Any = SilentReporter()
 
 
 @dataclass(frozen=True)
-class About:
+class SlotsFor:
     """The run that slots of an engine are for."""
 
     run_id: str = ""
@@ -74,7 +74,7 @@ class Reached(NamedTuple):
 
     hostfile: Hostfile
     connector: Connector
-    slots: Slots | None  # that an engine has given for this command
+    slots: TakenSlots | None  # that an engine has given for this command
 
 
 @contextlib.contextmanager
@@ -82,7 +82,7 @@ def reaching(
     hostfile: Hostfile,
     ssh: SshOptions,
     reporter: Reporter,
-    about: About | None = None,
+    about: SlotsFor | None = None,
     *,
     ask: Callable[[str], str] | None = None,
 ) -> Iterator[Reached]:
@@ -94,9 +94,9 @@ def reaching(
         with connected(hostfile.hosts, ssh, reporter, ask=ask) as connector:
             yield Reached(hostfile, connector, None)
         return
-    from tflaunch.engines.taking import ForCommand, taking
+    from tflaunch.engines.taken_slots import ForCommand, taking
 
-    about = about or About()
+    about = about or SlotsFor()
     command = ForCommand(about.run_id, reporter, about.limit_s, keep=about.keep)
     with taking(hostfile, command) as (there, slots), connected(there.hosts, ssh, reporter) as connector:
         yield Reached(there, connector, slots)

@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from tflaunch.protocol.outcome import Outcome
     from tflaunch.remote import Connector
     from tflaunch.runs.follow import Follower
-    from tflaunch.runs.kept import Kept
+    from tflaunch.runs.kept import KeptRun
     from tflaunch.runs.run_states import RunState
     from tflaunch.runs.visits import Visits
     from tflaunch.runs.wanted import WantedLogs
 
-    View = Follower | Kept
+    View = Follower | KeptRun
 
 REPLAN_S = 120.0  # time for a launcher that has lost a host to look for tasks left there, and to plan again
 
@@ -129,16 +129,16 @@ def open_run_or_kept(
     ask: Callable[[str], str] | None = None,
 ) -> Iterator[View]:
     """Open the run as `open_run` does; where its slots are over, what this machine has kept of it."""
-    from tflaunch.runs.kept import Kept
+    from tflaunch.runs.kept import KeptRun
 
-    assert not isinstance(before, Kept)  # noqa: S101 - such a run has no later plan
+    assert not isinstance(before, KeptRun)  # noqa: S101 - such a run has no later plan
     with contextlib.ExitStack() as stack:
         try:
             opened = open_run(where, ssh, reporter, progress, wanted, before=before, ask=ask)
             view: View = stack.enter_context(opened)
         except SlotsOver as over:
             progress.settle()
-            view = Kept(over.run, reporter, wanted)
+            view = KeptRun(over.run, reporter, wanted)
         yield view
 
 

@@ -38,7 +38,7 @@ def load_known(hosts: Hosts) -> Hostfile:
     hostfile = load_hosts(hosts)
     if hostfile.wanted is None:
         return hostfile
-    from tflaunch.engines.taking import there
+    from tflaunch.engines.taken_slots import there
 
     return there(hostfile)
 

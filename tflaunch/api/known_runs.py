@@ -119,7 +119,7 @@ def give_back(run: str, hosts: Sequence[Host] = (), *, waiting: bool = False) ->
     Those on record here, else those of `hosts` that are slots.  waiting: only if the run waits for its slots; it ends
     by that: its launcher, if it lives, hears it from the engine.  Raises RecordError.
     """
-    from tflaunch.engines.taking import release
+    from tflaunch.engines.taken_slots import release
     from tflaunch.runs.record import Record, hostfile_from
 
     try:

@@ -11,12 +11,12 @@ from contextlib import AbstractContextManager
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any, cast
 
+from tflaunch.api.carrying_out import carry_out, show_plan
 from tflaunch.api.connecting import SILENT, visiting
 from tflaunch.api.event_feed import EventReporter, Events
 from tflaunch.api.following import Where
 from tflaunch.api.hostfiles import Hosts, load_hosts
 from tflaunch.api.known_runs import signals_alone
-from tflaunch.api.starting import carry_out, show_plan
 from tflaunch.api.watched import WatchedRun
 from tflaunch.planning.cluster_plan import ClusterPlan
 from tflaunch.protocol.errors import EXIT_STOPPED, EXIT_UNCLEAN, ConnectErrors, TflaunchError, UsageError

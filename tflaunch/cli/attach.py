@@ -144,7 +144,7 @@ def _follow(
 def _keys(view: View, show: Show, *, wanted: bool) -> Iterator[None]:
     """Inside, the key `d` has the launcher of the run hand it over, where the run has a launcher that can."""
     from tflaunch.runs.detaching import why_not
-    from tflaunch.runs.kept import Kept
+    from tflaunch.runs.kept import KeptRun
     from tflaunch.sessions.group import Typed
     from tflaunch.sessions.typed_keys import reading_keys
 
@@ -152,7 +152,7 @@ def _keys(view: View, show: Show, *, wanted: bool) -> Iterator[None]:
         why_not(view.run)
     except UsageError:
         wanted = False
-    if not wanted or isinstance(view, Kept) or view.run.detached or not sys.stderr.isatty():
+    if not wanted or isinstance(view, KeptRun) or view.run.detached or not sys.stderr.isatty():
         yield
         return
     with reading_keys(lambda key: view.sessions.put(Typed(key))) as typing:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import typer
 
+from tflaunch.api.carrying_out import carry_out, show_plan
 from tflaunch.api.requests.run import request_of
 from tflaunch.api.requests.which_hosts import load_hosts
-from tflaunch.api.starting import carry_out, show_plan
 from tflaunch.cli.background import behind_the_terminal
 from tflaunch.cli.command import command_line
 from tflaunch.cli.reporting import calling_on_end, reporting

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import typer
 
-from tflaunch.api.connecting import About, reaching
+from tflaunch.api.connecting import SlotsFor, reaching
 from tflaunch.api.requests.sweep import request_of
 from tflaunch.cli.background import behind_the_terminal
 from tflaunch.cli.command import command_line
@@ -138,7 +138,7 @@ def sweep(ctx: typer.Context, options: SweepOptions) -> None:
         if not options.start.dry_run:
             reporter = show.reporter = on_end.begin(request.run.run_id, request.run.command, reporter)
         run = request.run
-        about = About(run.run_id, run.limits_s.get("timeout_s"))
+        about = SlotsFor(run.run_id, run.limits_s.get("timeout_s"))
         with reaching(run.hostfile, options.connection, reporter, about, ask=way_to_ask()) as there:
             request = dataclasses.replace(request, run=dataclasses.replace(run, hostfile=there.hostfile))
             if options.start.dry_run:

@@ -9,8 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tflaunch.api.carrying_out import carry_out, show_plan
 from tflaunch.api.requests.up import request_of
-from tflaunch.api.starting import carry_out, show_plan
 from tflaunch.cli.command import command_line
 from tflaunch.cli.reporting import reporting
 from tflaunch.cli.verb_connections import way_to_ask

@@ -26,7 +26,7 @@ from typing import Any
 
 from tflaunch.protocol.errors import ConnectError, Gone, NoThreads, WireClosed
 from tflaunch.sessions.child import STDERR_BYTES, last_words
-from tflaunch.sessions.sockets import AT_ONCE, RECV_BYTES, has_room, text, tune
+from tflaunch.sessions.socket_tools import AT_ONCE, RECV_BYTES, has_room, text, tune
 
 LINE_BYTES = 1024 * 1024
 LONGEST_WHY = 400  # characters

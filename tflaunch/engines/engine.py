@@ -19,7 +19,7 @@ Handle = Mapping[str, str]  # what an engine needs to know a request of ours aga
 
 
 @dataclass(frozen=True)
-class Key:
+class EngineKey:
     """A setting of an engine: `partition=gpu`, or below `settings:` of a hostfile."""
 
     name: str
@@ -41,7 +41,7 @@ class Key:
         return ""
 
 
-class About(Protocol):
+class ForWhom(Protocol):
     """The command for which slots are taken, and how it hears of them."""
 
     run_id: str
@@ -59,7 +59,7 @@ class About(Protocol):
 
 
 @dataclass(frozen=True)
-class Taken:
+class GivenSlots:
     """A set of slots that one command has got."""
 
     handle: Handle
@@ -71,10 +71,10 @@ class Taken:
 class Engine(Protocol):
     """What gives slots and takes them back."""
 
-    keys: Sequence[Key]  # the settings that it knows
+    keys: Sequence[EngineKey]  # the settings that it knows
     at_once: int  # so many wires may be opened at a time
 
-    def take(self, wanted: WantedSlots, about: About) -> Taken:
+    def take(self, wanted: WantedSlots, about: ForWhom) -> GivenSlots:
         """Ask for the slots and wait until all are there: all or none.
 
         Raises PlanError where they can never be, ConnectError where the engine cannot be asked, Stopped; what was asked
@@ -90,7 +90,7 @@ class Engine(Protocol):
         Slot holders end by themselves, too.
         """
 
-    def there(self, settings: Mapping[str, str]) -> Sequence[Taken]:
+    def there(self, settings: Mapping[str, str]) -> Sequence[GivenSlots]:
         """One's own slots, as the engine knows them without a record on this machine.  Raises ConnectError."""
 
 

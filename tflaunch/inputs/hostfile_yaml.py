@@ -54,14 +54,14 @@ _OF_SLOTS = Form(
 )
 
 
-class Slots(NamedTuple):
+class SlotEntries(NamedTuple):
     """The slots of a hostfile that names an engine, and the settings of every host that they become."""
 
     wanted: WantedSlots
     settings: Mapping[str, Any]
 
 
-def read(text: str, where: str, directory: Path) -> tuple[list[Entry] | Slots, list[Problem]]:
+def read(text: str, where: str, directory: Path) -> tuple[list[Entry] | SlotEntries, list[Problem]]:
     """The entries of a YAML hostfile that are sound, or its slots; and everything that is wrong with the others.
 
     `where` names the file in problems; a relative `identity_file` is taken from `directory`.
@@ -85,7 +85,7 @@ def read(text: str, where: str, directory: Path) -> tuple[list[Entry] | Slots, l
     return list(_flatten(document.hosts, defaults, directory)), tree.problems
 
 
-def _slots(data: dict[str, Any], tree: Tree, directory: Path) -> list[Entry] | Slots:
+def _slots(data: dict[str, Any], tree: Tree, directory: Path) -> list[Entry] | SlotEntries:
     document = validate(data, tree, _OF_SLOTS)
     if document is None:
         return []
@@ -98,7 +98,7 @@ def _slots(data: dict[str, Any], tree: Tree, directory: Path) -> list[Entry] | S
     except WrongSlots as error:
         tree.report(tree.values["slots",], str(error))
     settings = _merge([document.defaults] if document.defaults else [], directory)
-    return Slots(WantedSlots(document.engine, groups, document.settings), settings)
+    return SlotEntries(WantedSlots(document.engine, groups, document.settings), settings)
 
 
 def _flatten(items: Iterable[Any], layers: list[Settings], directory: Path) -> Iterator[Entry]:

@@ -21,7 +21,7 @@ from tflaunch.sessions.wires import Opener
 
 if TYPE_CHECKING:
     from tflaunch.code.bundle import Bundle
-    from tflaunch.engines.taking import Slots
+    from tflaunch.engines.taken_slots import TakenSlots
     from tflaunch.inputs.patterns import Wish
     from tflaunch.planning.gpu_limits import GpuLimit
     from tflaunch.runs.record import Record
@@ -39,7 +39,7 @@ class Connections(Opener, Protocol):
 class OnSlots(NamedTuple):
     """What a run on slots of an engine has before it starts."""
 
-    slots: Slots
+    slots: TakenSlots
     record: Record  # made before the slots were asked for, and discarded by who has made it
 
 

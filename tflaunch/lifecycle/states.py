@@ -338,7 +338,9 @@ def _gave_up(state: State, event: AgentGaveUp, now: float) -> tuple[State, list[
         state, actions = _lost(state, lost, now)
         return state, [Say(f"{event.host}: {event.reason}"), *actions]
     moved = None
-    if not reclaimed or grace_s <= LAST_GRACE_S:  # else its tasks may still run there when they start on a spare
+    if (
+        not reclaimed or grace_s <= LAST_GRACE_S
+    ):  # else its tasks may still run there when they start on a spare
         moved = _move(ending.lose(state, {event.host: event.reason}), lost, now)
     return moved if moved is not None else _fail(state, _as_failure(lost), grace_s)
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 PIECE_BYTES = 1024 * 1024
 
 
-class Kept:
+class KeptRun:
     """What a Follower is for a run on hosts: it shows the logs and the end that this machine has."""
 
     replanned = False

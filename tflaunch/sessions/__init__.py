@@ -2,7 +2,7 @@
 
 wires       what the launcher expects of a stream to an agent, and of what opens it (tflaunch.remote)
 payload     what is sent to start an agent: the boot line, the loader, the agent's source
-process_wire, child, sockets  a stream over the stdio of a process of this machine, and what any socket needs
+process_wire, child, socket_tools a stream over the stdio of a process of this machine, and what any socket needs
 session     one agent: messages out, messages in
 group       all agents of a command: one queue, leases, connecting, waiting for answers
 absent_hosts  which of the hosts that are dialled accept no TCP connection

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from tflaunch.protocol.errors import ConnectError, NoThreads, WireClosed
 from tflaunch.sessions.child import Child
-from tflaunch.sessions.sockets import AT_ONCE, RECV_BYTES, has_room, text
+from tflaunch.sessions.socket_tools import AT_ONCE, RECV_BYTES, has_room, text
 from tflaunch.sessions.wires import OF_SSH, Advice
 
 

@@ -12,7 +12,7 @@ from paramiko.ssh_exception import ChannelException, SSHException
 
 from tflaunch.protocol.errors import ConnectError, WireClosed
 from tflaunch.sessions.child import STDERR_BYTES, WAIT_S, last_words
-from tflaunch.sessions.sockets import AT_ONCE, in_thread, text
+from tflaunch.sessions.socket_tools import AT_ONCE, in_thread, text
 from tflaunch.sessions.wires import LARGE_PACKETS, OF_SSH
 from tflaunch.ssh.connection import HostConnection
 from tflaunch.ssh.deadline import Deadline

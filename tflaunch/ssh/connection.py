@@ -9,7 +9,7 @@ from paramiko.config import SSHConfig
 from paramiko.ssh_exception import ChannelException, SSHException
 
 from tflaunch.protocol.errors import ConnectError
-from tflaunch.sessions.sockets import text
+from tflaunch.sessions.socket_tools import text
 from tflaunch.ssh.deadline import Deadline
 from tflaunch.ssh.failures import SILENT, SLOW
 from tflaunch.ssh.login import LoginClient

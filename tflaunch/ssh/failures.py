@@ -8,7 +8,7 @@ import socket
 from collections.abc import Sequence
 
 from tflaunch.protocol.errors import ConnectError, NoThreads
-from tflaunch.sessions.sockets import text
+from tflaunch.sessions.socket_tools import text
 from tflaunch.ssh.deadline import BindError, Deadline, NameTimeout
 from tflaunch.ssh.refused_keys import RefusedKey
 from tflaunch.ssh.target import Target

@@ -16,7 +16,7 @@ from paramiko.ssh_exception import (
 )
 
 from tflaunch.protocol.errors import ConnectError, NoThreads
-from tflaunch.sessions.sockets import text
+from tflaunch.sessions.socket_tools import text
 from tflaunch.sessions.wires import LARGE_PACKETS
 from tflaunch.ssh.algorithms import Algorithms
 from tflaunch.ssh.deadline import Deadline

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from tflaunch.protocol.errors import WireClosed
 from tflaunch.sessions.child import WAIT_S
-from tflaunch.sessions.sockets import AT_ONCE, RECV_BYTES, has_room, text
+from tflaunch.sessions.socket_tools import AT_ONCE, RECV_BYTES, has_room, text
 from tflaunch.sessions.wires import OF_SSH
 from tflaunch.ssh.deadline import Deadline
 from tflaunch.ssh.openssh_log import SshLog

@@ -12,7 +12,7 @@ from paramiko.packet import Packetizer
 from paramiko.ssh_exception import SSHException
 
 from tflaunch.sessions.child import Child
-from tflaunch.sessions.sockets import has_room, in_thread, tune
+from tflaunch.sessions.socket_tools import has_room, in_thread, tune
 
 POLL_S = 5.0  # paramiko looks this often whether it was closed; closing wakes it anyway
 AHEAD_BYTES = 4096  # to read at least, if so many are there: most packets are smaller

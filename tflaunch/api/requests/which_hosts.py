@@ -44,7 +44,7 @@ def load_hosts(source: str | None, connection: str = "", reporter: Reporter | No
         )
     hostfile = configured.with_defaults(hosts.load(found, connection=connection))
     if hostfile.wanted is not None:
-        from tflaunch.engines.taking import check_wanted
+        from tflaunch.engines.taken_slots import check_wanted
 
         check_wanted(hostfile)
     if reporter is not None and not source:
@@ -66,7 +66,7 @@ def load_there(source: str | None, connection: str = "") -> Hostfile:
     hostfile = load_hosts(source, connection)
     if hostfile.wanted is None:
         return hostfile
-    from tflaunch.engines.taking import there
+    from tflaunch.engines.taken_slots import there
 
     return merge([there(hostfile)])
 

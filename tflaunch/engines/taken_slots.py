@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from tflaunch.engines import registry
-from tflaunch.engines.engine import Engine, Handle, Taken, check
+from tflaunch.engines.engine import Engine, GivenSlots, Handle, check
 from tflaunch.hosts import Host, Hostfile
 from tflaunch.protocol.errors import UsageError
 from tflaunch.protocol.events import Interrupted
@@ -54,7 +54,7 @@ class ForCommand:
             yield
 
 
-class Slots:
+class TakenSlots:
     """The slots of one command."""
 
     def __init__(self, hostfile: Hostfile, about: ForCommand) -> None:
@@ -62,7 +62,7 @@ class Slots:
         self._as_wanted, self._wanted = hostfile, hostfile.wanted
         self._engine = _engine(self._wanted.engine)
         self._about = about
-        self._taken: Taken | None = None
+        self._taken: GivenSlots | None = None
 
     def take(self) -> Hostfile:
         """Wait for the slots and return the hostfile with them as its hosts.  Raises TflaunchError, Stopped."""
@@ -86,7 +86,7 @@ class Slots:
 
 
 @contextlib.contextmanager
-def taking(hostfile: Hostfile, about: ForCommand) -> Iterator[tuple[Hostfile, Slots | None]]:
+def taking(hostfile: Hostfile, about: ForCommand) -> Iterator[tuple[Hostfile, TakenSlots | None]]:
     """The hostfile with real hosts: as it is, or with slots that are given back at the end of the block.
 
     Raises TflaunchError, Stopped.
@@ -94,7 +94,7 @@ def taking(hostfile: Hostfile, about: ForCommand) -> Iterator[tuple[Hostfile, Sl
     if hostfile.wanted is None:
         yield hostfile, None
         return
-    slots = Slots(hostfile, about)
+    slots = TakenSlots(hostfile, about)
     try:
         yield slots.take(), slots
     finally:

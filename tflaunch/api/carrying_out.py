@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from tflaunch.api.connecting import About, connected, reaching
+from tflaunch.api.connecting import SlotsFor, connected, reaching
 from tflaunch.planning.cluster_plan import ClusterPlan
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def carry_out(
                 request.run_id, hostfile.wanted.count if hostfile.wanted else 0, partial(leave, log)
             )
 
-    about = About(request.run_id, request.limits_s.get("timeout_s"), keep)
+    about = SlotsFor(request.run_id, request.limits_s.get("timeout_s"), keep)
     try:
         with reaching(hostfile, ssh, reporter, about) as there:
             assert there.slots is not None  # noqa: S101 - the hostfile wants some
