@@ -137,7 +137,7 @@ def test_a_command_outlives_its_relay(hold: Hold, tmp_path: Path) -> None:
 def test_a_killed_holder_ends_wires_relays_and_agents(hold: Hold) -> None:
     held = hold()
     agent, wire = held.agent(), held.open("cat")
-    with held.relay("sleep 600", stderr=subprocess.PIPE) as relay:
+    with held.relay("exec sleep 600", stderr=subprocess.PIPE) as relay:
         until(lambda: held.door.look(PATIENCE_S).running == 2, "the relay's command to run")
         pids = [int(pid) for pid in Path(f"/proc/{held.pid}/task/{held.pid}/children").read_text().split()]
         held.signal(signal.SIGKILL)
@@ -146,11 +146,11 @@ def test_a_killed_holder_ends_wires_relays_and_agents(hold: Hold) -> None:
             assert everything(wire) == b""
             assert "the slot holder does not say why" in wire.last_words()
             assert relay.wait(PATIENCE_S) == 75
-            assert relay.stderr is not None
-            assert relay.stderr.read() == b"slot: the slot holder has ended\n"
         finally:
             for pid in pids:
                 os.kill(pid, signal.SIGKILL)
+        assert relay.stderr is not None
+        assert relay.stderr.read() == b"slot: the slot holder has ended\n"
     done = held.relayed("true")
     assert done.returncode == 75
     assert done.stderr == b"slot: the slot holder does not answer: Connection refused\n"
