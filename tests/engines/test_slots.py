@@ -48,7 +48,10 @@ def test_roles_have_slots_of_their_own(user: OnSlots) -> None:
     slots = user.slots("ps=1x0+worker=1x0", node="host1")
     done = user.run("run", slots, user.script(COUNT), "--json", "--dry-run", "--", "0").ran()
     (plan,) = (event for event in json.loads(done.out)["events"] if event["event"] == "plan")
-    assert {task["task"]: task["host"] for task in plan["tasks"]} == {"ps/0": "host1-s0", "worker/0": "host1-s1"}
+    assert {task["task"]: task["host"] for task in plan["tasks"]} == {
+        "ps/0": "host1-s0",
+        "worker/0": "host1-s1",
+    }
 
 
 def test_a_hostfile_may_name_an_engine(user: OnSlots, tmp_path: Path) -> None:
@@ -62,7 +65,9 @@ def test_a_hostfile_may_name_an_engine(user: OnSlots, tmp_path: Path) -> None:
     done = user.run("run", hosts, script, "--ps", "0", "--no-flags").ran()
     assert "hello host1-s0" in done.out
     assert "hello host2-s1" in done.out
-    hosts.write_text(f"engine: plain\nslots:\n  - {{count: 2, nod: host1}}\nsettings: {{at: {at}, odor: x}}\n")
+    hosts.write_text(
+        f"engine: plain\nslots:\n  - {{count: 2, nod: host1}}\nsettings: {{at: {at}, odor: x}}\n"
+    )
     wrong = user.run("run", hosts, script).ran(2)
     assert "slots.yaml:3:23: nod: plain has no such setting; did you mean node?" in wrong.err
     assert "slots.yaml:4:" in wrong.err
@@ -194,13 +199,17 @@ def test_two_runs_with_hosts_of_equal_names(user: OnSlots, scheduler: Scheduler)
     until(lambda: "2/2" in user.run("ps").out, "the other run, untouched")
     assert "two-" in user.run("ps").ran().out
     # The slots of the first have ended: nothing fails for that.
-    until(lambda: sum(slot.process.poll() is None for slot in scheduler.slots.values()) == 2, "its slots' end")
+    until(
+        lambda: sum(slot.process.poll() is None for slot in scheduler.slots.values()) == 2, "its slots' end"
+    )
     assert user.run("ps").ran().out.count("2/2") == 1
     user.run("stop").ran()
 
 
 def test_kill_of_the_launcher_frees_the_slots(user: OnSlots, scheduler: Scheduler) -> None:
-    with user.start("run", user.slots(idle="1"), user.script(COUNT), *TASKS, "--lease", "3", "--", "60") as running:
+    with user.start(
+        "run", user.slots(idle="1"), user.script(COUNT), *TASKS, "--lease", "3", "--", "60"
+    ) as running:
         running.wait_for("begins worker/1")
         running.signal(signal.SIGKILL)
         running.end()

@@ -40,7 +40,7 @@ def taking_again(self, request, *rest):
     run(self, request, *rest)
 
 remote.Connector.open = opened
-run, launch.Run.__init__ = launch.Run.__init__, taking_again
+run, launch.LaunchedRun.__init__ = launch.LaunchedRun.__init__, taking_again
 from tflaunch.cli import main
 sys.exit(main())
 """

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from tflaunch.api.connecting import connected
-from tflaunch.api.hosts import Hosts, load_known
+from tflaunch.api.hostfiles import Hosts, load_known
 from tflaunch.protocol.errors import EXIT_UNCLEAN, ConnectErrors, StopError, UsageError
 from tflaunch.sessions.watcher import ProgressWatcher
 from tflaunch.text.times import duration
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from tflaunch.remote import Connector
     from tflaunch.runs.follow import Follower
     from tflaunch.runs.kept import Kept
-    from tflaunch.runs.states import RunState
+    from tflaunch.runs.run_states import RunState
     from tflaunch.runs.visits import Visits
-    from tflaunch.runs.wanted import Wanted
+    from tflaunch.runs.wanted import WantedLogs
 
     View = Follower | Kept
 
@@ -43,7 +43,7 @@ class SlotsOver(UsageError):
         self.run = run
 
 
-class Progress(ProgressWatcher, Protocol):
+class ConnectingProgress(ProgressWatcher, Protocol):
     """Shows how far the connecting is, until `settle`."""
 
     def settle(self) -> None: ...
@@ -74,8 +74,8 @@ def open_run(
     where: Where,
     ssh: SshOptions,
     reporter: Reporter,
-    progress: Progress,
-    wanted: Wanted,
+    progress: ConnectingProgress,
+    wanted: WantedLogs,
     *,
     before: Follower | None = None,
     ask: Callable[[str], str] | None = None,
@@ -85,7 +85,7 @@ def open_run(
     With `before`, wait for a plan later than that Follower's.  ask: as for tflaunch.api.connecting.connected.
     """
     from tflaunch.runs.follow import Follower
-    from tflaunch.runs.states import failures_of, why_picked
+    from tflaunch.runs.run_states import failures_of, why_picked
     from tflaunch.runs.visits import Visits
 
     hosts, run = where.hostfile.hosts, where.run
@@ -122,8 +122,8 @@ def open_run_or_kept(
     where: Where,
     ssh: SshOptions,
     reporter: Reporter,
-    progress: Progress,
-    wanted: Wanted,
+    progress: ConnectingProgress,
+    wanted: WantedLogs,
     *,
     before: View | None = None,
     ask: Callable[[str], str] | None = None,
@@ -173,9 +173,11 @@ def tell_end(view: View, outcome: Outcome | None, reporter: Reporter) -> int:
     return outcome.exit_code
 
 
-def _troubles(view: Follower, connector: Connector, progress: Progress, connect_timeout: float) -> list[str]:
+def _troubles(
+    view: Follower, connector: Connector, progress: ConnectingProgress, connect_timeout: float
+) -> list[str]:
     """Return what is left of the run on hosts whose agent is gone, as far as they answer; raises Stopped."""
-    from tflaunch.runs.states import pick_run
+    from tflaunch.runs.run_states import pick_run
     from tflaunch.runs.visits import Visits
 
     visits = Visits(connector, progress)
@@ -192,7 +194,7 @@ def _troubles(view: Follower, connector: Connector, progress: Progress, connect_
 
 def _state(visits: Visits, run: str | None, before: Follower | None) -> RunState:
     """Return the state of the run; raises UsageError if several runs or none match, StopError, Stopped."""
-    from tflaunch.runs.states import pick_run
+    from tflaunch.runs.run_states import pick_run
 
     deadline = time.monotonic() + REPLAN_S
     while True:

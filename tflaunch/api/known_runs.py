@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tflaunch.api.connecting import SILENT, visiting
-from tflaunch.api.hosts import Hosts, load_known
+from tflaunch.api.hostfiles import Hosts, load_known
 from tflaunch.api.requests.which_hosts import hosts_of_all, hosts_of_run
 from tflaunch.inputs.options.groups import SshOptions
 from tflaunch.protocol.errors import ConnectErrors, StopError, UsageError
@@ -19,7 +19,7 @@ from tflaunch.sessions.interrupts import INTERRUPTER, Interrupter
 if TYPE_CHECKING:
     from tflaunch.hosts import Host, Hostfile
     from tflaunch.runs.listing import Listing
-    from tflaunch.runs.states import RunState
+    from tflaunch.runs.run_states import RunState
     from tflaunch.runs.visits import Finished
 
 

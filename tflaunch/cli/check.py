@@ -9,8 +9,8 @@ from tflaunch.api.connecting import reaching
 from tflaunch.api.requests.job_parts import with_environment
 from tflaunch.api.requests.which_hosts import load_hosts
 from tflaunch.cli.arguments import Hosts, JsonDocument
-from tflaunch.cli.connecting import way_to_ask
 from tflaunch.cli.reporting import Patient, reporting
+from tflaunch.cli.verb_connections import way_to_ask
 from tflaunch.inputs.options.job_groups import TaskOptions
 from tflaunch.inputs.options.of_others import CheckOptions, QuickOptions
 

@@ -9,9 +9,9 @@ from tflaunch.api.requests.which_hosts import load_hosts
 from tflaunch.api.starting import carry_out, show_plan
 from tflaunch.cli.background import behind_the_terminal
 from tflaunch.cli.command import command_line
-from tflaunch.cli.connecting import way_to_ask
 from tflaunch.cli.reporting import calling_on_end, reporting
 from tflaunch.cli.rerun import compared
+from tflaunch.cli.verb_connections import way_to_ask
 from tflaunch.inputs.options.of_run import RunOptions
 from tflaunch.protocol.errors import TflaunchError, UsageError
 from tflaunch.protocol.job import TaskId

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from tflaunch.api.requests.up import request_of
 from tflaunch.api.starting import carry_out, show_plan
 from tflaunch.cli.command import command_line
-from tflaunch.cli.connecting import way_to_ask
 from tflaunch.cli.reporting import reporting
+from tflaunch.cli.verb_connections import way_to_ask
 from tflaunch.inputs.options.of_up import UpOptions
 from tflaunch.protocol.errors import RecordError, UsageError
 

@@ -26,7 +26,7 @@ from tflaunch.console.run_pages import (
 )
 from tflaunch.console.safe_text import Text, paragraph
 from tflaunch.console.task_lines import Prefixes, Recent
-from tflaunch.documents.logs import LogReporter, Options
+from tflaunch.documents.log_keeping import LogReporter, Options
 from tflaunch.documents.startup_lines import Folded
 from tflaunch.documents.writer import Stream
 from tflaunch.protocol.errors import ConnectErrors, LaunchError, TflaunchError
@@ -41,7 +41,7 @@ from tflaunch.text.times import duration
 if TYPE_CHECKING:
     from tflaunch.code.bundle import Bundle
     from tflaunch.code.shipping import Shipped
-    from tflaunch.launch.watcher import Turn
+    from tflaunch.launch.run_watcher import Turn
     from tflaunch.planning.cluster_plan import ClusterPlan
     from tflaunch.runs.fetch_result import Fetched
     from tflaunch.runs.visits import Finished

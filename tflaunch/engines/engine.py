@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from tflaunch.hosts import Host
-from tflaunch.inputs.documents import Text
+from tflaunch.inputs.documents import PlacedText
 from tflaunch.inputs.engine_words import WantedSlots
 from tflaunch.inputs.times import seconds
 from tflaunch.protocol.errors import HostfileError, Problem
@@ -100,7 +100,7 @@ def check(wanted: WantedSlots, engine: Engine, where: str) -> None:
     problems = []
     for settings in (wanted.settings, *(group.settings for group in wanted.groups)):
         for name, value in settings.items():
-            line, column = (value.line, value.column) if isinstance(value, Text) else (0, 0)
+            line, column = (value.line, value.column) if isinstance(value, PlacedText) else (0, 0)
             if name not in known:
                 near = difflib.get_close_matches(name, known, 1)
                 meant = f"; did you mean {near[0]}?" if near else f"; it knows {', '.join(known) or 'none'}"

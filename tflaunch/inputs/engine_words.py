@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tflaunch.inputs.documents import Text
+from tflaunch.inputs.documents import PlacedText
 from tflaunch.protocol.job import job_name_fault
 
 # The registry: the word of an engine -> the module whose ENGINE it is, loaded only when used.
@@ -79,7 +79,7 @@ def wanted(word: str) -> WantedSlots:
     settings: dict[str, str] = {}
     offset = len(engine) + 1
     for part in said.split(",") if said else ():
-        at = Text(part, 1, offset + 1)
+        at = PlacedText(part, 1, offset + 1)
         offset += len(part) + 1
         if not part:
             raise WrongSlots(at, "an empty part: there is a comma too many")
@@ -91,11 +91,11 @@ def wanted(word: str) -> WantedSlots:
             raise WrongSlots(at, f"{part[:60]!r} is neither sizes, {SIZES}, nor KEY=VALUE")
         if key in settings:
             raise WrongSlots(at, f"{key} is given twice")
-        settings[key] = Text(value, 1, at.column + len(key) + 1)
+        settings[key] = PlacedText(value, 1, at.column + len(key) + 1)
     return WantedSlots(engine, groups, settings)
 
 
-def _sizes(text: Text) -> tuple[SlotGroup, ...]:
+def _sizes(text: PlacedText) -> tuple[SlotGroup, ...]:
     """The groups of `ps=1x0+worker=4x8`; () for what is no size.  Raises WrongSlots."""
     found = [_SIZE.fullmatch(part) for part in text.split("+")]
     if not all(found) or not text:

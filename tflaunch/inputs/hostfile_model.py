@@ -21,7 +21,7 @@ from pydantic import (
 )
 
 from tflaunch.inputs import engine_words, hostnames
-from tflaunch.inputs.documents import Text
+from tflaunch.inputs.documents import PlacedText
 from tflaunch.inputs.yaml_values import (
     UNSAID,
     Unacceptable,
@@ -545,7 +545,11 @@ def _setting(value: object) -> str:
     if isinstance(value, list) and value:
         words = [text_of(word, "text") for word in value]
         at = value[0]
-        return Text(shlex.join(words), at.line, at.column) if isinstance(at, Text) else shlex.join(words)
+        return (
+            PlacedText(shlex.join(words), at.line, at.column)
+            if isinstance(at, PlacedText)
+            else shlex.join(words)
+        )
     if not (text := text_of(value, "a value")):
         raise ValueError("is empty")
     return text

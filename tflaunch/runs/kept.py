@@ -13,11 +13,11 @@ from tflaunch.protocol.outcome import Outcome, TaskExit, exits_from, outcome_fro
 from tflaunch.runs.listing import kept_state
 from tflaunch.runs.record import Record
 from tflaunch.runs.record_list import list_runs
-from tflaunch.runs.wanted import Wanted
+from tflaunch.runs.wanted import WantedLogs
 from tflaunch.sessions.watcher import Watcher
 
 if TYPE_CHECKING:
-    from tflaunch.runs.states import RunState
+    from tflaunch.runs.run_states import RunState
 
 PIECE_BYTES = 1024 * 1024
 
@@ -27,7 +27,7 @@ class Kept:
 
     replanned = False
 
-    def __init__(self, run: str, watcher: Watcher, wanted: Wanted) -> None:
+    def __init__(self, run: str, watcher: Watcher, wanted: WantedLogs) -> None:
         """Raises UsageError if the run is not on record here, or is not over; RecordError."""
         self._record = Record.open(run)
         info = next(each for each in list_runs() if each.run_id == self._record.run_id)

@@ -21,7 +21,7 @@ from tflaunch.protocol.wire import Message
 from tflaunch.runs.hidden_values import without_values
 from tflaunch.runs.record_list import MAY_BE_ALIVE, RunInfo
 from tflaunch.runs.run_ids import is_run_id
-from tflaunch.runs.states import LEASE_S, RunState, Share, TaskState
+from tflaunch.runs.run_states import LEASE_S, HostShare, RunState, TaskState
 
 # The states of a host's part, the most informative one first.
 _RANKS = ("alive", "strays", "ended", "lost", "elsewhere")
@@ -71,7 +71,7 @@ def listing(
                 outcome=known.outcome or _outcome(info.exit_code),
             )
         elif info.status in MAY_BE_ALIVE and not failures.keys().isdisjoint(info.hosts):
-            silent = tuple(Share(host, "unreachable") for host in info.hosts if host in failures)
+            silent = tuple(HostShare(host, "unreachable") for host in info.hosts if host in failures)
             runs[info.run_id] = RunState(info.run_id, silent, started=info.started, command=info.command)
         elif info.on_slots and (everything or info.status == "running"):
             runs[info.run_id] = kept_state(info)
@@ -115,7 +115,7 @@ def kept_state(info: RunInfo) -> RunState:
     waits = info.status == "running" and not tasks
     return RunState(
         info.run_id,
-        tuple(Share(host, "ended") for host in info.hosts),
+        tuple(HostShare(host, "ended") for host in info.hosts),
         tuple(sorted(tasks, key=lambda task: _natural(task.task))),
         started=info.started,
         ended=info.outcome.get("ended"),
@@ -148,7 +148,7 @@ def _run(
     )
     outcome: dict[str, Any] = next((entry["outcome"] for entry in entries if entry["outcome"]), {})
     shares = [
-        Share(
+        HostShare(
             entry["host"],
             entry["state"],
             entry["directory"],
@@ -165,7 +165,7 @@ def _run(
     for host in map(str, about.get("hosts") or ()):
         if host not in found:
             state = "unreachable" if host in failures else "gone" if host in asked else "unasked"
-            shares.append(Share(host, state))
+            shares.append(HostShare(host, state))
     planned = about.get("tasks")
     planned = {str(task): str(host) for task, host in planned.items()} if isinstance(planned, dict) else {}
     tasks = [task for task in tasks if planned.get(task.task, task.host) == task.host]

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from tflaunch.agent import facts, host_check, slot
-from tflaunch.agent.gpus.tickets import Place
+from tflaunch.agent import host_check, host_facts, slot
+from tflaunch.agent.gpus.tickets import QueuePlace
 from tflaunch.agent.host.rundir import HostError
 from tflaunch.protocol.selector import Selector
 
@@ -88,7 +88,7 @@ def refused(uuid: str, file: str) -> None:
 def test_a_gpu_that_an_engine_has_given_needs_no_lease(tmp_path: Path, told: str, stands: bool) -> None:
     slot.enter({slot.GPUS: told})
     probed = {"gpus": [gpu(0)], "driver": "1", "cuda": "", "note": "", "lacks": "", "locks": {}}
-    found = facts.collect([], str(tmp_path), probed, Place(), lease=refused, strays={})
+    found = host_facts.collect([], str(tmp_path), probed, QueuePlace(), lease=refused, strays={})
     assert ("lease_error" in found["gpus"][0]) is stands
 
 
