@@ -24,6 +24,14 @@ from tflaunch.engines.door import Door
 from tflaunch.protocol import wire
 from tflaunch.protocol.errors import ConnectError
 from tflaunch.sessions import payload
+from tflaunch.sessions.wires import Wire
+
+
+def test_a_session_stands_on_such_a_wire(hold: Hold, tmp_path: Path) -> None:
+    """What a launcher makes of it, as the type checker sees it and as it is."""
+    line: Wire = hold().door.open("exit 3", timeout_s=PATIENCE_S)
+    assert all(line.advice)
+    Line(line).close()
 
 
 def test_an_agent_answers(every: Hold, tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ from typing import Any
 from tflaunch.protocol.errors import ConnectError, Gone, NoThreads, WireClosed
 from tflaunch.sessions.child import STDERR_BYTES, last_words
 from tflaunch.sessions.socket_tools import AT_ONCE, RECV_BYTES, has_room, text, tune
+from tflaunch.sessions.wires import Advice
 
 LINE_BYTES = 1024 * 1024
 LONGEST_WHY = 400  # characters
@@ -35,6 +36,16 @@ AGAIN_S = 0.3  # before the next dial
 WORDS_S = 5.0  # for the slot holder to say how a command has ended
 _OVER = "has the slot ended? ask the engine how its job is"
 _SLOW = "check the network between, or give --connect-timeout"
+OF_SLOT = Advice(
+    silence=": that machine is too busy, or what the slot's Python reads at its start does not come",
+    start_up="what starts before the agent there must not read its input or write to its output: look at sitecustomize",
+    no_shell="commands are run by /bin/sh there: does the slot's image have one?",
+    ended="is a python3, 3.8 or newer, on the PATH of the slot's jobs? name one with `python:`",
+    large_packets="are large packets lost between here and the slot's node (MTU)? try: ping -M do -s 1472 with its "
+    "address; if only smaller ones (-s 500) come back, set the MTU of the network interface here or there to what "
+    "passes",
+    cut=f"does something on the way cut connections? {_OVER}",
+)
 
 
 def make_certificate() -> tuple[str, str]:
@@ -317,6 +328,8 @@ class Line:
 
 class DoorWire:
     """A command in a slot, by a TLS connection of its own to the slot holder."""
+
+    advice = OF_SLOT
 
     def __init__(self, door: Door, line: Line, call: str, first: bytes) -> None:
         self._door, self._line, self._call = door, line, call

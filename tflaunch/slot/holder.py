@@ -90,9 +90,10 @@ def note(words: str) -> None:
 
 
 class Place:
-    """The holder's own directory, which no other user can enter; it becomes the working directory."""
+    """The holder's own directory, which no other user can enter, and its socket in it; where this process works."""
 
     def __init__(self, wanted: str) -> None:
+        self.socket = socket.socket(socket.AF_UNIX)
         self.name = "tflaunch-slot-" + os.urandom(8).hex()
         places = [wanted] if wanted else [os.environ.get("TMPDIR") or "/tmp", "/tmp", os.getcwd()]  # noqa: S108
         why = ""
@@ -117,6 +118,14 @@ class Place:
             raise PermissionError(0, "another user has put a directory in the place of ours")
         os.fchmod(self.fd, 0o700)
         os.fchdir(self.fd)
+        before = os.umask(0o177)
+        try:
+            self.socket.bind(SOCKET)  # whose whole path may be too long for a socket
+        except OSError:  # not every file server knows sockets
+            os.rmdir(self.name, dir_fd=self.above)
+            raise
+        finally:
+            os.umask(before)
 
     def remove(self) -> None:
         """Remove it, whatever is in it, following no link; what cannot be removed stays."""
@@ -607,6 +616,7 @@ class Holder:
         self.why = ""
         self.code = 0
         self.look_at = 0.0
+        self.caught = []  # type: List[int]
         self._be_ready()
         self.place = Place(settings["place"])
         try:
@@ -632,16 +642,13 @@ class Holder:
             each_end.setblocking(False)
         signal.set_wakeup_fd(self._woken.fileno(), warn_on_full_buffer=False)
         for number in (signal.SIGCHLD, *SIGNALS):
-            signal.signal(number, lambda *_: None)
+            signal.signal(number, lambda caught, _: self.caught.append(caught))
         self.loop.watch(ours.fileno(), READ, lambda _: self._signals(ours.recv(4096)))
         self._ours = ours
 
     def _listen(self) -> None:
         settings = self.settings
-        before = os.umask(0o177)
-        unix = socket.socket(socket.AF_UNIX)
-        unix.bind(SOCKET)
-        os.umask(before)
+        unix = self.place.socket
         unix.listen(128)
         self.doors = [unix]
         self.loop.watch(unix.fileno(), READ, lambda _: self._accept(unix, None))
@@ -660,8 +667,11 @@ class Holder:
                 self.loop.watch(0, READ, self._lifeline)
             except PermissionError:
                 sys.exit("slot: the lifeline, stdin, is a file: nothing could end")
-        with open("/proc/sys/kernel/random/boot_id") as file:
-            boot = file.read().strip()
+        try:
+            with open("/proc/sys/kernel/random/boot_id") as file:
+                boot = file.read().strip()
+        except OSError:
+            boot = ""  # a sandbox without it
         environment = self.children.environment = {
             name: value
             for name, value in os.environ.items()
@@ -772,8 +782,9 @@ class Holder:
             if caller.agent:
                 self._tell(caller)
 
-    def _signals(self, numbers: bytes) -> None:
-        for number in numbers:
+    def _signals(self, _: bytes = b"") -> None:
+        while self.caught:
+            number = self.caught.pop(0)
             if number in SIGNALS:
                 seconds = self.settings["warn_s" if number == signal.SIGUSR1 else "grace_s"]
                 self.take_back(seconds, SIGNALS[number], TAKEN_BACK)
@@ -852,6 +863,8 @@ class Holder:
                 if now < self.look_at:
                     continue
                 self.look_at = now + TICK_S
+                if self.caught:  # more signals than the descriptor that wakes this process could take
+                    self._signals()
                 for caller in list(self.callers):
                     if caller.limit is not None and now > caller.limit:
                         caller.expire()
@@ -940,4 +953,8 @@ def addresses() -> "List[str]":
 
 def main(settings: "Dict[str, Any]") -> None:
     """Hold a slot, as `settings` say, and end this process with it."""
-    sys.exit(Holder({**DEFAULTS, **settings}).run())
+    try:
+        holder = Holder({**DEFAULTS, **settings})
+    except OSError as error:
+        sys.exit("slot: the slot holder cannot start: %s" % error)
+    sys.exit(holder.run())
