@@ -120,7 +120,7 @@ def verify(
     if not lost:
         return {}, survivors, gpus, None
     from tflaunch.runs.states import restarted_text
-    from tflaunch.runs.visits import UNSURE, Visits
+    from tflaunch.runs.visits import Visits
 
     visits = Visits(connections, watcher)
     signal: int | None = None
@@ -132,7 +132,7 @@ def verify(
             survivors.update({host: end.survivors for host, end in finished.items() if end.survivors})
             gpus.update({host: end.gpus for host, end in finished.items()})
             unverified = {host: error.message for host, error in failures.items()}
-            unsure = dict.fromkeys((host for host, end in finished.items() if end.unsure), UNSURE)
+            unsure = {host: end.doubt for host, end in finished.items() if end.unsure}
             for host, end in finished.items():
                 if end.restarted:
                     watcher.note(restarted_text(host, end.restarted))
