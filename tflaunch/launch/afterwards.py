@@ -142,7 +142,7 @@ def verify(
         finally:
             visits.close()
     lease = (
-        f"; its agent ends the run there by itself {request.lease_s:g} s after it last heard of this launcher"
+        f"; its agent ends the run there by itself {request.lease_s:.12g} s after it last heard of this launcher"
     )
     unverified = {**{host: reason + lease for host, reason in unverified.items()}, **unsure}
     return unverified, survivors, gpus, signal
