@@ -63,5 +63,5 @@ def test_a_container_of_one_host_is_not_told_of_another(host: Host, tmp_path: Pa
     finished = visit.ask("finish", run=host.run, grace_s=0.1, answer="finished")
     assert finished["survivors"] == ["container 0123abc"]
     assert finished["unsure_why"] == "its agent and guard were killed"
-    there = {name: os.path.lexists(f"{place.path}/agent.sock") for name, place in places.items()}  # noqa: PTH117
+    there = {name: os.path.lexists(f"{place.path}/agent.sock") for name, place in places.items()}
     assert there == {"h1": True, "h2": False}

@@ -211,9 +211,20 @@ print(guard.unswept(directory))
 def test_a_guard_that_cannot_end_a_process_names_it(dead: Path, tmp_path: Path, agent: str) -> None:
     """It waits for a file server, and no signal ends it: nobody has killed the guard."""
     directory = RunDirectory(str(tmp_path / "runs"), "run-abcdef", "h1")
-    words = [sys.executable, "-c", SWEEPS, directory.parent, directory.run, directory.host, f"{dead}/x", agent]
+    words = [
+        sys.executable,
+        "-c",
+        SWEEPS,
+        directory.parent,
+        directory.run,
+        directory.host,
+        f"{dead}/x",
+        agent,
+    ]
     with (tmp_path / "agent.log").open("wb") as log:  # a pipe would stay open in what does not end
-        subprocess.run(words, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log, check=True, timeout=60)
+        subprocess.run(
+            words, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log, check=True, timeout=60
+        )
     why = directory.read("guard.json")["why"]
     assert re.fullmatch(
         "its agent gave no sign of life for 9 s: " * (agent == "hangs")

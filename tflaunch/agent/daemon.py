@@ -140,7 +140,8 @@ class Daemon:
         if now >= self._lease_end and not self._team.ending:
             who = "coordinator" if self._requests.detached.begun else "launcher"
             self._expire(
-                "no %s has renewed the lease for %.12g s: its agent ended the tasks" % (who, self._team.lease_s)
+                "no %s has renewed the lease for %.12g s: its agent ended the tasks"
+                % (who, self._team.lease_s)
             )
         trouble = self._directory.trouble
         if (

@@ -141,8 +141,6 @@ def verify(
             unverified, unsure = {host.name: NOT_AWAITED for host in lost}, {}
         finally:
             visits.close()
-    lease = (
-        f"; its agent ends the run there by itself {request.lease_s:.12g} s after it last heard of this launcher"
-    )
+    lease = f"; its agent ends the run there by itself {request.lease_s:.12g} s after it last heard of this launcher"
     unverified = {**{host: reason + lease for host, reason in unverified.items()}, **unsure}
     return unverified, survivors, gpus, signal

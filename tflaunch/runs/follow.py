@@ -34,7 +34,9 @@ ANSWER_S = 30.0  # for the first agent to accept the follower ...
 MORE_S = (
     5.0  # ... and for the others: what has answered by then is shown, the rest is named and may come later
 )
-GONE_S = 60.0  # to wait, at most, for the last lines of a host out of reach, once it is known how the run ends
+GONE_S = (
+    60.0  # to wait, at most, for the last lines of a host out of reach, once it is known how the run ends
+)
 REST_S = 15.0  # to wait for a host out of reach while logs are printed
 NOTES = 200  # at most so many notes of one host are shown
 OUTCOME_S = 10.0  # for the deciding agent to say how the run ended, once every host has ended its part
