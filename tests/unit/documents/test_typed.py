@@ -30,6 +30,7 @@ REWORDED = {
     ("instance", "memory_free_bytes"),
     ("waiting run", "planning"),
     ("waiting run", "pid"),
+    ("stopped", "hosts"),
 }
 
 
