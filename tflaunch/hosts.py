@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from tflaunch.inputs import hostnames
 from tflaunch.inputs.config import users_directory
-from tflaunch.inputs.documents import Text, read_file
+from tflaunch.inputs.documents import PlacedText, read_file
 from tflaunch.inputs.hostnames import expand, fold
 from tflaunch.inputs.ownership import planted
 from tflaunch.protocol.errors import HostfileError, Problem, UsageError
@@ -26,7 +26,7 @@ from tflaunch.text.numbers import agreeing
 _MOST_SLOTS = 256  # behind a colon; what is above is meant as a port, and so is 22
 
 if TYPE_CHECKING:
-    from tflaunch.inputs.batch_job import Given
+    from tflaunch.inputs.batch_job import Allotted
 
 __all__ = ["Host", "Hostfile", "expand", "find_default", "fold", "listed", "load", "match"]
 
@@ -223,7 +223,7 @@ def match(pattern: str, hostfile: Hostfile) -> list[Host]:
     return list(chosen.values())
 
 
-def _given_by_job(hostfile: Hostfile, given: Mapping[str, Given]) -> Hostfile:
+def _given_by_job(hostfile: Hostfile, given: Mapping[str, Allotted]) -> Hostfile:
     """Return the hosts with the slots and GPUs that the batch job has on each."""
 
     def limited(host: Host) -> Host:
@@ -276,19 +276,19 @@ class _Hosts:
         self._connection = connection  # for entries that name none
         self.problems: list[Problem] = []
         self._hosts: dict[str, Host] = {}
-        self._entries: dict[str, Text] = {}  # host -> the name or range that brought it
+        self._entries: dict[str, PlacedText] = {}  # host -> the name or range that brought it
         self._machines: dict[tuple[str, int | None, str | None], str] = {}  # what SSH would dial -> host
         self._with_port: list[str] = []  # words such as `gpu01:2222`
         self._count = 0
 
-    def report(self, at: Text, message: str) -> None:
+    def report(self, at: PlacedText, message: str) -> None:
         self.problems.append(Problem(self.where, at.line, at.column, message))
 
-    def note_port(self, word: Text) -> None:
+    def note_port(self, word: PlacedText) -> None:
         """Note that the number of `gpu01:2222` was read as a port."""
         self._with_port.append(str(word))
 
-    def add(self, name: Text, settings: Mapping[str, Any]) -> None:
+    def add(self, name: PlacedText, settings: Mapping[str, Any]) -> None:
         """Add the hosts of one name or range; the caller has checked it and the ranges in its settings."""
         size = hostnames.check(name)
         if self._count + size > hostnames.MOST_HOSTS:
@@ -307,7 +307,7 @@ class _Hosts:
                     count = f"stands for {machines} machines, and {str(name)!r} for {size}"
                     self.report(pattern, f"{key}: {str(pattern)!r} {count}; write ranges of one size")
                     return
-        repeated: dict[Text, list[str]] = {}
+        repeated: dict[PlacedText, list[str]] = {}
         for index, host in enumerate(names):
             if host in self._hosts:
                 repeated.setdefault(self._entries[host], []).append(host)
@@ -379,12 +379,12 @@ class _Hosts:
 
 def _host(name: str, settings: Mapping[str, Any]) -> Host:
     said: dict[str, Any] = {
-        key: str(value) if isinstance(value, Text) else value for key, value in settings.items()
+        key: str(value) if isinstance(value, PlacedText) else value for key, value in settings.items()
     }
     return Host(name=name, ssh_host=said.pop("ssh", name), **said)
 
 
-def _place(text: Text) -> str:
+def _place(text: PlacedText) -> str:
     return f"line {text.line}, column {text.column}"
 
 
@@ -453,7 +453,7 @@ def _read_list(text: str, hosts: _Hosts) -> None:
     """`gpu[01-04]:2,me@big`: names and ranges, with slots after a colon."""
     for _, part, offset in hostnames.split(text):
         indent = len(part) - len(part.lstrip())
-        _add_word(Text(part.strip(), 1, offset + indent + 1), {}, hosts)
+        _add_word(PlacedText(part.strip(), 1, offset + indent + 1), {}, hosts)
 
 
 def _read_plain(text: str, hosts: _Hosts, *, count_single: bool = False) -> None:
@@ -461,14 +461,14 @@ def _read_plain(text: str, hosts: _Hosts, *, count_single: bool = False) -> None
 
     A bare name that stands n times has n slots; one that stands once has 1 with `count_single`, else no limit.
     """
-    words: list[tuple[Text, dict[str, Any]]] = []
+    words: list[tuple[PlacedText, dict[str, Any]]] = []
     bare: dict[str, int] = {}
     for number, line in enumerate(text.splitlines(), 1):
         said = re.sub(r"(^|\s)#.*", "", line).rstrip()
         first = re.search(r"\S+", said)
         if first is None:
             continue
-        word = Text(first[0], number, first.start() + 1)
+        word = PlacedText(first[0], number, first.start() + 1)
         rest = said[first.end() :]
         if rest.strip():
             words.append((word, _plain_settings(rest, number, first.end() + 1, hosts)))
@@ -488,7 +488,7 @@ def _plain_settings(rest: str, number: int, column: int, hosts: _Hosts) -> dict[
     """`slots=4 max_slots=8`; `max_slots` counts only where `slots` is missing."""
     said: dict[str, int] = {}
     for found in re.finditer(r"([\w-]+)\s*=\s*(\S+)|\S+", rest):
-        at = Text(found[0], number, column + found.start())
+        at = PlacedText(found[0], number, column + found.start())
         key = (found[1] or "").replace("-", "_")
         if key not in ("slots", "max_slots"):
             hosts.report(
@@ -502,7 +502,7 @@ def _plain_settings(rest: str, number: int, column: int, hosts: _Hosts) -> dict[
     return {} if slots is None else {"slots": slots}
 
 
-def _add_word(word: Text, settings: dict[str, Any], hosts: _Hosts) -> None:
+def _add_word(word: PlacedText, settings: dict[str, Any], hosts: _Hosts) -> None:
     """Add `[user@]name[:number]`: the number is that of slots, or SSH's port if only that makes sense."""
     said = word.removeprefix("ssh://").rstrip("/")
     user, at, rest = said.rpartition("@")
@@ -539,7 +539,7 @@ def _add_word(word: Text, settings: dict[str, Any], hosts: _Hosts) -> None:
     except ValueError as error:
         hosts.report(word, f"{name[:60]!r} {error}")
         return
-    hosts.add(Text(name, word.line, word.column + word.index(rest)), settings)
+    hosts.add(PlacedText(name, word.line, word.column + word.index(rest)), settings)
 
 
 def _is_port(number: int) -> bool:

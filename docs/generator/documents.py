@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from generator.markdown import table
-from tflaunch.documents.declared import Declared, declared, things_of
 from tflaunch.documents.json_documents import DOCUMENTS
+from tflaunch.documents.json_objects import JsonObject, declared, things_of
 from tflaunch.documents.json_things import THINGS
 
 _ABOUT = """\
@@ -36,7 +36,7 @@ def page() -> str:
     return "\n".join(parts)
 
 
-def _fields(thing: Declared) -> str:
+def _fields(thing: JsonObject) -> str:
     names: dict[type | None, str] = {kind: name for name, kind in THINGS.items()}
     rows = []
     for field, says in thing.fields.items():

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from generator.markdown import table
-from tflaunch.documents.declared import declared, event_fields
 from tflaunch.documents.json_events import EVENTS, SWEEP_EVENTS, DryRun
+from tflaunch.documents.json_objects import declared, event_fields
 
 _ABOUT = """\
 # Events of `--json`

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import tflaunch.documents
-from tflaunch.documents.declared import declared
 from tflaunch.documents.json_documents import DOCUMENTS
 from tflaunch.documents.json_events import EVENTS, SWEEP_EVENTS
+from tflaunch.documents.json_objects import declared
 
 FOLDER = Path(tflaunch.documents.__file__).parent / "schemas"
 

@@ -11,7 +11,7 @@ from tflaunch.agent.host import processes
 from tflaunch.frameworks.table import AUTO
 from tflaunch.hosts import Host
 from tflaunch.inputs.variables import DECIDED
-from tflaunch.planning.command import Command
+from tflaunch.planning.task_commands import Command
 from tflaunch.protocol.job import JobSpec, TaskId
 from tflaunch.sweeps.seats import SHARING, own_variables
 from tflaunch.sweeps.trials import Trial

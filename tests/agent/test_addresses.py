@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from tflaunch.agent.facts import interface_addresses
+from tflaunch.agent.host_facts import interface_addresses
 
 SCRIPT = f"""
 ip link set lo up
@@ -23,7 +23,7 @@ ip -6 address add fe80::7/64 dev lo
 for number in $(seq 200); do ip address add 10.77.0.$number/32 dev lo; done
 exec {sys.executable} -c "if True:
     import json
-    from tflaunch.agent.facts import interface_addresses
+    from tflaunch.agent.host_facts import interface_addresses
     print(json.dumps(interface_addresses()))"
 """
 

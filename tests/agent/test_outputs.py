@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.support.agent_over_pipes import Host, running, shell
 from tests.support.patience import until
-from tflaunch.inputs.patterns import Pattern, Wanted
+from tflaunch.inputs.patterns import Pattern, WantedPaths
 
 
 def test_the_agent_reads_nothing_outside_of_the_working_directory(any_host: Host) -> None:
@@ -72,7 +72,7 @@ def test_agents_match_as_the_launcher_does(any_host: Host) -> None:
         (["*a" * 20 + "*b"], set(), set()),
         (["[[:alpha:]]*a"], {long}, set()),
     ):
-        wanted = Wanted([Pattern.parse(text) for text in texts])
+        wanted = WantedPaths([Pattern.parse(text) for text in texts])
         found = channel.ask("find", patterns=wanted.regexes, roots=[""], answer="found")
         assert {row[0] for row in found["files"]} == come
         assert {path for path, why, bad in found["left"] if not bad and "begins with a dot" in why} == hidden

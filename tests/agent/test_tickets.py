@@ -43,7 +43,7 @@ import os, sys
 from tflaunch.agent.gpus import leases, tickets
 os.umask(0o077)
 os.setuid(int(sys.argv[1]))
-held, place = leases.Leases("his-run"), tickets.Place("his-run", "h9")
+held, place = leases.Leases("his-run"), tickets.QueuePlace("his-run", "h9")
 print(held.take("GPU-a"), flush=True)
 place.take(float(sys.argv[2]), 1, ["GPU-b"], False)
 print(repr(place.error), flush=True)
@@ -278,12 +278,12 @@ def test_many_tickets_come_and_go_and_none_is_lost(host: Host, shared: Path) -> 
     script = """\
 import sys
 from tflaunch.agent.gpus import tickets
-place = tickets.Place(sys.argv[1], "h")
+place = tickets.QueuePlace(sys.argv[1], "h")
 for number in range(400):
     place.take(float(number), 1, ["GPU-a"], False)
     assert place.error == "", place.error
     assert place._ticket and place._ticket.in_place()
-    tickets.Place().ahead()
+    tickets.QueuePlace().ahead()
 """
     env = {**os.environ, "TFLAUNCH_LEASES": str(shared)}
     running = [

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from tflaunch.hosts import Host
 from tflaunch.protocol.errors import ConnectError
-from tflaunch.ssh.config import SshConfig
-from tflaunch.ssh.keywords import ALIASES, KEYWORDS
+from tflaunch.ssh.config_keywords import ALIASES, KEYWORDS
+from tflaunch.ssh.ssh_config import SshConfig
 from tflaunch.ssh.target import Target
 
 NAMES = ("gpu01", "GPU01", "gpu02", "10.0.0.1", "a.lab", "::1")

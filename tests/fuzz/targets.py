@@ -147,7 +147,7 @@ def _gpu_limit(text: str) -> object:
 
 def _ssh_config(path: Path) -> object:
     from tflaunch.hosts import Host
-    from tflaunch.ssh.config import SshConfig
+    from tflaunch.ssh.ssh_config import SshConfig
 
     text = path.read_bytes().lower()
     if (b"include" in text and b"/dev" in text) or b"/proc" in text or b"canonicalize" in text:
@@ -230,15 +230,15 @@ def _log_lines(data: bytes, _: Path) -> object:
 def _log_end(data: bytes, directory: Path) -> object:
     """What the end of a task means, by its log, and what is known of it here."""
     from tflaunch.documents.log_tail import lines_to_search
-    from tflaunch.ends.facts import Ending
     from tflaunch.ends.here import where_file_lies, where_module_lies
     from tflaunch.ends.interpret import Here, meaning
+    from tflaunch.ends.known_end import KnownEnd
 
     here = Here(
         lambda name: where_module_lies(name, directory, "trainer.py"),
         lambda path: where_file_lies(path, directory, "trainer.py", "gpu01"),
     )
-    ends = [Ending(code=1), Ending(code=2), Ending(signal="SIGABRT"), Ending(signal="SIGKILL")]
+    ends = [KnownEnd(code=1), KnownEnd(code=2), KnownEnd(signal="SIGABRT"), KnownEnd(signal="SIGKILL")]
     found = [meaning(lines_to_search(data), end, here).text for end in ends]
     assert all(len(text) < 2000 and "\n" not in text for text in found)
     return found

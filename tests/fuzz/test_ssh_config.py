@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from tflaunch.hosts import Host
 from tflaunch.inputs import hostnames
 from tflaunch.protocol.errors import ConnectError, UsageError
-from tflaunch.ssh.config import SshConfig
 from tflaunch.ssh.config_lines import split
 from tflaunch.ssh.keys import Keys
 from tflaunch.ssh.known_hosts import KnownHosts
+from tflaunch.ssh.ssh_config import SshConfig
 from tflaunch.ssh.target import Target
 
 WORDS = [

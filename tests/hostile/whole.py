@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tflaunch.protocol import messages
-from tflaunch.protocol.fields import Each, OneOf, Record
+from tflaunch.protocol.fields import Each, OneOf, RuledRecord
 
 _NAMES = ("x", "worker/0", "0")
 _VALUES = ("x", 1, 0.5, True, "worker/0", "127.0.0.1", "SIGTERM", "0" * 64, "", None, "pynvml", -1)
@@ -26,7 +26,7 @@ def sample(spec: Any) -> Any:
         return {next(name for name in _NAMES if spec.key(name)): sample(spec.value)}
     if isinstance(spec, OneOf):
         return sample(spec.specs[-1])
-    assert isinstance(spec, Record)
+    assert isinstance(spec, RuledRecord)
     return sample(spec.fields)
 
 
@@ -47,7 +47,7 @@ def filled(spec: Any, value: Any) -> Any:
         return {key: filled(spec.value, each) for key, each in value.items()} or sample(spec)
     if isinstance(spec, OneOf):
         return sample(spec) if value is None else filled(spec.specs[-1], value)
-    return filled(spec.fields, value) if isinstance(spec, Record) else value
+    return filled(spec.fields, value) if isinstance(spec, RuledRecord) else value
 
 
 def whole(type: str, fields: dict[str, Any]) -> dict[str, Any]:

@@ -18,7 +18,7 @@ import pytest
 from tests.support.sshd import SshAgent, Sshd, SshNetwork, make_key, public
 from tests.support.wires import Client, everything
 from tflaunch.protocol.errors import ConnectError
-from tflaunch.ssh.config import SshConfig
+from tflaunch.ssh.ssh_config import SshConfig
 
 
 @pytest.fixture

@@ -41,13 +41,13 @@ PLANS = (
     "tflaunch.planning.plan",
     "tflaunch.planning.inventory",
     "tflaunch.code.bundle",
-    "tflaunch.survey.gpus",
+    "tflaunch.survey.gpu_overview",
 )
 VISITS = (
     "tflaunch.runs.visits",
-    "tflaunch.runs.states",
+    "tflaunch.runs.run_states",
     "tflaunch.survey.survey",
-    "tflaunch.survey.gpus",
+    "tflaunch.survey.gpu_overview",
     "tflaunch.runs.fetch",
 )
 

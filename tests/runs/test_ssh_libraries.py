@@ -17,17 +17,17 @@ import pytest
 from tests.support.sshd import SshNetwork
 from tflaunch.hosts import Host
 from tflaunch.ssh.client import SshClient
-from tflaunch.ssh.config import SshConfig
 from tflaunch.ssh.connection import _CONFIG, HostConnection
 from tflaunch.ssh.deadline import Deadline
 from tflaunch.ssh.host_key import HostKeyCheck
 from tflaunch.ssh.key_files import connect_agent, read_key
 from tflaunch.ssh.known_hosts import KnownHosts
 from tflaunch.ssh.login import LoginClient
+from tflaunch.ssh.ssh_config import SshConfig
 
 UNTOUCHED = """
 import invoke.context, invoke.util, paramiko.config, unittest.mock
-import tflaunch.ssh.channel
+import tflaunch.ssh.command_wire
 assert invoke.context.Mock is unittest.mock.Mock
 assert invoke.util.yaml.__name__ == "invoke.vendor.yaml"
 assert paramiko.config.invoke is invoke
@@ -36,7 +36,7 @@ assert paramiko.config.invoke is invoke
 
 @pytest.mark.parametrize("order", ["before", "after"])
 def test_no_module_is_replaced_or_changed(order: str) -> None:
-    code = UNTOUCHED if order == "before" else f"import tflaunch.ssh.channel\n{UNTOUCHED}"
+    code = UNTOUCHED if order == "before" else f"import tflaunch.ssh.command_wire\n{UNTOUCHED}"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 

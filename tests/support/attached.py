@@ -8,8 +8,8 @@ from tests.support.pipes import Opener, Pipe
 from tflaunch.hosts import Host, Hostfile
 from tflaunch.protocol import wire
 from tflaunch.runs.follow import Follower
-from tflaunch.runs.states import LEASE_S, RunState, Share, TaskState
-from tflaunch.runs.wanted import Wanted
+from tflaunch.runs.run_states import LEASE_S, HostShare, RunState, TaskState
+from tflaunch.runs.wanted import WantedLogs
 from tflaunch.sessions.group import Connected, Sessions
 
 EXIT = {"attempt": 0, "signal": None, "signal_name": "", "seconds": 1.0, "stopped": False}
@@ -38,13 +38,13 @@ class Attached:
             pipe.feed(wire.MAGIC)
         run = RunState(
             "run-1",
-            tuple(Share(name, "alive", asked=name) for name in self.names),
+            tuple(HostShare(name, "alive", asked=name) for name in self.names),
             tuple(TaskState(f"worker/{number}", name, "running") for number, name in enumerate(self.names)),
             lease_s=lease_s,
         )
         self.watcher = Watcher()
         hostfile = Hostfile("test", tuple(map(Host, self.names)))
-        self.follower = Follower(run, self.sessions, hostfile, self.watcher, Wanted())  # type: ignore[arg-type]
+        self.follower = Follower(run, self.sessions, hostfile, self.watcher, WantedLogs())  # type: ignore[arg-type]
         self._told = dict.fromkeys(self.names, 0)
 
     def say(self, host: str, type: str, **fields: Any) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from tests.support.gpus import facts
 from tflaunch.hosts import Host
 from tflaunch.survey.check_answers import CheckAnswers, Clock, HostAnswer, TaskAnswer
-from tflaunch.survey.check_findings import Finding, Findings
+from tflaunch.survey.check_findings import CheckFinding, Findings
 
 GIB = 2**30
 LIMITS = {"nofile": 1048576, "nproc": None, "memlock": 8 << 20, "core": 0}
@@ -62,11 +62,11 @@ def system(**changes: Any) -> dict[str, Any]:
     }
 
 
-def found(*hosts: HostAnswer, **more: Any) -> list[Finding]:
+def found(*hosts: HostAnswer, **more: Any) -> list[CheckFinding]:
     return Findings(CheckAnswers(hosts, **more)).all
 
 
-def only(*hosts: HostAnswer, **more: Any) -> Finding:
+def only(*hosts: HostAnswer, **more: Any) -> CheckFinding:
     [finding] = found(*hosts, **more)
     return finding
 

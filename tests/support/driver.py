@@ -14,7 +14,7 @@ from tests.support.nvml import Fleet
 
 ASK = """
 import json, os, select, signal, sys, time
-from tflaunch.agent.gpus.driver import Driver
+from tflaunch.agent.gpus.gpu_driver import Driver
 driver = Driver()
 for line in sys.stdin:
     fleet, question, within_s = json.loads(line)

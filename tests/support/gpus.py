@@ -8,7 +8,7 @@ from typing import Any
 from tflaunch.console.gpus_page import GpusView
 from tflaunch.planning.inventory import Gpu, GpuProcess, HostFacts, Lease, MigInstance, why_busy
 from tflaunch.protocol.errors import ConnectError
-from tflaunch.survey.gpus import (
+from tflaunch.survey.gpu_overview import (
     Answer,
     Overview,
 )

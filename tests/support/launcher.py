@@ -33,8 +33,8 @@ import yaml
 from tests.support import preloaded
 from tests.support.patience import PATIENCE_S, until
 from tflaunch.agent.host import foreign
-from tflaunch.documents.declared import of_document, of_event
 from tflaunch.documents.json_documents import DOCUMENTS
+from tflaunch.documents.json_objects import of_document, of_event
 
 TFLAUNCH = (sys.executable, "-c", "import sys; from tflaunch.cli import main; sys.exit(main())")
 OVER_SSH = (

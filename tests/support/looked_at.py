@@ -18,7 +18,7 @@ from pathlib import Path
 
 from tests.support.agent_over_pipes import interpreters
 from tflaunch.agent.host import processes, python_site
-from tflaunch.agent.tasks.asked import Answer, Asked
+from tflaunch.agent.tasks.asked import Asked, StacksAnswer
 
 LOOKS = 20_000
 
@@ -262,7 +262,7 @@ class LookedAt:
         assert process is not None, self.end()
         self.process = process
 
-    def look(self) -> Answer:
+    def look(self) -> StacksAnswer:
         """One look, as the agent takes it."""
         return look_at(self.process)
 
@@ -278,7 +278,7 @@ class LookedAt:
         self.child.communicate()
 
 
-def look_at(process: processes.Process) -> Answer:
+def look_at(process: processes.Process) -> StacksAnswer:
     """One look at a process, as the agent takes it."""
     asked = Asked(process, time.monotonic(), str)
     try:

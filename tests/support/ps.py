@@ -9,7 +9,7 @@ from typing import Any
 from tests.support.agent_over_pipes import Host
 from tflaunch.protocol.wire import Message
 from tflaunch.runs.listing import Listing
-from tflaunch.runs.states import RunState
+from tflaunch.runs.run_states import RunState
 
 NOW = 1_800_000_000.0
 ARRIVED: Mapping[str, float] = defaultdict(lambda: NOW)  # all hosts have answered by now

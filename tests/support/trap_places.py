@@ -32,7 +32,7 @@ from tflaunch.protocol import wire
 from tflaunch.protocol.errors import FetchError, RecordError
 from tflaunch.runs import clean_records, record, told
 from tflaunch.runs.fetch_destination import Destination
-from tflaunch.runs.fetch_part import Part, Refused, make_executable, part_name
+from tflaunch.runs.fetch_part import FilePart, Refused, make_executable, part_name
 from tflaunch.runs.record_files import write_object
 
 LONG_AGO = 1000000000.0
@@ -78,9 +78,9 @@ class Queue(Leases):
     """The directory of leases with a queue in it."""
 
     def play(self) -> None:
-        waiting = tickets.Place("trainer-aaaaaa", "h1")
+        waiting = tickets.QueuePlace("trainer-aaaaaa", "h1")
         waiting.take(time.time(), 1, ["GPU-a"], False)
-        tickets.Place().ahead()
+        tickets.QueuePlace().ahead()
         waiting.check()
         waiting.leave()
 
@@ -124,9 +124,9 @@ class TicketFile(Queue):
         his_leases("", "queue")
 
     def play(self) -> None:
-        waiting = tickets.Place("trainer-aaaaaa", "h1")
+        waiting = tickets.QueuePlace("trainer-aaaaaa", "h1")
         waiting.take(LONG_AGO, 1, ["GPU-a"], False)
-        tickets.Place().ahead()
+        tickets.QueuePlace().ahead()
         waiting.check()
         waiting.leave()
 
@@ -239,7 +239,7 @@ class Fetched(Place):
         with contextlib.suppress(FetchError, Refused, OSError):
             destination.mark(["metrics.csv"])
             with destination.beside("metrics.csv") as (directory, name):
-                part = Part(directory, name, "which", "content")
+                part = FilePart(directory, name, "which", "content")
                 part.forget()
                 part.write(0, b"1,2\n")
                 make_executable(part.file)

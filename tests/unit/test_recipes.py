@@ -49,11 +49,11 @@ PROBED = """
 GPU_TO_JSON = """
 import json, sys
 from tflaunch import gpu_probe
-from tflaunch.documents.declared import of_document
+from tflaunch.documents.json_objects import of_document
 from tflaunch.planning.inventory import HostFacts
 from tflaunch.protocol.messages import FROM_AGENT, check
 from tflaunch.protocol.wire import Message, WireError
-from tflaunch.survey.gpus import Answer, document, look
+from tflaunch.survey.gpu_overview import Answer, document, look
 
 class Nvml:
     nvmlDeviceGetFanSpeed = staticmethod(lambda handle: json.loads(sys.argv[1]))

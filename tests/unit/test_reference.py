@@ -13,9 +13,9 @@ import pytest
 import tflaunch
 from tests.support.launcher import TFLAUNCH
 from tflaunch.cli import VERBS
-from tflaunch.documents.declared import declared, event_fields
 from tflaunch.documents.json_documents import DOCUMENTS
 from tflaunch.documents.json_events import EVENTS, SWEEP_EVENTS
+from tflaunch.documents.json_objects import declared, event_fields
 from tflaunch.documents.json_things import THINGS
 from tflaunch.protocol import errors
 

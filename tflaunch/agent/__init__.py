@@ -20,7 +20,7 @@ Each layer imports only from those below it; the highest first:
 
     viewer      those who are attached: launcher, other viewers, the coordinator
     ledger      what is known of each run, from its directory and from /proc
-    facts       what this host is: addresses, memory, disk, GPUs
+    host_facts  what this host is: addresses, memory, disk, GPUs
 
     tasks/      the tasks: team, task, logs, look, setup, environments, stacks
     gpus/       leases, the queue for GPUs, whether GPUs are free after the run

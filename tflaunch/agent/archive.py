@@ -4,7 +4,7 @@ import os
 import select
 import time
 
-from tflaunch.agent import facts
+from tflaunch.agent import host_facts
 from tflaunch.agent.files.outputs import Outputs
 from tflaunch.agent.host import journal
 from tflaunch.agent.host.guard import GUARD

@@ -4,13 +4,13 @@ import os
 import time
 import zlib
 
-from tflaunch.agent import facts
+from tflaunch.agent import host_facts
 from tflaunch.agent.files.unaged import Unaged
 from tflaunch.agent.gpus import leases, limit
-from tflaunch.agent.gpus.driver import LOOK_S, Driver
 from tflaunch.agent.gpus.freed import RunGpus
+from tflaunch.agent.gpus.gpu_driver import LOOK_S, GpuDriver
 from tflaunch.agent.gpus.leases import Leases
-from tflaunch.agent.gpus.tickets import Place
+from tflaunch.agent.gpus.tickets import QueuePlace
 from tflaunch.agent.host import strays
 from tflaunch.agent.host.journal import note
 from tflaunch.agent.host.rundir import CODE
@@ -20,7 +20,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, List, Optional, Tuple, Union
 
-    from tflaunch.agent.gpus.driver import Answer
+    from tflaunch.agent.gpus.gpu_driver import DeviceAnswer
     from tflaunch.agent.host.journal import Journal
     from tflaunch.agent.host.rundir import RunDirectory
     from tflaunch.agent.viewer import Viewer
@@ -39,12 +39,12 @@ class Holdings:
         self._journal = journal
         self._ports = HeldPorts()
         self._leases = Leases(directory.run)
-        self._place = Place(directory.run, directory.host)
+        self._place = QueuePlace(directory.run, directory.host)
         self._unaged = Unaged()
         self._unaged.add(directory.path)
         self._unaged.add(os.path.join(directory.parent, CODE))
         self._checked_at = 0.0
-        self.driver = Driver(selector)
+        self.driver = GpuDriver(selector)
         self._asking = []  # type: List[Viewer]  # they wait for the facts
         self._question = (True, LOOK_S)  # whether to ask NVML at all, and for how long
         self._told_at = 0.0
@@ -102,7 +102,7 @@ class Holdings:
             self._told_at = time.monotonic()
             self.driver.ask({"ask": "probe", "topology": True}, within_s, self._answered)
 
-    def _answered(self, answer: "Answer") -> None:
+    def _answered(self, answer: "DeviceAnswer") -> None:
         if not self._place.taken:  # only a run that waits in the queue looks again; others leave NVML alone
             self.driver.rest()
         asking, self._asking = self._asking, []
@@ -113,7 +113,7 @@ class Holdings:
             )
 
     def _send_facts(self, viewer: "Viewer", probed: "Optional[Dict[str, Any]]") -> None:
-        found = facts.collect(
+        found = host_facts.collect(
             self._ports.held,
             self._directory.path,
             probed,
@@ -123,7 +123,9 @@ class Holdings:
             run=self._directory.run,
         )
         locks = probed["locks"] if probed is not None else {}
-        self._devices = {device["uuid"]: locks.get(device["uuid"], "") for device in facts.devices_of(found)}
+        self._devices = {
+            device["uuid"]: locks.get(device["uuid"], "") for device in host_facts.devices_of(found)
+        }
         if self._range and len(found["ports"]) < self._wanted:
             from tflaunch.agent.net.port_holders import holders
 

@@ -8,7 +8,7 @@ import os
 import re
 import sys
 
-from tflaunch.agent import facts
+from tflaunch.agent import host_facts
 from tflaunch.agent.host import foreign
 from tflaunch.protocol.light_stdlib import socket
 
@@ -35,7 +35,7 @@ def interfaces() -> "List[Dict[str, Any]]":
     """The network interfaces that have addresses, loopback left out."""
     found = {}  # type: Dict[str, Dict[str, Any]]
     networks = _networks()
-    for label, address in facts.interface_addresses():
+    for label, address in host_facts.interface_addresses():
         name = label.partition(":")[0]  # eth0:1 is eth0
         if name not in found:
             found[name] = {
@@ -122,8 +122,14 @@ def _disk(path: str) -> "Optional[Dict[str, Any]]":
         space = os.statvfs(path)
     except OSError:
         return None
-    files = min(space.f_favail, facts.MOST) if space.f_files else None  # some file systems count no files
-    return {"path": path, "free_bytes": min(space.f_bavail * space.f_frsize, facts.MOST), "free_files": files}
+    files = (
+        min(space.f_favail, host_facts.MOST) if space.f_files else None
+    )  # some file systems count no files
+    return {
+        "path": path,
+        "free_bytes": min(space.f_bavail * space.f_frsize, host_facts.MOST),
+        "free_files": files,
+    }
 
 
 def _number(path: str) -> "Optional[int]":

@@ -8,7 +8,7 @@ import os
 import re
 import time
 
-from tflaunch.agent import facts
+from tflaunch.agent import host_facts
 from tflaunch.agent.host import processes
 from tflaunch.agent.host.guard import FIRST_LEASE_S, GUARD
 from tflaunch.agent.host.journal import NAME as EVENTS

@@ -18,7 +18,7 @@ from tflaunch.agent.host.journal import note
 from tflaunch.agent.net.dial_check import DialCheck
 from tflaunch.agent.staging import Staging
 from tflaunch.agent.viewer import COORDINATOR
-from tflaunch.agent.watching import Tunnel, Watching
+from tflaunch.agent.watching import TunnelEnd, Watching
 from tflaunch.protocol import messages, wire
 
 TYPE_CHECKING = False
@@ -52,7 +52,7 @@ class Requests:
         self._dial_check = DialCheck(selector, directory.host, viewers.all)
         self.staging = Staging(directory, team, self.holdings, self._code, self._dial_check)
         self._watching = Watching(directory, viewers, team)
-        self._tunnel = Tunnel(directory, selector, team)
+        self._tunnel = TunnelEnd(directory, selector, team)
         self.detached = Detached(directory, journal, selector, viewers, holdings=self.holdings, team=team)
         self._handlers = {
             "probe": self.holdings.probe,

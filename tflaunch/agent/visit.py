@@ -9,9 +9,9 @@ import os
 import select
 import time
 
-from tflaunch.agent import facts, ledger
-from tflaunch.agent.gpus.driver import LOOK_S, Driver
-from tflaunch.agent.gpus.tickets import Place
+from tflaunch.agent import host_facts, ledger
+from tflaunch.agent.gpus.gpu_driver import LOOK_S, GpuDriver
+from tflaunch.agent.gpus.tickets import QueuePlace
 from tflaunch.agent.host import container, processes, strays
 from tflaunch.agent.host.guard import GUARD, unswept
 from tflaunch.agent.host.rundir import NOWHERE, HostError, RunDirectory, all_runs, is_there
@@ -23,7 +23,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, List, Optional, Tuple
 
-    from tflaunch.agent.gpus.driver import Answer
+    from tflaunch.agent.gpus.gpu_driver import DeviceAnswer
 
 MARGIN_S = 25.0  # how long an agent may take, beyond the grace, to kill, sweep and look at its GPUs
 AGENT_S = 5.0  # how long an agent may take to leave ...
@@ -40,7 +40,7 @@ class Visit:
         self._parent = NOWHERE
         self._in = channel_in
         self._out = channel_out
-        self._driver = Driver()
+        self._driver = GpuDriver()
         self._probe = {}  # type: Dict[str, Any]  # the last message of that type
 
     def run(self, early: bytes) -> None:
@@ -86,10 +86,10 @@ class Visit:
                         self._attach(message, decoder, came[number:])
                         return
                     elif message.type == "tensorboard":
-                        from tflaunch.agent import tensorboard
+                        from tflaunch.agent import tensorboard_server
 
                         place = self._place(message["run"], message["host"])
-                        tensorboard.serve(place, self._in, self._out, decoder, message["logdir"])
+                        tensorboard_server.serve(place, self._in, self._out, decoder, message["logdir"])
                         return
                 except HostError as error:
                     self._send("failed", reason=error.reason, hint=error.hint)
@@ -148,11 +148,11 @@ class Visit:
 
     def _send_facts(self) -> None:
         found = strays.leases(self._parent)
-        self._send("facts", **facts.collect([], self._named, self._look(), Place(), strays=found))
+        self._send("facts", **host_facts.collect([], self._named, self._look(), QueuePlace(), strays=found))
 
     def _look(self) -> "Dict[str, Any]":
         """What NVML says; this process ends with the channel, also while a sick driver says nothing."""
-        answers = []  # type: List[Answer]
+        answers = []  # type: List[DeviceAnswer]
         question = {"ask": "probe", "topology": self._probe.get("topology", True)}
         self._driver.ask(question, self._probe.get("within_s", LOOK_S), answers.append)
         while not answers:

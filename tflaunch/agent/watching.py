@@ -7,7 +7,7 @@ if TYPE_CHECKING:
     from tflaunch.agent.files.outputs import OutputsInTime
     from tflaunch.agent.host.rundir import RunDirectory
     from tflaunch.agent.tasks.team import Team
-    from tflaunch.agent.tensorboard import TensorBoard
+    from tflaunch.agent.tensorboard_server import TensorBoardServer
     from tflaunch.agent.viewer import Viewer, Viewers
     from tflaunch.protocol.selector import Selector
     from tflaunch.protocol.wire import Message
@@ -60,20 +60,20 @@ class Watching:
                 self._finding.remove((viewer, found))
 
 
-class Tunnel:
+class TunnelEnd:
     """Takes the message `tensorboard`, which starts TensorBoard, and the messages of connections to TensorBoard."""
 
     def __init__(self, directory: "RunDirectory", selector: "Selector", team: "Team") -> None:
         self._directory = directory
         self._selector = selector
         self._team = team
-        self._tensorboard = None  # type: Optional[TensorBoard]
+        self._tensorboard = None  # type: Optional[TensorBoardServer]
 
     def tensorboard(self, viewer: "Viewer", message: "Message") -> None:
-        from tflaunch.agent.tensorboard import TensorBoard
+        from tflaunch.agent.tensorboard_server import TensorBoardServer
 
         if self._tensorboard is None and viewer.private and not self._team.ending:
-            self._tensorboard = TensorBoard(self._directory, self._selector)
+            self._tensorboard = TensorBoardServer(self._directory, self._selector)
         if self._tensorboard is not None and viewer.private:
             self._tensorboard.want(viewer, message["logdir"])
 

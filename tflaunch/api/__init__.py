@@ -12,12 +12,12 @@
 What the command line would refuse is refused here with the same words: each error is a TflaunchError with `message`,
 `hint` and `exit_code`.  Nothing is asked: where the command would ask, say `yes=True`.
 
-    hosts.py            load_hosts, gpus
+    hostfiles.py        load_hosts, gpus
     running.py          make_plan, run, Run
     known_runs.py       runs, stop
     attached.py         attach, Attached
     watched.py          what a Run and an Attached have in common
-    events.py           the events that they give
+    event_feed.py       the events that they give
     following.py        follow a run, over connections of its own
     fetching.py         fetch
     keywords.py         the options, by name and type
@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tflaunch.api.attached import Attached, NotFollowed, attach
     from tflaunch.api.fetching import fetch
-    from tflaunch.api.hosts import gpus, load_hosts
+    from tflaunch.api.hostfiles import gpus, load_hosts
     from tflaunch.api.keywords import Keywords
     from tflaunch.api.known_runs import runs, stop
     from tflaunch.api.running import HandedOver, Run, StoppedEarly, make_plan, run
@@ -46,9 +46,9 @@ if TYPE_CHECKING:
     from tflaunch.protocol.outcome import Outcome
     from tflaunch.runs.fetch_result import Fetched
     from tflaunch.runs.listing import Listing
-    from tflaunch.runs.states import RunState
+    from tflaunch.runs.run_states import RunState
     from tflaunch.runs.visits import Finished
-    from tflaunch.survey.gpus import Overview
+    from tflaunch.survey.gpu_overview import Overview
 
 __all__ = [
     "Attached",
@@ -81,7 +81,7 @@ __all__ = [
 ]
 
 _PLACES = {
-    **dict.fromkeys(("gpus", "load_hosts"), "tflaunch.api.hosts"),
+    **dict.fromkeys(("gpus", "load_hosts"), "tflaunch.api.hostfiles"),
     **dict.fromkeys(("HandedOver", "Run", "StoppedEarly", "make_plan", "run"), "tflaunch.api.running"),
     "fetch": "tflaunch.api.fetching",
     "Event": "tflaunch.documents.json_events",
@@ -95,8 +95,8 @@ _PLACES = {
     "Fetched": "tflaunch.runs.fetch_result",
     "Finished": "tflaunch.runs.visits",
     "Listing": "tflaunch.runs.listing",
-    "RunState": "tflaunch.runs.states",
-    "Overview": "tflaunch.survey.gpus",
+    "RunState": "tflaunch.runs.run_states",
+    "Overview": "tflaunch.survey.gpu_overview",
 }
 
 

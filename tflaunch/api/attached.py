@@ -7,15 +7,15 @@ from collections.abc import Iterator
 from os import PathLike
 from typing import TYPE_CHECKING
 
-from tflaunch.api.events import EventReporter, Events
+from tflaunch.api.event_feed import EventReporter, Events
 from tflaunch.api.following import Where, follow_to_the_end, open_run, tell_end, where_is
-from tflaunch.api.hosts import Hosts
+from tflaunch.api.hostfiles import Hosts
 from tflaunch.api.known_runs import SILENT, ssh_options
 from tflaunch.api.known_runs import stop as stop_run
-from tflaunch.api.watched import Watched
+from tflaunch.api.watched import WatchedRun
 from tflaunch.protocol.errors import StopError, TflaunchError
 from tflaunch.runs.follow import Follower
-from tflaunch.runs.wanted import Wanted
+from tflaunch.runs.wanted import WantedLogs
 from tflaunch.sessions.group import Stopped
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def attach(
     return Attached(where_is(run, hosts), ssh_options(timeout_s, ssh_config))
 
 
-class Attached(Watched):
+class Attached(WatchedRun):
     """A run that another program or command has started, followed in a thread.  `id`: "" until its hosts have said it.
 
     To iterate over it gives its events, from its beginning up to `report`: `started`, `log`, `exited` and so on.  As a
@@ -95,7 +95,7 @@ class Attached(Watched):
         @contextlib.contextmanager
         def opened(before: Follower | None) -> Iterator[Follower]:
             where = self._where if before is None else self._where._replace(run=self.id)
-            with open_run(where, self._ssh, reporter, SILENT, Wanted(), before=before) as view:
+            with open_run(where, self._ssh, reporter, SILENT, WantedLogs(), before=before) as view:
                 self.id = view.run.run_id
                 yield view
 

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from tflaunch.api.following import Where, open_run, where_is
-from tflaunch.api.hosts import Hosts
+from tflaunch.api.hostfiles import Hosts
 from tflaunch.api.known_runs import SILENT, signals_alone, ssh_options
-from tflaunch.api.requests.outputs import make_wish, parse_patterns
+from tflaunch.api.requests.what_to_fetch import make_wish, parse_patterns
 from tflaunch.inputs.patterns import EVERYTHING
 from tflaunch.runs.fetch import Fetch
 from tflaunch.runs.fetch_result import Fetched
-from tflaunch.runs.wanted import Wanted
+from tflaunch.runs.wanted import WantedLogs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -57,5 +57,5 @@ def fetch_from(
         most="",
     )
     silent = cast("Any", SILENT)
-    with signals_alone(), open_run(where, ssh, silent, silent, Wanted()) as view:
+    with signals_alone(), open_run(where, ssh, silent, silent, WantedLogs()) as view:
         return Fetch(view.run.run_id, view.sessions, view.hosts, view.dial, silent, wish=wish).run()

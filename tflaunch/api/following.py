@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from tflaunch.api.connecting import connected
-from tflaunch.api.hosts import Hosts, load_hosts
+from tflaunch.api.hostfiles import Hosts, load_hosts
 from tflaunch.protocol.errors import EXIT_UNCLEAN, ConnectErrors, StopError, UsageError
 from tflaunch.sessions.watcher import ProgressWatcher
 from tflaunch.text.times import duration
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from tflaunch.protocol.outcome import Outcome
     from tflaunch.remote import Connector
     from tflaunch.runs.follow import Follower
-    from tflaunch.runs.states import RunState
+    from tflaunch.runs.run_states import RunState
     from tflaunch.runs.visits import Visits
-    from tflaunch.runs.wanted import Wanted
+    from tflaunch.runs.wanted import WantedLogs
 
 REPLAN_S = 120.0  # time for a launcher that has lost a host to look for tasks left there, and to plan again
 
 
-class Progress(ProgressWatcher, Protocol):
+class ConnectingProgress(ProgressWatcher, Protocol):
     """Shows how far the connecting is, until `settle`."""
 
     def settle(self) -> None: ...
@@ -60,8 +60,8 @@ def open_run(
     where: Where,
     ssh: SshOptions,
     reporter: Reporter,
-    progress: Progress,
-    wanted: Wanted,
+    progress: ConnectingProgress,
+    wanted: WantedLogs,
     *,
     before: Follower | None = None,
     ask: Callable[[str], str] | None = None,
@@ -71,7 +71,7 @@ def open_run(
     With `before`, wait for a plan later than that Follower's.  ask: as for tflaunch.api.connecting.connected.
     """
     from tflaunch.runs.follow import Follower
-    from tflaunch.runs.states import failures_of, why_picked
+    from tflaunch.runs.run_states import failures_of, why_picked
     from tflaunch.runs.visits import Visits
 
     hosts, run = where.hostfile.hosts, where.run
@@ -132,9 +132,11 @@ def tell_end(view: Follower, outcome: Outcome | None, reporter: Reporter) -> int
     return outcome.exit_code
 
 
-def _troubles(view: Follower, connector: Connector, progress: Progress, connect_timeout: float) -> list[str]:
+def _troubles(
+    view: Follower, connector: Connector, progress: ConnectingProgress, connect_timeout: float
+) -> list[str]:
     """Return what is left of the run on hosts whose agent is gone, as far as they answer; raises Stopped."""
-    from tflaunch.runs.states import pick_run
+    from tflaunch.runs.run_states import pick_run
     from tflaunch.runs.visits import Visits
 
     visits = Visits(connector, progress)
@@ -151,7 +153,7 @@ def _troubles(view: Follower, connector: Connector, progress: Progress, connect_
 
 def _state(visits: Visits, run: str | None, before: Follower | None) -> RunState:
     """Return the state of the run; raises UsageError if several runs or none match, StopError, Stopped."""
-    from tflaunch.runs.states import pick_run
+    from tflaunch.runs.run_states import pick_run
 
     deadline = time.monotonic() + REPLAN_S
     while True:

@@ -27,14 +27,14 @@ NOT_HERE = {
 _YES = {"1", "true", "t", "yes", "y", "on"}
 
 
-class Asked(NamedTuple):
+class Call(NamedTuple):
     """What a call asks for."""
 
     options: RunOptions
     job_file: JobFile | None
 
 
-def options_of(program: str, args: Iterable[Any], keywords: Mapping[str, Any]) -> Asked:
+def options_of(program: str, args: Iterable[Any], keywords: Mapping[str, Any]) -> Call:
     """Return the options, those of the configuration and of a job file among them.
 
     Raises UsageError with the words of the command line, ConfigError, JobFileError.
@@ -72,7 +72,7 @@ def options_of(program: str, args: Iterable[Any], keywords: Mapping[str, Any]) -
     if program and is_job_file(program):
         file = job_file.load(program)
         configured.take_job_file(file, given)
-    return Asked(group.made_of(given.values), file)
+    return Call(group.made_of(given.values), file)
 
 
 def _from_environment(option: Option) -> bool | None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tflaunch.api.connecting import visiting
-from tflaunch.api.hosts import Hosts, load_hosts
+from tflaunch.api.hostfiles import Hosts, load_hosts
 from tflaunch.api.requests.which_hosts import hosts_of_all, hosts_of_run
 from tflaunch.inputs.options.groups import SshOptions
 from tflaunch.protocol.errors import ConnectErrors, StopError, UsageError
@@ -19,11 +19,11 @@ from tflaunch.sessions.interrupts import INTERRUPTER, Interrupter
 if TYPE_CHECKING:
     from tflaunch.hosts import Hostfile
     from tflaunch.runs.listing import Listing
-    from tflaunch.runs.states import RunState
+    from tflaunch.runs.run_states import RunState
     from tflaunch.runs.visits import Finished
 
 
-class Silent:
+class NothingShown:
     """A watcher that shows nothing."""
 
     can_ask = False
@@ -32,7 +32,7 @@ class Silent:
         return lambda *_, **__: None
 
 
-SILENT: Any = Silent()
+SILENT: Any = NothingShown()
 
 
 @contextlib.contextmanager

@@ -12,11 +12,11 @@ from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any, cast
 
 from tflaunch.api.connecting import connected, visiting
-from tflaunch.api.events import EventReporter, Events
+from tflaunch.api.event_feed import EventReporter, Events
 from tflaunch.api.following import Where
-from tflaunch.api.hosts import Hosts, load_hosts
+from tflaunch.api.hostfiles import Hosts, load_hosts
 from tflaunch.api.known_runs import SILENT, signals_alone
-from tflaunch.api.watched import Watched
+from tflaunch.api.watched import WatchedRun
 from tflaunch.planning.cluster_plan import ClusterPlan
 from tflaunch.protocol.errors import EXIT_STOPPED, EXIT_UNCLEAN, ConnectErrors, TflaunchError, UsageError
 from tflaunch.protocol.outcome import Outcome
@@ -80,7 +80,7 @@ def run(
     return Run(_Prepared(hosts, program, args, keywords))
 
 
-class Run(Watched):
+class Run(WatchedRun):
     """A run that goes on in a thread.  As a context it is stopped at the end of the block, if it still runs.
 
     To iterate over it gives its events as they come, the dicts that `tflaunch run --json` prints, up to `report`.
@@ -118,7 +118,7 @@ class Run(Watched):
         over, ConnectError when it was not handed over.
         """
         from tflaunch.runs.detaching import detach_run
-        from tflaunch.runs.states import pick_run
+        from tflaunch.runs.run_states import pick_run
 
         self._events.discard()
         while not (self._prepared.reporter.all_started or self._over.wait(0.05)):

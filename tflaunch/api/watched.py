@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, cast
 
-from tflaunch.api.events import EventReporter, Events
+from tflaunch.api.event_feed import EventReporter, Events
 from tflaunch.protocol.errors import TflaunchError
 from tflaunch.sessions.interrupts import INTERRUPTER, Interrupter
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tflaunch.protocol.outcome import Outcome
 
 
-class Watched(ABC):
+class WatchedRun(ABC):
     """A run, driven or followed in a thread.  To iterate over it gives its events as they come, up to `report`."""
 
     id: str

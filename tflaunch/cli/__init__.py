@@ -22,7 +22,7 @@ _UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 REFUSED: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
 
 _COMPLETE = "_TFLAUNCH_COMPLETE"
-_COMMAND = "command:Command"
+_COMMAND = "command:Verb"
 # verb -> (its function, its class of command), each as module:name
 VERBS = {
     "run": ("run:run", "trainer_command:RunCommand"),

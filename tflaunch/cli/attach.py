@@ -15,8 +15,8 @@ import typer
 from tflaunch.api.requests.which_hosts import hosts_of_newest, hosts_of_run, run_and_words
 from tflaunch.cli import completion
 from tflaunch.cli.arguments import Run
-from tflaunch.cli.connecting import way_to_ask
 from tflaunch.cli.reporting import Patient, Show, reporting
+from tflaunch.cli.verb_connections import way_to_ask
 from tflaunch.inputs.options.groups import OUTPUT, LogOptions, OutputOptions, ReachOptions
 from tflaunch.inputs.options.of_others import LinesOptions
 from tflaunch.protocol.errors import ConnectErrors, UsageError
@@ -25,7 +25,7 @@ from tflaunch.protocol.job import TaskId
 if TYPE_CHECKING:
     from tflaunch.protocol.outcome import Outcome
     from tflaunch.runs.follow import Follower
-    from tflaunch.runs.wanted import Wanted
+    from tflaunch.runs.wanted import WantedLogs
 
 
 def attach(
@@ -122,7 +122,7 @@ def logs(
 
 
 def _follow(
-    run: str | None, reach: ReachOptions, show: Show, wanted: Wanted, json: bool, *, events: bool = True
+    run: str | None, reach: ReachOptions, show: Show, wanted: WantedLogs, json: bool, *, events: bool = True
 ) -> tuple[Follower, Outcome | None]:
     """Follow the run to its end; return (the last Follower, how the run ended if that is known)."""
     from tflaunch.api.following import follow_to_the_end
@@ -144,7 +144,7 @@ def _keys(view: Follower, show: Show, *, wanted: bool) -> Iterator[None]:
     """Inside, the key `d` has the launcher of the run hand it over, where the run has a launcher that can."""
     from tflaunch.runs.detaching import why_not
     from tflaunch.sessions.group import Typed
-    from tflaunch.sessions.keys import reading_keys
+    from tflaunch.sessions.typed_keys import reading_keys
 
     try:
         why_not(view.run)
@@ -166,7 +166,7 @@ def open_view(
     run: str | None,
     reach: ReachOptions,
     show: Show,
-    wanted: Wanted,
+    wanted: WantedLogs,
     json: bool,
     *,
     before: Follower | None = None,
@@ -203,7 +203,7 @@ def _pattern(text: str | None) -> re.Pattern[str] | None:
         raise UsageError(f"--grep {text}: {error}", "write a regular expression as Python has them") from None
 
 
-def _wanted(tasks: tuple[TaskId, ...], lines: LogOptions) -> Wanted:
-    from tflaunch.runs.wanted import Wanted
+def _wanted(tasks: tuple[TaskId, ...], lines: LogOptions) -> WantedLogs:
+    from tflaunch.runs.wanted import WantedLogs
 
-    return Wanted(tasks, time.time() - lines.since if lines.since is not None else None, lines.tail)
+    return WantedLogs(tasks, time.time() - lines.since if lines.since is not None else None, lines.tail)

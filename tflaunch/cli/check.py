@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from tflaunch.api.requests.job_parts import with_environment
 from tflaunch.api.requests.which_hosts import load_hosts
 from tflaunch.cli.arguments import Hosts, JsonDocument
-from tflaunch.cli.connecting import connected
 from tflaunch.cli.reporting import Patient, reporting
+from tflaunch.cli.verb_connections import connected
 from tflaunch.inputs.options.job_groups import TaskOptions
 from tflaunch.inputs.options.of_others import CheckOptions, QuickOptions
 

@@ -18,9 +18,9 @@ from tflaunch.api.requests.which_hosts import (
 )
 from tflaunch.cli import completion
 from tflaunch.cli.arguments import JsonDocument
-from tflaunch.cli.connecting import visiting
 from tflaunch.cli.options import parser
 from tflaunch.cli.reporting import Patient, Show, reporting
+from tflaunch.cli.verb_connections import visiting
 from tflaunch.inputs.options.declared import option
 from tflaunch.inputs.options.groups import SshOptions
 from tflaunch.inputs.options.values import parse_age
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from tflaunch.hosts import Hostfile
     from tflaunch.protocol.errors import ConnectError
-    from tflaunch.runs.clean import Criteria, Place, Selection
+    from tflaunch.runs.clean import Criteria, RunsPlace, Selection
     from tflaunch.runs.visits import Visits
     from tflaunch.sessions.watcher import Watcher
 
@@ -152,7 +152,7 @@ def _where(runs: tuple[str, ...], source: str | None) -> tuple[Hostfile, Path | 
 
 
 def _chosen(
-    known: list[Place], criteria: Criteria, failures: dict[str, ConnectError]
+    known: list[RunsPlace], criteria: Criteria, failures: dict[str, ConnectError]
 ) -> tuple[Criteria, Selection]:
     """Return (the criteria with full run ids, what they select); raises UsageError if a named run must stay."""
     import dataclasses
@@ -190,7 +190,7 @@ def _agreed(chosen: Selection, visits: Visits, watcher: Watcher) -> bool:
 class _Removal:
     """What to remove, and where."""
 
-    known: list[Place]
+    known: list[RunsPlace]
     criteria: Criteria
     chosen: Selection
     dry_run: bool

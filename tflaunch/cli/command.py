@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tflaunch.inputs.options.given import Given
 
 
-class Command(typer.core.TyperCommand):
+class Verb(typer.core.TyperCommand):
     """A verb; the value of some options may be left out, and an error for a wrong value says what is accepted."""
 
     # Earlier spelling of an option -> the one of today; neither help nor completion shows it.

@@ -83,7 +83,7 @@ def hosts(incomplete: str) -> Found:
 
 def gpu_models(incomplete: str) -> Found:
     """The models of GPUs that tflaunch has seen on hosts, each as a word that is part of its name: `H100`."""
-    from tflaunch.survey.gpus import brief_name, short_name
+    from tflaunch.survey.gpu_overview import brief_name, short_name
     from tflaunch.survey.known_models import known_models
 
     found: dict[str, str] = {}

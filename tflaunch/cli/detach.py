@@ -6,8 +6,8 @@ from typing import Annotated
 
 from tflaunch.api.requests.which_hosts import hosts_of_newest, hosts_of_run
 from tflaunch.cli.arguments import Run
-from tflaunch.cli.connecting import visiting
 from tflaunch.cli.reporting import Patient, reporting
+from tflaunch.cli.verb_connections import visiting
 from tflaunch.inputs.options.declared import Part
 from tflaunch.inputs.options.groups import OutputOptions, ReachOptions
 from tflaunch.protocol.errors import ConnectErrors
@@ -28,7 +28,7 @@ def detach(
     """
     from tflaunch.runs.detaching import detach_run
     from tflaunch.runs.run_ids import check_run_id
-    from tflaunch.runs.states import failures_of, pick_run, why_picked
+    from tflaunch.runs.run_states import failures_of, pick_run, why_picked
 
     named = run is not None
     with reporting(

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from tflaunch.api.requests.outputs import make_wish, parse_patterns
+from tflaunch.api.requests.what_to_fetch import make_wish, parse_patterns
 from tflaunch.api.requests.which_hosts import run_and_words
 from tflaunch.cli.arguments import Run
 from tflaunch.cli.attach import open_view
@@ -48,13 +48,13 @@ def fetch(
     """
     from tflaunch.inputs.patterns import EVERYTHING
     from tflaunch.runs.fetch import Fetch
-    from tflaunch.runs.wanted import Wanted
+    from tflaunch.runs.wanted import WantedLogs
 
     with reporting("stopped; the same command continues where it stopped", json=output.json) as show:
         run, words = run_and_words(run, patterns or [])
         wanted = parse_patterns(words or [EVERYTHING], option="")
         wish = make_wish(wanted, to=to, overwrite=files.overwrite, keep_mode=files.keep_mode, most=most)
-        with open_view(run, reach, show, Wanted(), output.json) as view:
+        with open_view(run, reach, show, WantedLogs(), output.json) as view:
             fetched = Fetch(
                 view.run.run_id,
                 view.sessions,

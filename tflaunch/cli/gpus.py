@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, ClassVar, cast
 
 from tflaunch.api.requests.which_hosts import default_source, kind_of_file, load_hosts
 from tflaunch.cli.arguments import Hosts
-from tflaunch.cli.command import Command
-from tflaunch.cli.connecting import connected
+from tflaunch.cli.command import Verb
 from tflaunch.cli.reporting import Show, reporting
+from tflaunch.cli.verb_connections import connected
 from tflaunch.inputs.options.declared import option
 from tflaunch.inputs.options.groups import OUTPUT
 from tflaunch.inputs.options.of_others import AnswerOptions, ListOptions, QuickOptions
@@ -22,13 +22,13 @@ from tflaunch.protocol.errors import ConnectErrors, UsageError
 if TYPE_CHECKING:
     from tflaunch.console.gpus_output import Form
     from tflaunch.hosts import Hostfile
-    from tflaunch.survey.gpus import Wanted
+    from tflaunch.survey.gpu_overview import WantedGpus
     from tflaunch.survey.survey import Survey
 
 EVERY = "2s"  # the interval of --watch without a TIME
 
 
-class GpusCommand(Command):
+class GpusCommand(Verb):
     """The class of the command `gpus`."""
 
     earlier: ClassVar = {"--model": "--gpu-model", "--host": "--hosts"}
@@ -87,7 +87,7 @@ def gpus(
     """
     from tflaunch.console.gpus_output import GpusOutput
     from tflaunch.inputs.sizes import size
-    from tflaunch.survey.gpus import Wanted
+    from tflaunch.survey.gpu_overview import WantedGpus
     from tflaunch.survey.known_models import remember_models
     from tflaunch.survey.survey import Survey
 
@@ -96,7 +96,7 @@ def gpus(
         chosen_form = _form(form, watching=again.watch is not None)
         # A script takes what the line names, so that it names no GPU that is in use.
         free = which.free or form.oneline
-        wanted = Wanted(free, which.gpu_model, size(which.min_free) if which.min_free else 0)
+        wanted = WantedGpus(free, which.gpu_model, size(which.min_free) if which.min_free else 0)
         hostfile = _chosen(hosts, which.only_hosts, connection.connection)
         # Leave some time for the answer, so that a dead host fails with the error of its connection.
         connection.connect_timeout = 0.8 * answer.timeout
@@ -134,10 +134,10 @@ def _every_s(watch: float | None, interval: float | None) -> float | None:
     return interval
 
 
-def _show_users(survey: Survey, wanted: Wanted, show: Show, *, json: bool) -> None:
+def _show_users(survey: Survey, wanted: WantedGpus, show: Show, *, json: bool) -> None:
     """Ask all hosts once, and print who holds which GPUs; raises Stopped."""
     from tflaunch.console.gpu_users_page import show_users
-    from tflaunch.survey.gpus import look
+    from tflaunch.survey.gpu_overview import look
 
     try:
         with survey.interrupts():

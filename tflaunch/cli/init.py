@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tflaunch.cli.connecting import connected
 from tflaunch.cli.reporting import Patient, reporting
+from tflaunch.cli.verb_connections import connected
 from tflaunch.inputs.options.declared import Part
 from tflaunch.inputs.options.groups import ConnectionOptions
 from tflaunch.inputs.options.of_others import InitAnswerOptions
@@ -240,7 +240,7 @@ def _found(visited: Sequence[HostAnswer], connector: Connector) -> list[HostEntr
 
 def _described(each: HostAnswer) -> HostEntry:
     """Return what the hostfile says of a host that has answered."""
-    from tflaunch.survey.gpus import short_name
+    from tflaunch.survey.gpu_overview import short_name
     from tflaunch.survey.hostfile_text import HostEntry
     from tflaunch.text.sizes import amount
 

@@ -9,9 +9,9 @@ import typer
 
 from tflaunch.api.requests.which_hosts import hosts_of_all
 from tflaunch.cli.arguments import JsonDocument
-from tflaunch.cli.connecting import visiting
 from tflaunch.cli.options import parser
 from tflaunch.cli.reporting import Patient, Show, reporting
+from tflaunch.cli.verb_connections import visiting
 from tflaunch.inputs.options.declared import Part
 from tflaunch.inputs.options.groups import OUTPUT, SshOptions
 from tflaunch.inputs.options.values import parse_user
@@ -94,7 +94,7 @@ def _print(found: Listing, show: Show, *, json: bool, quiet: bool, hosts: int) -
     from tflaunch.console.runs_page import run_lines
     from tflaunch.console.screen import Screen, reader_may_leave
     from tflaunch.documents.failed_hosts import unreachable_data
-    from tflaunch.runs.states import run_data
+    from tflaunch.runs.run_states import run_data
 
     screen, now = Screen(), time.time()
     with reader_may_leave():

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import typer
 
 from tflaunch.cli.arguments import RecordedRun
-from tflaunch.cli.command import Command
+from tflaunch.cli.command import Verb
 from tflaunch.protocol.errors import UsageError
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ R = TypeVar("R")
 REPEATED: ContextVar[Record | None] = ContextVar("tflaunch.repeated", default=None)
 
 
-class RerunCommand(Command):
+class RerunCommand(Verb):
     """The class of the command `rerun`: all options of `run` may stand beside RUN."""
 
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]

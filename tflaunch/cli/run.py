@@ -6,9 +6,9 @@ import typer
 
 from tflaunch.api.requests.run import request_of
 from tflaunch.cli.command import command_line
-from tflaunch.cli.connecting import connected
 from tflaunch.cli.reporting import calling_on_end, reporting
 from tflaunch.cli.rerun import compared
+from tflaunch.cli.verb_connections import connected
 from tflaunch.inputs.options.of_run import RunOptions
 from tflaunch.protocol.errors import TflaunchError, UsageError
 from tflaunch.protocol.job import TaskId

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 
-class Document(str, Enum):
+class SchemaDocument(str, Enum):
     """The documents that have a schema."""
 
     hosts = "hosts"
@@ -18,12 +18,12 @@ class Document(str, Enum):
 
 def schema(
     of: Annotated[
-        Document,
+        SchemaDocument,
         typer.Argument(
             metavar="hosts|job|config",
             help="The schema of a hostfile, a job file, or a configuration file.",
         ),
-    ] = Document.hosts,
+    ] = SchemaDocument.hosts,
 ) -> None:
     """Print a JSON Schema: of a hostfile, a job file or a configuration, for editors that complete and check them."""
     import json
@@ -32,7 +32,11 @@ def schema(
     from tflaunch.documents.writer import write_result
     from tflaunch.inputs import config_model, hostfile_model, job_model
 
-    models = {Document.hosts: hostfile_model, Document.job: job_model, Document.config: config_model}
+    models = {
+        SchemaDocument.hosts: hostfile_model,
+        SchemaDocument.job: job_model,
+        SchemaDocument.config: config_model,
+    }
     schema = models[of].json_schema()
     with reader_may_leave():
         write_result(json.dumps(schema, indent=2) + "\n")

@@ -10,8 +10,8 @@ import typer
 from tflaunch.api.requests.which_hosts import hosts_of_all, hosts_of_run
 from tflaunch.cli import completion
 from tflaunch.cli.arguments import JsonDocument, LivingRun
-from tflaunch.cli.connecting import visiting
 from tflaunch.cli.reporting import Patient, reporting
+from tflaunch.cli.verb_connections import visiting
 from tflaunch.inputs.options.declared import Part
 from tflaunch.inputs.options.groups import ReachOptions
 from tflaunch.inputs.options.of_others import StacksOptions
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from tflaunch.protocol.errors import ConnectError
-    from tflaunch.runs.stacks import TaskStacks
+    from tflaunch.runs.stack_looks import TaskStacks
 
 
 def stacks(
@@ -44,8 +44,8 @@ def stacks(
     run alive; `tflaunch stacks worker/0` is one task of it. A task is asked at most every 10 s.
     """
     from tflaunch.runs.run_ids import check_run_id
-    from tflaunch.runs.stacks import ask_stacks, wanted_tasks
-    from tflaunch.runs.states import failures_of, pick_run
+    from tflaunch.runs.run_states import failures_of, pick_run
+    from tflaunch.runs.stack_looks import ask_stacks, wanted_tasks
 
     named = list(tasks or [])
     if run is not None and "/" in run:  # a task: no run's id has a slash
@@ -96,7 +96,7 @@ def _print(
     from tflaunch.console.screen import Screen, reader_may_leave
     from tflaunch.console.stacks_page import stacks_lines
     from tflaunch.documents.failed_hosts import unreachable_data
-    from tflaunch.runs.stacks import stacks_data
+    from tflaunch.runs.stack_looks import stacks_data
 
     screen = Screen()
     with reader_may_leave():

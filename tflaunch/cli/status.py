@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from tflaunch.api.requests.which_hosts import hosts_of_newest, hosts_of_run
 from tflaunch.cli.arguments import JsonDocument, Run
-from tflaunch.cli.connecting import visiting
 from tflaunch.cli.reporting import Patient, reporting
+from tflaunch.cli.verb_connections import visiting
 from tflaunch.inputs.options.declared import Part
 from tflaunch.inputs.options.groups import ReachOptions
 from tflaunch.protocol.errors import ConnectErrors, RecordError, UsageError
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from tflaunch.protocol.errors import ConnectError
     from tflaunch.runs.listing import Listing
-    from tflaunch.runs.states import RunState
+    from tflaunch.runs.run_states import RunState
     from tflaunch.runs.visits import Visits
 
 TAIL_BYTES = 8192
@@ -35,7 +35,7 @@ def status(
     Without RUN: the only run alive, else the newest.
     """
     from tflaunch.runs.run_ids import check_run_id
-    from tflaunch.runs.states import failures_of, pick_run, why_picked
+    from tflaunch.runs.run_states import failures_of, pick_run, why_picked
 
     named = run is not None
     with reporting("stopped before all hosts had answered", json=json) as show:
@@ -73,7 +73,7 @@ def status(
 def _ask(run: str | None, visits: Visits) -> tuple[str | None, Listing]:
     """Return (run, or the one that is meant if it is None; what the hosts say of it); raises Stopped."""
     from tflaunch.runs.record_list import list_runs
-    from tflaunch.runs.states import pick_run
+    from tflaunch.runs.run_states import pick_run
 
     if run is None:
         found = visits.runs(everything=True, records=list_runs())
@@ -95,7 +95,7 @@ def _print(run: RunState, failures: Mapping[str, ConnectError], *, json: bool) -
     from tflaunch.console.runs_page import hint_of, status_lines
     from tflaunch.console.screen import Screen, reader_may_leave
     from tflaunch.documents.failed_hosts import unreachable_data
-    from tflaunch.runs.states import run_data
+    from tflaunch.runs.run_states import run_data
 
     screen, now = Screen(), time.time()
     with reader_may_leave():

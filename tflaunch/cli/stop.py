@@ -13,9 +13,9 @@ import typer
 
 from tflaunch.api.requests.which_hosts import hosts_to_stop_on
 from tflaunch.cli.arguments import LivingRun
-from tflaunch.cli.connecting import visiting
 from tflaunch.cli.options import parser
 from tflaunch.cli.reporting import Show, reporting
+from tflaunch.cli.verb_connections import visiting
 from tflaunch.inputs.options.declared import Part
 from tflaunch.inputs.options.groups import OutputOptions, ReachOptions
 from tflaunch.inputs.options.of_others import GraceOptions
@@ -25,7 +25,7 @@ from tflaunch.text.numbers import counted
 
 if TYPE_CHECKING:
     from tflaunch.documents.reporter import Reporter
-    from tflaunch.runs.states import RunState
+    from tflaunch.runs.run_states import RunState
     from tflaunch.runs.visits import Finished, Visits
 
 
@@ -104,7 +104,7 @@ def _by(user: str | None) -> str:
 def _tell(run: str, finished: Mapping[str, Finished], reporter: Reporter, *, sure: bool) -> None:
     """Show how the run ended on each host; `sure`: all hosts were asked."""
     from tflaunch.runs.record import note_stopped
-    from tflaunch.runs.states import restarted_text
+    from tflaunch.runs.run_states import restarted_text
 
     reporter.stopped(run, finished)
     for host, end in finished.items():

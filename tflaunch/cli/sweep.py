@@ -1,4 +1,4 @@
-"""`tflaunch sweep`: makes a request from the command line, for tflaunch.sweeps.run to carry out."""
+"""`tflaunch sweep`: makes a request from the command line, for tflaunch.sweeps.whole_sweep to carry out."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import typer
 from tflaunch.api.requests.sweep import request_of
 from tflaunch.cli.background import behind_the_terminal
 from tflaunch.cli.command import command_line
-from tflaunch.cli.connecting import connected
 from tflaunch.cli.reporting import calling_on_end, reporting
 from tflaunch.cli.trainer_command import TrainerCommand
 from tflaunch.cli.trainer_words import Line, shell_command
+from tflaunch.cli.verb_connections import connected
 from tflaunch.inputs.options.declared import Group, Part
 from tflaunch.inputs.options.groups import ConnectionOptions
 from tflaunch.inputs.options.job_groups import GpuOptions, ProgramOptions, TaskOptions
@@ -115,9 +115,9 @@ def sweep(ctx: typer.Context, options: SweepOptions) -> None:
     Each trial is a process of its own; it gets its values as --NAME=VALUE and in TFLAUNCH_PARAMS (JSON), its number
     in TFLAUNCH_TRIAL.  Each result is recorded as soon as its trial ends.
     """
-    from tflaunch.console.sweep import open_reporter
-    from tflaunch.sweeps.run import dry
-    from tflaunch.sweeps.run import sweep as carry_out
+    from tflaunch.console.sweep_screen import open_reporter
+    from tflaunch.sweeps.whole_sweep import dry
+    from tflaunch.sweeps.whole_sweep import sweep as carry_out
 
     leave = None
     if options.end.detach and not options.start.dry_run:

@@ -42,14 +42,14 @@ def tensorboard(
     """
     from tflaunch.runs.tensorboard import show_tensorboard
     from tflaunch.runs.tunnel import Tunnel
-    from tflaunch.runs.wanted import Wanted
+    from tflaunch.runs.wanted import WantedLogs
 
     run, words = run_and_words(run, [])
     logdir = words[0] if words else logdir
     with reporting("TensorBoard is stopped", json=output.json) as show:
         tunnel = Tunnel(port)
         try:
-            with open_view(run, reach, show, Wanted(), output.json) as view:
+            with open_view(run, reach, show, WantedLogs(), output.json) as view:
                 show_tensorboard(view, logdir, tunnel, show.reporter)
         finally:
             tunnel.close()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 import typer
 
 from tflaunch.api.requests import configured
-from tflaunch.cli.command import Command, given_of
+from tflaunch.cli.command import Verb, given_of
 from tflaunch.protocol.errors import TflaunchError, UsageError
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tflaunch.cli.trainer_words import Line
 
 
-class TrainerCommand(Command):
+class TrainerCommand(Verb):
     """A verb with a trainer: finds out which words are HOSTS, the trainer, options and the trainer's own."""
 
     hardly_optional: ClassVar = frozenset({"script"})  # -m PKG.MOD can stand for it

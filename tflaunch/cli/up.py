@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from tflaunch.api.requests.up import request_of
 from tflaunch.cli.command import command_line
-from tflaunch.cli.connecting import connected
 from tflaunch.cli.reporting import reporting
+from tflaunch.cli.verb_connections import connected
 from tflaunch.inputs.options.of_up import UpOptions
 from tflaunch.protocol.errors import RecordError, UsageError
 

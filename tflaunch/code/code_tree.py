@@ -37,7 +37,7 @@ class Left(NamedTuple):
     why: str
 
 
-class Entry(NamedTuple):
+class TreeEntry(NamedTuple):
     """One thing to ship; `source` is the path of its content here, `link` the text of a symbolic link."""
 
     kind: str  # "file" | "link" | "directory"
@@ -82,7 +82,7 @@ class CodeTree:
         `follow_links`: ship what links lead to, wherever that is.  Beyond `limit_bytes` the walk soon ends.
         """
         self.root = str(root)
-        self.entries: dict[str, Entry] = {}  # by their places in what is shipped
+        self.entries: dict[str, TreeEntry] = {}  # by their places in what is shipped
         self.left: dict[str, Left] = {}
         self.links: list[
             tuple[str, str]
@@ -151,7 +151,7 @@ class CodeTree:
             self._add_parents(path)
             self.left.pop(path, None)
             if os.path.isdir(source) and (path in self.entries or not os.path.islink(source)):  # noqa: PTH112, PTH114
-                entry = self.entries.setdefault(path, Entry("directory", source))
+                entry = self.entries.setdefault(path, TreeEntry("directory", source))
                 if entry.kind == "directory":
                     self._visit(_Folder(path, entry.source, mount=self.root, asked=True))
             elif path in self.entries:
@@ -247,7 +247,7 @@ class CodeTree:
         elif self._is_secret(path, entry.is_dir()):
             return False
         elif entry.is_dir():
-            self.entries.setdefault(path, Entry("directory", entry.path))
+            self.entries.setdefault(path, TreeEntry("directory", entry.path))
             self.left.pop(path, None)
         elif entry.is_file():
             self._add_file(path, entry.path, entry.stat())
@@ -277,14 +277,14 @@ class CodeTree:
             return
         self.left.pop(path, None)
         executable = bool(facts.st_mode & stat.S_IXUSR)
-        self.entries[path] = Entry("file", source, executable, size=facts.st_size)
+        self.entries[path] = TreeEntry("file", source, executable, size=facts.st_size)
         self.size += facts.st_size
 
     def _add_parents(self, path: str) -> None:
         parts = Path(path).parts
         for depth in range(1, len(parts)):
             folder = os.path.join(*parts[:depth])  # noqa: PTH118
-            self.entries.setdefault(folder, Entry("directory", os.path.join(self.root, folder)))  # noqa: PTH118
+            self.entries.setdefault(folder, TreeEntry("directory", os.path.join(self.root, folder)))  # noqa: PTH118
 
     def _add_link(self, path: str, source: str, mount: str) -> None:
         self.left.pop(path, None)
@@ -297,7 +297,7 @@ class CodeTree:
         if not _stays(text, os.path.dirname(source), mount):  # noqa: PTH120
             # An absolute link, or one that passes outside, would not lead there on the hosts: their directory differs.
             text = os.path.relpath(place, os.path.dirname(path) or ".")  # noqa: PTH120
-        self.entries[path] = Entry("link", source, link=text)
+        self.entries[path] = TreeEntry("link", source, link=text)
 
     def _settle(self, link: _Link) -> None:
         path, real = link.path, link.real
@@ -306,11 +306,11 @@ class CodeTree:
         elif not self._may_follow(real):
             # A relative link would lead somewhere else on the hosts.
             goal = link.text if os.path.isabs(link.text) else real  # noqa: PTH117
-            self.entries[path] = Entry("link", link.source, link=goal)
+            self.entries[path] = TreeEntry("link", link.source, link=goal)
             self.links.append((path, goal))
         elif os.path.isdir(real):  # noqa: PTH112
             if not self._is_secret(path, True, real):
-                self.entries[path] = Entry("directory", real)
+                self.entries[path] = TreeEntry("directory", real)
                 self._mounts[real] = path
                 base, ignores, _ = gitignore.above(Path(real), work_tree(Path(real)), _LEFT_OUT)
                 self._visit(_Folder(path, real, base, ignores, real))

@@ -3,7 +3,7 @@
 While a command runs
     opening.py         chooses the reporter: that for people, or for programs (tflaunch.documents)
     terminal.py        for people: TextReporter
-    sweep.py           the same two for a sweep
+    sweep_screen.py    the same two for a sweep
     phases.py          the steps of a run: a line for each that is over, a live line for the one in progress
     phase_words.py     what these steps are called
     footer.py          the last line while the tasks run
@@ -30,7 +30,7 @@ Pages: what each command shows, as lines
 
 What pages are made with
     safe_text.py       lines without characters that act on the terminal
-    table.py           draws all tables
+    text_table.py      draws all tables
     pen.py             signs and colours; renders lines as text for one stream
     screen.py          stdout, for a result that is shown at once
 """

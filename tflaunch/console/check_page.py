@@ -13,13 +13,13 @@ from typing import Any
 
 from tflaunch.console.pen import BAD, BUSY, GOOD, WARN, Marks, Sheet
 from tflaunch.console.safe_text import Text
-from tflaunch.console.table import Column, Table, cut, table
+from tflaunch.console.text_table import Column, Table, cut, table
 from tflaunch.hosts import fold
 from tflaunch.planning.networks import speed
 from tflaunch.ssh.refused_keys import some_lines
-from tflaunch.survey.check_answers import CheckAnswers, HostAnswer, Row, is_open
+from tflaunch.survey.check_answers import CheckAnswers, HostAnswer, MatrixRow, is_open
 from tflaunch.survey.check_bandwidth import Throughput, slow
-from tflaunch.survey.check_findings import LEVELS, Finding, Findings, Level
+from tflaunch.survey.check_findings import LEVELS, CheckFinding, Findings, Level
 from tflaunch.text.numbers import counted
 from tflaunch.text.safe import printable
 from tflaunch.text.sizes import amount
@@ -108,7 +108,7 @@ def _matrix(answers: CheckAnswers, sheet: Sheet) -> list[Text]:
     return table(columns, sheet.columns, sheet.marks.more, headings=False)
 
 
-def _value(row: Row, marks: Marks) -> Text:
+def _value(row: MatrixRow, marks: Marks) -> Text:
     """The value that most hosts have, then each other value with its hosts."""
     line = Text(row.common)
     for value, names in row.odd.items():
@@ -254,7 +254,7 @@ def _findings(findings: Findings, sheet: Sheet) -> list[Text]:
     return lines
 
 
-def _finding(each: Finding, width: int, marks: Marks) -> Iterator[Text]:
+def _finding(each: CheckFinding, width: int, marks: Marks) -> Iterator[Text]:
     head = Text.assemble(_mark(each.level, marks), " ", (fold(each.hosts), "bold"))
     head.append(f"  {each.level}" if each.level != "note" else "  note", _STYLES[each.level])
     yield head

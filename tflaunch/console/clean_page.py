@@ -7,8 +7,8 @@ from typing import Any
 
 from tflaunch.console.pen import BAD, GOOD, WARN, Marks, Sheet
 from tflaunch.console.safe_text import Text, paragraph
-from tflaunch.console.table import Column, table
-from tflaunch.runs.clean import HERE, Kept, Place, Selection, named, titles
+from tflaunch.console.text_table import Column, table
+from tflaunch.runs.clean import HERE, Kept, RunsPlace, Selection, named, titles
 from tflaunch.text.numbers import agreeing, counted
 from tflaunch.text.sizes import amount
 from tflaunch.text.times import age
@@ -16,9 +16,9 @@ from tflaunch.text.times import age
 ROWS = 30  # of the list of runs to remove; --json has all
 
 
-def selection_lines(known: Sequence[Place], chosen: Selection, sheet: Sheet) -> list[Text]:
+def selection_lines(known: Sequence[RunsPlace], chosen: Selection, sheet: Sheet) -> list[Text]:
     """The runs to remove, the longest unused first, and where each one is."""
-    spots: dict[str, list[tuple[Place, Kept]]] = {}
+    spots: dict[str, list[tuple[RunsPlace, Kept]]] = {}
     for number, runs in chosen.goes.items():
         for kept in known[number].runs:
             if kept.run_id in runs:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tflaunch.console.safe_text import Text, paragraph
-from tflaunch.console.table import Column, Table, cut
+from tflaunch.console.text_table import Column, Table, cut
 from tflaunch.inputs.config import value_text
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from tflaunch.console.pen import Marks, Sheet, hint, whole
 from tflaunch.console.safe_text import Text, paragraph, stacked, wrapped_words
-from tflaunch.console.table import Column, Table
+from tflaunch.console.text_table import Column, Table
 from tflaunch.documents.failed_hosts import headline, unconfirmed_hosts
 from tflaunch.hosts import fold
 from tflaunch.protocol.errors import (

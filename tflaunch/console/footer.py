@@ -11,7 +11,7 @@ from rich.spinner import Spinner
 
 from tflaunch.console.pen import Pen
 from tflaunch.console.safe_text import Text
-from tflaunch.console.table import cut
+from tflaunch.console.text_table import cut
 from tflaunch.protocol.job import TaskId
 from tflaunch.sessions.printed_numbers import number_of
 from tflaunch.text.numbers import counted

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from tflaunch.console.gpus_states import summary_lines
 from tflaunch.console.safe_text import Text, hung, paragraph
 from tflaunch.console.screen import Screen, reader_may_leave
-from tflaunch.console.table import Column, table
+from tflaunch.console.text_table import Column, table
 from tflaunch.survey.gpu_users import Hold, data, unseen, users
 from tflaunch.text.numbers import counted
 from tflaunch.text.times import age
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from tflaunch.console.pen import Sheet
-    from tflaunch.survey.gpus import Overview
+    from tflaunch.survey.gpu_overview import Overview
 
 _COLUMNS = 100  # of a summary in a pipe
 _SOMEBODY = "?"

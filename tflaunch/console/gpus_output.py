@@ -18,7 +18,7 @@ from tflaunch.console.safe_text import Console, Text
 from tflaunch.documents.writer import Stream, to_json, unscreened, write_result
 from tflaunch.protocol.errors import ConnectError
 from tflaunch.sessions.group import Stopped
-from tflaunch.survey.gpus import Answer, Sort, Wanted, document, in_one_line, look, table
+from tflaunch.survey.gpu_overview import Answer, Sort, WantedGpus, document, in_one_line, look, table
 from tflaunch.survey.survey import Survey
 
 PIPE_COLUMNS = 160  # for a file or a pipe, which take lines of any length
@@ -29,7 +29,7 @@ Form = Literal["", "topology", "json", "csv", "oneline"]  # "": the table
 class GpusOutput:
     """Shows the answers of a survey on stdout."""
 
-    def __init__(self, survey: Survey, wanted: Wanted, sort: Sort, form: Form) -> None:
+    def __init__(self, survey: Survey, wanted: WantedGpus, sort: Sort, form: Form) -> None:
         self._survey = survey
         self._wanted = wanted
         self._sort = sort

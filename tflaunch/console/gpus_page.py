@@ -15,12 +15,12 @@ from tflaunch.console.gpus_table import GpuTable
 from tflaunch.console.gpus_topology import legend_lines, matrix_lines
 from tflaunch.console.pen import UNICODE, Marks
 from tflaunch.console.safe_text import Text, wrapped_words
-from tflaunch.console.table import cut, fitted
+from tflaunch.console.text_table import cut, fitted
 from tflaunch.hosts import fold
 from tflaunch.planning.gpu_words import advice
 from tflaunch.planning.inventory import Gpu
 from tflaunch.ssh.refused_keys import some_lines, together
-from tflaunch.survey.gpus import IN_ORDER, Machine, Overview, short_name, state
+from tflaunch.survey.gpu_overview import IN_ORDER, Machine, Overview, short_name, state
 from tflaunch.text.numbers import counted
 from tflaunch.text.safe import one_line
 from tflaunch.text.times import age

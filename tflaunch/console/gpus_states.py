@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from tflaunch.console.pen import Marks
 from tflaunch.console.safe_text import Text
-from tflaunch.survey.gpus import STATES, Overview, State
+from tflaunch.survey.gpu_overview import STATES, Overview, State
 from tflaunch.text.numbers import counted
 
 NARROW, WIDE, WIDER, WIDEST = 60, 100, 120, 140  # columns

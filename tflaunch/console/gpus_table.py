@@ -10,9 +10,9 @@ from rich.cells import cell_len
 from tflaunch.console.gpus_states import NARROW, STYLES, WIDE, WIDER, WIDEST, WORDS
 from tflaunch.console.pen import Marks
 from tflaunch.console.safe_text import Text, stacked
-from tflaunch.console.table import Column, Table, fitted
+from tflaunch.console.text_table import Column, Table, fitted
 from tflaunch.planning.inventory import NO_INSTANCE, PROHIBITED, Gpu, GpuOrInstance, GpuProcess
-from tflaunch.survey.gpus import Machine, Overview, brief_name, short_command, short_name, state
+from tflaunch.survey.gpu_overview import Machine, Overview, brief_name, short_command, short_name, state
 from tflaunch.text.numbers import counted
 from tflaunch.text.safe import one_line
 from tflaunch.text.times import age

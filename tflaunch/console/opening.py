@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Collection
 from typing import TextIO
 
-from tflaunch.documents.logs import Options
+from tflaunch.documents.log_keeping import Options
 from tflaunch.documents.reporter import Reporter
 from tflaunch.documents.writer import Stream
 from tflaunch.protocol.job import TaskId

@@ -12,7 +12,7 @@ from rich.spinner import Spinner
 from tflaunch.console.pen import Pen
 from tflaunch.console.phase_words import going_on, over
 from tflaunch.console.safe_text import Text
-from tflaunch.console.table import cut
+from tflaunch.console.text_table import cut
 from tflaunch.text.numbers import counted
 from tflaunch.text.sizes import amount
 from tflaunch.text.times import duration

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from tflaunch.console.pen import PIPE_COLUMNS, Marks, Sheet, task_colour, whole
 from tflaunch.console.safe_text import Text, paragraph
-from tflaunch.console.table import Column, Table
+from tflaunch.console.text_table import Column, Table
 from tflaunch.hosts import fold
 from tflaunch.protocol.job import EVALUATOR, WORKER
 from tflaunch.text.numbers import plural

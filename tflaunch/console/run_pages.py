@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from tflaunch.console.failure_page import unchecked_lines
 from tflaunch.console.pen import Marks, hint, task_colour, whole
 from tflaunch.console.safe_text import Text, paragraph
-from tflaunch.console.table import Column, Table
+from tflaunch.console.text_table import Column, Table
 from tflaunch.documents.log_tail import error_of, is_last, stuck_lines, tail_lines
 from tflaunch.hosts import fold
 from tflaunch.protocol.job import log_name

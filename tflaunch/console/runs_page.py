@@ -11,16 +11,16 @@ from collections.abc import Iterable, Sequence
 from tflaunch.console.pen import BAD, BUSY, GOOD, WARN, Marks, Sheet
 from tflaunch.console.plan_page import without
 from tflaunch.console.safe_text import Text, hung, paragraph, unstacked
-from tflaunch.console.table import Column, table
+from tflaunch.console.text_table import Column, table
 from tflaunch.diagnosis.last_error import last_error
 from tflaunch.documents.log_tail import is_last, lines_to_search, tail_lines
-from tflaunch.ends.facts import Ending
 from tflaunch.ends.interpret import meaning
+from tflaunch.ends.known_end import KnownEnd
 from tflaunch.hosts import fold
 from tflaunch.protocol.job import TaskId, log_name
 from tflaunch.runs.listing import Listing
 from tflaunch.runs.progress import Progress
-from tflaunch.runs.states import RunState, Share, TaskState
+from tflaunch.runs.run_states import HostShare, RunState, TaskState
 from tflaunch.text.numbers import counted
 from tflaunch.text.safe import one_line
 from tflaunch.text.sizes import amount
@@ -197,7 +197,7 @@ def hint_of(failed: TaskState | None, tasks: Iterable[TaskState] = ()) -> str:
     if failed is None or failed.exit_code in (None, 0):
         return ""
     others = {each.host: each.facts for each in tasks if each.facts and each.host != failed.host}
-    end = Ending(
+    end = KnownEnd(
         failed.task,
         failed.host,
         failed.code,
@@ -304,7 +304,7 @@ _HOST_WORDS = {
 }
 
 
-def _agent(share: Share) -> str:
+def _agent(share: HostShare) -> str:
     if share.state == "lost" and share.restarted:
         return "gone: the host was restarted"
     return (

@@ -8,7 +8,7 @@ from typing import Any
 from tflaunch.console.pen import BAD, Marks, Sheet
 from tflaunch.console.safe_text import Text, hung, unstacked
 from tflaunch.diagnosis.frames import own_frame, place
-from tflaunch.runs.stacks import TaskStacks
+from tflaunch.runs.stack_looks import TaskStacks
 from tflaunch.text.numbers import counted
 from tflaunch.text.times import age
 

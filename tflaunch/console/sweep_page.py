@@ -10,10 +10,10 @@ from collections.abc import Iterable, Iterator
 from tflaunch.console.pen import Marks, Sheet, whole
 from tflaunch.console.safe_text import Text
 from tflaunch.console.sparkline import sparkline
-from tflaunch.console.table import Column, cut, table
+from tflaunch.console.text_table import Column, cut, table
 from tflaunch.hosts import fold
 from tflaunch.protocol.job import TRIAL
-from tflaunch.sweeps.controller import Planned, Progress, Row, Summary
+from tflaunch.sweeps.controller import Planned, Summary, SweepProgress, TrialRow
 from tflaunch.sweeps.results import Metric, Result
 from tflaunch.text.numbers import counted, plural
 from tflaunch.text.times import duration
@@ -164,7 +164,7 @@ def last_line(summary: Summary, marks: Marks) -> Text:
 
 
 def progress_lines(
-    progress: Progress, run_id: str, metric: Metric | None, sheet: Sheet, rows: int
+    progress: SweepProgress, run_id: str, metric: Metric | None, sheet: Sheet, rows: int
 ) -> list[Text]:
     """How the sweep stands, the best trial so far, and the trials that run; `rows` lines at most."""
     marks, lines = sheet.marks, [_counts(progress, run_id, sheet.marks)]
@@ -199,21 +199,21 @@ def _param(name: str, values: Iterable[str]) -> Column:
     return Column(name, [*map(Text, values)], shrink=1, least=_LEAST_PARAM)
 
 
-def _spark(row: Row, width: int, marks: Marks) -> str:
+def _spark(row: TrialRow, width: int, marks: Marks) -> str:
     return sparkline(row.curve, width, marks.blocks) if len(row.curve) > 1 else ""
 
 
-def _value_so_far(row: Row, metric: Metric | None, columns: int | None) -> str:
+def _value_so_far(row: TrialRow, metric: Metric | None, columns: int | None) -> str:
     if metric is None or row.value is None:
         return ""
     return value_text(row.value) + (f" {metric.name}" if columns is None or columns >= _NARROW else "")
 
 
-def _since(row: Row) -> str:
+def _since(row: TrialRow) -> str:
     return "starting" if row.since is None else duration(time.monotonic() - row.since)
 
 
-def _counts(progress: Progress, run_id: str, marks: Marks) -> Text:
+def _counts(progress: SweepProgress, run_id: str, marks: Marks) -> Text:
     parts = [
         f"{progress.succeeded} of {progress.total} done",
         *([f"{progress.failed} failed"] if progress.failed else []),

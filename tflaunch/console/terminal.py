@@ -20,7 +20,7 @@ from tflaunch.console.plan_page import brief_plan_lines, plan_lines
 from tflaunch.console.run_pages import detached_lines, report_lines, servers_lines, stopped_lines
 from tflaunch.console.safe_text import Text, paragraph
 from tflaunch.console.task_lines import Prefixes, Recent
-from tflaunch.documents.logs import LogReporter, Options
+from tflaunch.documents.log_keeping import LogReporter, Options
 from tflaunch.documents.startup_lines import Folded
 from tflaunch.documents.writer import Stream
 from tflaunch.protocol.errors import ConnectErrors, LaunchError, TflaunchError
@@ -35,7 +35,7 @@ from tflaunch.text.times import duration
 if TYPE_CHECKING:
     from tflaunch.code.bundle import Bundle
     from tflaunch.code.shipping import Shipped
-    from tflaunch.launch.watcher import Turn
+    from tflaunch.launch.run_watcher import Turn
     from tflaunch.planning.cluster_plan import ClusterPlan
     from tflaunch.runs.fetch_result import Fetched
     from tflaunch.runs.visits import Finished

@@ -53,7 +53,7 @@ _KINDS = (*_WAITS, "shut", "stopped", "disk")
 STILL_WAITING = re.compile(r"still waiting for response from worker: /job:(\w+)/replica:\d+/task:(\d+)")
 
 
-class Finding(NamedTuple):
+class Hang(NamedTuple):
     """A task that hangs: how, and on which peer."""
 
     kind: str  # one of _KINDS
@@ -118,7 +118,7 @@ class Hangs(Rule):
             for task, place in tasks.items()
             if place.port is not None and ports.count(place.port) == 1
         }
-        self._reported: dict[Finding, str] = {}  # with the sentence that told it
+        self._reported: dict[Hang, str] = {}  # with the sentence that told it
         self._wanted: dict[tuple[str, str], None] = {}  # (host, task): the host should dial the task
         self._asked: dict[str, tuple[float, list[str]]] = {}  # host -> (since when it dials, which tasks)
         self._dialled: dict[tuple[str, str], tuple[float, Any]] = {}  # (host, task) -> when, result
@@ -147,7 +147,7 @@ class Hangs(Rule):
             task.ended, task.first, task.idle_since = ended, first, idle_since
             task.state_since, task.said = tuple(state_since), tuple(said)
             task.calls = {peer: (begun, last) for peer, (begun, last) in calls.items()}
-        self._reported = {Finding(*each[:-1]): each[-1] for each in memory["reported"]}
+        self._reported = {Hang(*each[:-1]): each[-1] for each in memory["reported"]}
 
     # -- what happens
 
@@ -251,11 +251,9 @@ class Hangs(Rule):
             Sentence(self._tell_over(kind, tasks, peer), True) for (kind, peer), tasks in over.items()
         ]
 
-    def _begun(
-        self, found: Mapping[Finding, float], explained: AbstractSet[str], now: float
-    ) -> list[Sentence]:
+    def _begun(self, found: Mapping[Hang, float], explained: AbstractSet[str], now: float) -> list[Sentence]:
         """What has not been said yet; tasks that wait for the same peer share a sentence."""
-        groups: dict[Finding, list[str]] = {}
+        groups: dict[Hang, list[str]] = {}
         for finding in found:
             if finding not in self._reported and finding.task not in explained:
                 # A closed port or a stopped task has a sentence of its own.
@@ -269,28 +267,28 @@ class Hangs(Rule):
             said.append(Sentence(text, False))
         return said
 
-    def _findings(self, now: float) -> dict[Finding, float]:
+    def _findings(self, now: float) -> dict[Hang, float]:
         """All that has lasted long enough to report to the user, each with the time since when it lasts."""
-        found: dict[Finding, float] = {}
+        found: dict[Hang, float] = {}
         for name, task in self._tasks.items():
             if not task.fresh(now):
                 continue
             state, since = task.state_since
             if state == "T" and now - since >= self._limits.stopped_s:
-                found[Finding("stopped", name, "", str(task.look["processes"][0][0]))] = since
+                found[Hang("stopped", name, "", str(task.look["processes"][0][0]))] = since
             if state == "D" and now - since >= self._limits.wait_s / 2:
-                found[Finding("disk", name, "", task.look["waits_in"])] = since
+                found[Hang("disk", name, "", task.look["waits_in"])] = since
             for peer, since in self._waits(name, task, now).items():
                 other = self._tasks[peer]
                 if now - since < self._limits.wait_s:
                     continue
                 if other.shut(now):
                     if now - other.first >= self._limits.wait_s:
-                        found[Finding("shut", peer, "", "")] = other.first
+                        found[Hang("shut", peer, "", "")] = other.first
                     continue
                 kind, cause = self._why(name, peer, now)
                 if kind:
-                    found[Finding(kind, name, peer, cause)] = since
+                    found[Hang(kind, name, peer, cause)] = since
         return found
 
     def _waits(self, name: str, task: _Task, now: float) -> dict[str, float]:
@@ -346,7 +344,7 @@ class Hangs(Rule):
 
     # -- in words
 
-    def _tell(self, finding: Finding, tasks: list[str], since: float, now: float) -> str:
+    def _tell(self, finding: Hang, tasks: list[str], since: float, now: float) -> str:
         """One sentence for all `tasks` that wait in this way, for this peer, for this cause."""
         kind, _, peer, cause = finding
         who, waited = self._watched.who(tasks), f"{now - since:.0f} s"

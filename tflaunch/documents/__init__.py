@@ -2,12 +2,12 @@
 
 reporter.py        Reporter: the methods with which the rest of tflaunch shows a run
 json_lines.py      JsonReporter: one JSON object a line; json_sweep.py: the same for a sweep
-logs.py            LogReporter: whole lines of task logs, progress bars, a task's end after its output
+log_keeping.py     LogReporter: whole lines of task logs, progress bars, a task's end after its output
 writer.py          the one thread that writes to stdout and stderr
 
 json_events.py     every event of --json with its fields
 json_documents.py  every document of --json, and json_things.py what is in it
-declared.py        the same as data, for the documentation and the tests; schemas/ has their JSON Schemas
+json_objects.py    the same as data, for the documentation and the tests; schemas/ has their JSON Schemas
 
 failed_hosts.py    what is said of hosts that failed
 log_tail.py        what the last lines of a task's log say about its failure

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from tflaunch.documents.failed_hosts import headline, unconfirmed_hosts
 from tflaunch.documents.json_events import AT_ONCE
+from tflaunch.documents.log_keeping import LogReporter, Options
 from tflaunch.documents.log_tail import error_of, stuck_lines, tail_lines
-from tflaunch.documents.logs import LogReporter, Options
 from tflaunch.documents.writer import Stream, to_json
 from tflaunch.hosts import fold
 from tflaunch.protocol.errors import ConnectErrors, DocumentError, LaunchError, TflaunchError
@@ -39,7 +39,7 @@ from tflaunch.text.lines import LineAssembler
 if TYPE_CHECKING:
     from tflaunch.code.bundle import Bundle
     from tflaunch.code.shipping import Shipped
-    from tflaunch.launch.watcher import Turn
+    from tflaunch.launch.run_watcher import Turn
     from tflaunch.planning.cluster_plan import ClusterPlan
     from tflaunch.runs.fetch_result import Fetched
     from tflaunch.runs.visits import Finished

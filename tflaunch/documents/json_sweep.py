@@ -10,13 +10,13 @@ from tflaunch.documents.json_lines import JsonReporter
 from tflaunch.documents.reporter import Reporter
 from tflaunch.protocol.events import TaskStarted
 from tflaunch.sweeps import controller
-from tflaunch.sweeps.controller import Planned, Progress, Summary
+from tflaunch.sweeps.controller import Planned, Summary, SweepProgress
 from tflaunch.sweeps.lifecycle import Seat
 from tflaunch.sweeps.results import Metric, Result
 from tflaunch.sweeps.trials import Trial, arguments
 
 
-class SweepReporter(Reporter, controller.Reporter, Protocol):
+class SweepReporter(Reporter, controller.SweepDisplay, Protocol):
     """The methods that show a sweep: those that show a run, and those for trials."""
 
 
@@ -51,7 +51,7 @@ class SweepJson(JsonReporter):
         self._event("detached", run_id=run_id, tasks=left, host="")
         self._writer.put("message", lambda: self._writer.after(lambda: self._go(leave)))
 
-    def progress(self, progress: Progress) -> None:
+    def progress(self, progress: SweepProgress) -> None:
         """Show nothing: `trial` and `result` have it all."""
 
     def trial(self, trial: Trial, started: TaskStarted, seat: Seat) -> None:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from tflaunch.diagnosis.last_error import LIMIT_BYTES, last_error
 from tflaunch.documents.startup_lines import StartupLines
-from tflaunch.ends.facts import Ending
 from tflaunch.ends.interpret import NOWHERE, Here, Meaning, meaning
+from tflaunch.ends.known_end import KnownEnd
 from tflaunch.protocol.job import log_name
 from tflaunch.protocol.outcome import TaskExit, signal_name
 from tflaunch.text.lines import LineAssembler
@@ -111,7 +111,7 @@ def meaning_of(
         return Meaning()
     others = list(others)
     done = [each.task for each in others if each.task.job == exit.task.job and each.exit_code == 0]
-    end = Ending(
+    end = KnownEnd(
         str(exit.task),
         exit.host,
         exit.code,

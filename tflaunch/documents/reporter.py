@@ -20,7 +20,7 @@ from tflaunch.protocol.outcome import HostLost, Outcome, TaskExit
 if TYPE_CHECKING:
     from tflaunch.code.bundle import Bundle
     from tflaunch.code.shipping import Shipped
-    from tflaunch.launch.watcher import Turn
+    from tflaunch.launch.run_watcher import Turn
     from tflaunch.planning.cluster_plan import ClusterPlan
     from tflaunch.runs.fetch_result import Fetched
     from tflaunch.runs.visits import Finished

@@ -2,11 +2,11 @@
 
 interpret.py    which rule wins, and its advice
 log_end.py      the end of a log, taken apart: what the task said last, and where in the program it was
-facts.py        what a rule may ask about an end: memory, disks, the processor, versions that differ between hosts
+known_end.py    what a rule may ask about an end: memory, disks, the processor, versions that differ between hosts
 here.py         what this machine knows of a module or a file that a task did not find
 
-rule.py         what a rule is
+end_rule.py     what a rule is
 tables.py       all rules, in their order
-flags.py  modules.py  libraries.py  gpus.py  memory.py  files.py  network.py
+flags.py  modules.py  libraries.py  gpu_faults.py  out_of_memory.py  files.py  network.py
 tensorflow.py  pytorch_jax.py  python.py  shells.py  signals.py       the rules, by subject
 """

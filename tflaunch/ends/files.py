@@ -1,6 +1,6 @@
 """Rules: files and directories, disks, permissions, damaged data."""
 
-from tflaunch.ends.rule import ANYWHERE, PATH, Rule
+from tflaunch.ends.end_rule import ANYWHERE, PATH, EndRule
 
 _FULL = (
     "{disk_full}: make room on {host}, or send the outputs elsewhere (the program's own argument, `run_dir:` "
@@ -66,39 +66,39 @@ _QUOTA = (
 )
 
 RULES = (
-    Rule(
+    EndRule(
         (*_NO_SPACE, _CUT_SHORT),
         _FULL,
         needs=("disk_full",),
     ),
-    Rule(
+    EndRule(
         _NO_SPACE,
         _INODES,
         needs=("no_inodes",),
     ),
-    Rule(
+    EndRule(
         (*_NO_SPACE, _CUT_SHORT, *_QUOTA),
         _FULL_UNKNOWN,
     ),
-    Rule(
+    EndRule(
         (_NO_SPACE[0], _QUOTA[0]),
         _FULL,
         ANYWHERE,
         needs=("disk_full",),
     ),
-    Rule(
+    EndRule(
         (_NO_SPACE[0], _QUOTA[0]),
         _FULL_UNKNOWN,
         ANYWHERE,
     ),
-    Rule(
+    EndRule(
         (
             r"Read-only file system",
             r"Errno 30\b",
         ),
         _READ_ONLY,
     ),
-    Rule(
+    EndRule(
         (
             r"Stale (?:NFS )?file handle",
             r"Errno 116\b",
@@ -106,7 +106,7 @@ RULES = (
         ),
         _STALE,
     ),
-    Rule(
+    EndRule(
         (
             r"Input/output error",
             r"Errno 5\]",
@@ -118,7 +118,7 @@ RULES = (
         "a disk of {host} fails, or its network disk is away (`dmesg` there tells): --exclude {host}, or "
         "have it mounted anew",
     ),
-    Rule(
+    EndRule(
         (
             r"Errno 27\]",
             r"File too large",
@@ -126,7 +126,7 @@ RULES = (
         "{task} reached the limit of a file's size on {host} (`ulimit -f`, or the disk's own): raise it in "
         "the hostfile's `setup:` by `ulimit -f unlimited`, or write several files",
     ),
-    Rule(
+    EndRule(
         (
             r"Errno 36\]",
             r"File name too long",
@@ -134,14 +134,14 @@ RULES = (
         "the program makes a name of more than 255 characters: shorten it at {place} (run names made of all "
         "parameters, mostly)",
     ),
-    Rule(
+    EndRule(
         (
             r"Errno 39\]",
             r"Directory not empty",
         ),
         "another task writes into a directory while {task} removes it: let one task alone (the chief) tidy up",
     ),
-    Rule(
+    EndRule(
         (
             r"Errno 18\]",
             r"Invalid cross-device link",
@@ -149,7 +149,7 @@ RULES = (
         "os.rename moves no file from one disk to another (/tmp to a network disk, say): use shutil.move at "
         "{place}",
     ),
-    Rule(
+    EndRule(
         (
             r"Errno 26\]",
             r"Text file busy",
@@ -157,25 +157,27 @@ RULES = (
         "several tasks of {host} write a program while another runs it: let one build it, or give each its "
         "own copy",
     ),
-    Rule(rf"PermissionError: \[Errno (?:1|13)\] [\w ]{{1,40}}: '({PATH})'", _NO_PERMISSION),
-    Rule(rf"PermissionDeniedError: .{{0,200}}?({PATH}); Permission denied", _NO_PERMISSION),
-    Rule(
+    EndRule(rf"PermissionError: \[Errno (?:1|13)\] [\w ]{{1,40}}: '({PATH})'", _NO_PERMISSION),
+    EndRule(rf"PermissionDeniedError: .{{0,200}}?({PATH}); Permission denied", _NO_PERMISSION),
+    EndRule(
         rf"[Uu]nable to (?:synchronously )?open file \(unable to open file: name = '({PATH})', errno = 2",
         _MISSING,
         ask="file",
     ),
-    Rule(
+    EndRule(
         rf"FileNotFoundError: \[Errno 2\] No such file or directory: '({PATH})'", _NO_PLACE, needs=("writes",)
     ),
-    Rule(
+    EndRule(
         (
             rf"Cannot save file into a non-existent directory: '({PATH})'",
             rf"Parent directory ({PATH}) does not exist",
         ),
         _NO_PLACE,
     ),
-    Rule(r"FileNotFoundError: \[Errno 2\] No such file or directory: '([\w-]{1,40})'$", _MISSING, ask="file"),
-    Rule(
+    EndRule(
+        r"FileNotFoundError: \[Errno 2\] No such file or directory: '([\w-]{1,40})'$", _MISSING, ask="file"
+    ),
+    EndRule(
         (
             r"FileNotFoundError: .{0,200}?(?:No such file or directory|does not exist"
             rf"|not found).{{0,20}}?[:'\"] ?'?({PATH})"
@@ -183,8 +185,8 @@ RULES = (
         _MISSING,
         ask="file",
     ),
-    Rule(r"[Uu]nable to (?:synchronously )?(?:open|lock) file,? ?\(?(?:unable to lock file)", _LOCKED),
-    Rule(
+    EndRule(r"[Uu]nable to (?:synchronously )?(?:open|lock) file,? ?\(?(?:unable to lock file)", _LOCKED),
+    EndRule(
         (
             r"file signature not found",
             r"truncated file",
@@ -195,14 +197,14 @@ RULES = (
         ),
         _DAMAGED,
     ),
-    Rule(rf"NotFoundError: .{{0,300}}?({PATH}); No such file or directory", _MISSING, ask="file"),
-    Rule(
+    EndRule(rf"NotFoundError: .{{0,300}}?({PATH}); No such file or directory", _MISSING, ask="file"),
+    EndRule(
         rf"No files matched pattern: ({PATH})",
         "no file matches {0} on {host}: tflaunch ships the program's directory only, so bring the data to a "
         "path that all hosts have, and name it after --",
         ask="file",
     ),
-    Rule(
+    EndRule(
         (
             r"(?:Could not find directory|[Dd]irectory .{0,40}not found:?|No such directory:?"
             rf"|not a directory:?) ['\"]?({PATH})"
@@ -210,21 +212,21 @@ RULES = (
         _MISSING,
         ask="file",
     ),
-    Rule(
+    EndRule(
         rf"Parent directory of ({PATH}) doesn't exist, can't save",
         "{host} has no directory for {0}, and Saver makes none: make it first (tf.io.gfile.makedirs), or "
         "write to a path that all hosts have",
     ),
-    Rule(rf"FileExistsError: .{{0,100}}?'({PATH})'", _EXISTS),
-    Rule(
+    EndRule(rf"FileExistsError: .{{0,100}}?'({PATH})'", _EXISTS),
+    EndRule(
         rf"IsADirectoryError: .{{0,100}}?'({PATH})'",
         "{0} is a directory on {host}, and the program wants a file: name the file in it, after --",
     ),
-    Rule(
+    EndRule(
         rf"NotADirectoryError: .{{0,100}}?'({PATH})'",
         "a part of {0} is a file on {host}, and the program wants a directory: correct the path, after --",
     ),
-    Rule(
+    EndRule(
         (
             r"corrupted record at \d{1,20}",
             r"DataLossError",
@@ -236,7 +238,7 @@ RULES = (
         ),
         _DAMAGED,
     ),
-    Rule(
+    EndRule(
         (
             r"This file contains pickled \(object\) data",
             r"invalid load key, 'v'",
@@ -263,36 +265,36 @@ RULES = (
         ),
         _DAMAGED,
     ),
-    Rule(
+    EndRule(
         r"Object arrays cannot be loaded when allow_pickle=False",
         "the .npy file holds Python objects: np.load(..., allow_pickle=True) if you trust it, or write it as "
         "numbers",
     ),
-    Rule(
+    EndRule(
         r"unsupported pickle protocol: (\d{1,2})",
         "the file was pickled by a newer Python than{version} on {host}: name the same Python on all hosts "
         "(`python:` in the hostfile), or pickle with protocol=4",
     ),
-    Rule(
+    EndRule(
         r"subprocess\.\w{0,20}Error: Command .{0,400} returned non-zero exit status (\d{1,3})",
         "a command that {task} runs ({place}) failed with exit code {0} on {host}: what it said stands above "
         "in the log; try it there by ssh",
     ),
-    Rule(
+    EndRule(
         r"CalledProcessError: Command '?.{0,300}'? died with <Signals\.(\w{1,10})",
         "a command that {task} runs ({place}) was killed by {0} on {host}",
     ),
-    Rule(
+    EndRule(
         r"detected dubious ownership in repository",
         "git refuses a directory that another user owns: --env GIT_CONFIG_COUNT=1 --env "
         "GIT_CONFIG_KEY_0=safe.directory --env GIT_CONFIG_VALUE_0=*",
     ),
-    Rule(
+    EndRule(
         r"not a git repository",
         "the program asks git, and tflaunch does not ship .git: pass the commit in by --env GIT_COMMIT=$(git "
         "rev-parse HEAD)",
     ),
-    Rule(
+    EndRule(
         (
             r"(?:DatasetNotFoundError|Dataset \S{1,80} (?:not found|doesn't exist|could not be found))",
             r"Failed to construct dataset",
@@ -301,7 +303,7 @@ RULES = (
         "the dataset is not on {host}, and was not downloaded: download it once there (tfds.load(..., "
         "data_dir=DIR)), or name a directory that all hosts share",
     ),
-    Rule(
+    EndRule(
         (
             r"(?:couldn't connect to|Couldn't reach|We couldn't connect to) .{0,60}(?:huggingface|hub)",
             r"LocalEntryNotFoundError",
@@ -311,7 +313,7 @@ RULES = (
         "{host} has no way to huggingface.co, and nothing of it in its cache: download it once where there "
         "is one, and --env HF_HOME=DIR names a directory that all hosts share",
     ),
-    Rule(
+    EndRule(
         (
             r"GatedRepoError",
             r"Access to model \S{1,100} is restricted",
@@ -322,7 +324,7 @@ RULES = (
         "{host} may not download that: --env-file FILE with your token (HF_TOKEN=..., WANDB_API_KEY=...) "
         "gives it to the tasks and hides it in records",
     ),
-    Rule(
+    EndRule(
         (
             r"api_key not configured",
             r"wandb login",
@@ -333,7 +335,7 @@ RULES = (
 )
 
 SUBPROCESS = (
-    Rule(
+    EndRule(
         (
             r"FileNotFoundError: \[Errno 2\] No such file or directory: '((?:ffmpeg|git|nvidia-smi|nvcc|gcc"
             r"|g\+\+|ninja|protoc|make|cmake|aws|gsutil|wget|curl|tar|unzip|java|srun|mpirun|hdfs|hadoop"

@@ -1,6 +1,6 @@
 """Rules: the words of the program's command line."""
 
-from tflaunch.ends.rule import ANYWHERE, FLAG, Rule
+from tflaunch.ends.end_rule import ANYWHERE, FLAG, EndRule
 
 _NO_FLAGS = (
     "the program does not take the cluster flags: --no-flags leaves them out, and TF_CONFIG describes the cluster "
@@ -41,100 +41,100 @@ _OWN = r"(job_name|task_index)"
 # If several rules match a line, the first one counts.
 RULES = (
     # float(sys.argv[1]), open(sys.argv[1])
-    Rule(rf"(?:Error|Exception)\b.{{0,200}}'--{_HOSTS}=", _BY_PLACE),
+    EndRule(rf"(?:Error|Exception)\b.{{0,200}}'--{_HOSTS}=", _BY_PLACE),
     # argparse
-    Rule(rf"unrecognized arguments: (?:.*? )??--{_HOSTS}\b", _NO_FLAGS),
-    Rule(rf"unrecognized arguments: (?:.*? )??--{_OWN}\b", _ONE_FLAG),
-    Rule(rf"unrecognized arguments: (-{FLAG})", _NO_SUCH),
-    Rule(r"unrecognized arguments: ", _WRONG_WORD),
+    EndRule(rf"unrecognized arguments: (?:.*? )??--{_HOSTS}\b", _NO_FLAGS),
+    EndRule(rf"unrecognized arguments: (?:.*? )??--{_OWN}\b", _ONE_FLAG),
+    EndRule(rf"unrecognized arguments: (-{FLAG})", _NO_SUCH),
+    EndRule(r"unrecognized arguments: ", _WRONG_WORD),
     # absl
-    Rule(rf"Unknown command line flag '{_HOSTS}'", _NO_FLAGS),
-    Rule(rf"Unknown command line flag '{_OWN}'", _ONE_FLAG),
-    Rule(rf"Unknown command line flag '({FLAG})'", "the program has no flag --{0}: correct it {at}"),
-    Rule(rf"FATAL Flags parsing error: flag --({_HOSTS})=None:", _OTHER_NAMES, needs=("given",)),
-    Rule(rf"FATAL Flags parsing error: flag --{_HOSTS}=None:", _WITH_FLAGS),
-    Rule(
+    EndRule(rf"Unknown command line flag '{_HOSTS}'", _NO_FLAGS),
+    EndRule(rf"Unknown command line flag '{_OWN}'", _ONE_FLAG),
+    EndRule(rf"Unknown command line flag '({FLAG})'", "the program has no flag --{0}: correct it {at}"),
+    EndRule(rf"FATAL Flags parsing error: flag --({_HOSTS})=None:", _OTHER_NAMES, needs=("given",)),
+    EndRule(rf"FATAL Flags parsing error: flag --{_HOSTS}=None:", _WITH_FLAGS),
+    EndRule(
         rf"flag --({FLAG})=None: Flag --{FLAG} must have a value",
         "the program wants --{0}, and was not given it: add --{0}=VALUE after --",
     ),
-    Rule(
+    EndRule(
         rf"flag --({FLAG})=\S{{0,200}}: ",
         "the value of the program's flag --{0} does not fit: correct it {at}",
     ),
-    Rule(r"FATAL Flags parsing error", _WRONG_WORD),
-    Rule(
+    EndRule(r"FATAL Flags parsing error", _WRONG_WORD),
+    EndRule(
         rf"UnparsedFlagAccessError: Trying to access flag --({FLAG}) before flags were parsed",
         "the program reads its flag {0} before absl has parsed the flags: start it by absl.app.run(main), or "
         "call flags.FLAGS(sys.argv) first",
     ),
-    Rule(
+    EndRule(
         rf"DuplicateFlagError: The flag '({FLAG})' is defined twice",
         "two modules of the program define the flag --{0}: rename one, or import the other's",
     ),
     # click, typer
-    Rule(rf"[Nn]o such option:? '?--{_HOSTS}\b", _NO_FLAGS),
-    Rule(rf"[Nn]o such option:? '?--{_OWN}\b", _ONE_FLAG),
-    Rule(rf"[Nn]o such option:? '?(-{FLAG})", _NO_SUCH),
-    Rule(r"Got unexpected extra arguments?\b", _WRONG_WORD),
-    Rule(rf"Missing (?:option|argument) '?(-?{FLAG})", _MISSING),
-    Rule(
+    EndRule(rf"[Nn]o such option:? '?--{_HOSTS}\b", _NO_FLAGS),
+    EndRule(rf"[Nn]o such option:? '?--{_OWN}\b", _ONE_FLAG),
+    EndRule(rf"[Nn]o such option:? '?(-{FLAG})", _NO_SUCH),
+    EndRule(r"Got unexpected extra arguments?\b", _WRONG_WORD),
+    EndRule(rf"Missing (?:option|argument) '?(-?{FLAG})", _MISSING),
+    EndRule(
         rf"Invalid value for '?(-?{FLAG})'?.{{0,300}} does not exist",
         "{0} of the program names a path that is not on {host}: correct it after --, or bring the data there",
     ),
-    Rule(rf"Invalid value for '?(-?{FLAG})", _VALUE),
+    EndRule(rf"Invalid value for '?(-?{FLAG})", _VALUE),
     # fire
-    Rule(rf"Could not consume arg: --{_HOSTS}\b", _NO_FLAGS),
-    Rule(rf"Could not consume arg: (-?{FLAG})", _NO_SUCH),
+    EndRule(rf"Could not consume arg: --{_HOSTS}\b", _NO_FLAGS),
+    EndRule(rf"Could not consume arg: (-?{FLAG})", _NO_SUCH),
     # getopt
-    Rule(rf"option --{_HOSTS} not recognized", _NO_FLAGS),
-    Rule(rf"option (-{FLAG}) not recognized", _NO_SUCH),
-    Rule(
+    EndRule(rf"option --{_HOSTS} not recognized", _NO_FLAGS),
+    EndRule(rf"option (-{FLAG}) not recognized", _NO_SUCH),
+    EndRule(
         rf"the following arguments are required: (?:.{{0,300}} )?(--{_HOSTS})\b",
         _OTHER_NAMES,
         needs=("given",),
     ),
-    Rule(rf"the following arguments are required: (?:.*? )??--{_HOSTS}\b", _WITH_FLAGS),
-    Rule(
+    EndRule(rf"the following arguments are required: (?:.*? )??--{_HOSTS}\b", _WITH_FLAGS),
+    EndRule(
         rf"the following arguments are required: (-?{FLAG}(?:, -?{FLAG}){{1,9}})$",
         "the program wants {0}, and was not given them: add them after --",
     ),
-    Rule(rf"the following arguments are required: (-?{FLAG})", _MISSING),
-    Rule(rf"argument (-?{FLAG})\S{{0,60}}: invalid choice: '(?:ps|worker|chief|master|evaluator)'", _ROLE),
-    Rule(rf"argument (-?{FLAG})\S{{0,60}}: invalid choice: ", _CHOICE),
-    Rule(rf"argument (-?{FLAG})\S{{0,60}}: invalid \w{{1,30}} value: ", _VALUE),
-    Rule(
+    EndRule(rf"the following arguments are required: (-?{FLAG})", _MISSING),
+    EndRule(rf"argument (-?{FLAG})\S{{0,60}}: invalid choice: '(?:ps|worker|chief|master|evaluator)'", _ROLE),
+    EndRule(rf"argument (-?{FLAG})\S{{0,60}}: invalid choice: ", _CHOICE),
+    EndRule(rf"argument (-?{FLAG})\S{{0,60}}: invalid \w{{1,30}} value: ", _VALUE),
+    EndRule(
         rf"argument (-?{FLAG})\S{{0,60}}: expected ",
         "the program's argument {0} stands there without a value: write it after -- as {0} VALUE",
     ),
-    Rule(
+    EndRule(
         rf"ambiguous option: (-{FLAG})\S{{0,200}} could match",
         "{0} begins several arguments of the program: write the one you mean in full after --",
     ),
-    Rule(
+    EndRule(
         rf"ArgumentError: argument (-?{FLAG})\S{{0,60}}: conflicting option string",
         "the program defines its argument {0} twice",
     ),
-    Rule(rf"Key '({FLAG})' is not in struct", _HYDRA),
-    Rule(
+    EndRule(rf"Key '({FLAG})' is not in struct", _HYDRA),
+    EndRule(
         r"Primary config (?:directory|module) .{0,200}not found",
         "Hydra does not find its config directory on {host}: it must be shipped with the program; --dry-run "
         "--show-files lists what is, --ship brings a file that an ignore rule keeps here",
     ),
-    Rule(
+    EndRule(
         r"^Usage: \S{1,200}\.py(?: \[|$)",
         "the program's parser (docopt) does not take these arguments: --no-flags leaves tflaunch's out, and "
         "TF_CONFIG describes the cluster; else correct what follows --",
         last=3,
         needs=("given",),
     ),
-    Rule(
+    EndRule(
         r"omegaconf\.errors\.MissingMandatoryValue: Missing mandatory value: (\S{1,100})",
         "the program's config wants {0}: add {0}=VALUE after --",
     ),
 )
 
 LOGGED = (
-    Rule(
+    EndRule(
         rf"pydantic_core\.\S{{0,60}}ValidationError: \d{{1,4}} validation errors? for ({FLAG})",
         "the program's configuration {0} has values of the wrong type: its message names each field; correct "
         "them in the config file or after --",

@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from tflaunch.ends import log_end
-from tflaunch.ends.facts import Ending, facts_of
+from tflaunch.ends.end_rule import AFTERMATH, ANYWHERE, FINAL, STACK, EndRule, SignalRule, pattern
 from tflaunch.ends.files import READ_ONLY_LOG
+from tflaunch.ends.known_end import KnownEnd, facts_of
 from tflaunch.ends.log_end import LogEnd
-from tflaunch.ends.rule import AFTERMATH, ANYWHERE, FINAL, STACK, Rule, SignalRule, pattern
 from tflaunch.ends.signals import ABORTS, KNOWN, LIKELY
 from tflaunch.ends.tables import patterns
 
@@ -53,7 +53,7 @@ class Here(NamedTuple):
 NOWHERE = Here()
 
 
-def meaning(lines: Sequence[str], end: Ending, here: Here = NOWHERE) -> Meaning:
+def meaning(lines: Sequence[str], end: KnownEnd, here: Here = NOWHERE) -> Meaning:
     """Return what that end means, by the last lines of the log and by the facts."""
     name = end.signal or _signal_of(end.code)
     log = log_end.read(lines, code=end.code, by_signal=bool(name))
@@ -108,11 +108,11 @@ def _of_lines(
     return ""
 
 
-def _fits(rule: Rule | SignalRule, facts: Mapping[str, str]) -> bool:
+def _fits(rule: EndRule | SignalRule, facts: Mapping[str, str]) -> bool:
     return all(name in facts for name in rule.needs) and not any(name in facts for name in rule.unless)
 
 
-def _advice(rule: Rule, found: re.Match[str], words: Mapping[str, str], here: Here) -> str:
+def _advice(rule: EndRule, found: re.Match[str], words: Mapping[str, str], here: Here) -> str:
     groups = [group for group in found.groups() if group is not None]
     asked = {"module": here.module, "file": here.file}.get(rule.ask)
     if asked is not None and groups and (better := asked(groups[0])):

@@ -1,6 +1,6 @@
 """Rules: networks, names, ports, certificates."""
 
-from tflaunch.ends.rule import AFTERMATH, ANYWHERE, Rule
+from tflaunch.ends.end_rule import AFTERMATH, ANYWHERE, EndRule
 
 _GO_ON = (
     "{task} called a task that did not listen yet, and gRPC gave up at once: --env GRPC_FAIL_FAST=false has it wait "
@@ -58,7 +58,7 @@ COORDINATION = r"coordination service"
 _BROKEN_OFF = r"Collective ops is aborted"
 
 RULES = (
-    Rule(
+    EndRule(
         (
             _BROKEN_OFF,
             r"CollectiveReduce",
@@ -69,27 +69,27 @@ RULES = (
         _UNEVEN,
         needs=("done",),
     ),
-    Rule(r"[Gg]loo.{0,400}(?:remote=\[127\.|tcp/device\.cc:\d{1,5}\] rv == 0)", _LOOPBACK),
-    Rule(
+    EndRule(r"[Gg]loo.{0,400}(?:remote=\[127\.|tcp/device\.cc:\d{1,5}\] rv == 0)", _LOOPBACK),
+    EndRule(
         _STORE_PORT,
         "tflaunch holds rank 0's port for TensorFlow, so PyTorch's store cannot use it: say --framework torch",
         unless=("env:MASTER_ADDR",),
     ),
-    Rule(_STORE_PORT, _PORT),
-    Rule(
+    EndRule(_STORE_PORT, _PORT),
+    EndRule(
         (r"Could not start gRPC server", *_NO_SERVER),
         _PORT_TF,
     ),
-    Rule(
+    EndRule(
         _IN_USE,
         _PORT_OWN,
         needs=("own_port",),
     ),
-    Rule(
+    EndRule(
         _IN_USE,
         _PORT,
     ),
-    Rule(
+    EndRule(
         (
             r"Cannot assign requested address",
             r"Errno 99\b",
@@ -98,33 +98,33 @@ RULES = (
         "the program listens on an address that {host} does not have: bind to 0.0.0.0, or take the address "
         "from TF_CONFIG; `address:` in the hostfile sets which one tflaunch tells the tasks",
     ),
-    Rule(
+    EndRule(
         (*_NO_SERVER, r"Failed to bind to address"),
         _PORT_TF,
         ANYWHERE,
     ),
-    Rule(
+    EndRule(
         r"certificate has expired",
         "the certificate of the server that the program calls has expired (have it renewed)" + _CLOCK,
     ),
-    Rule(
+    EndRule(
         r"certificate is not yet valid",
         "the certificate is not valid yet: the clock of {host} is slow (`tflaunch check` compares clocks; "
         "`timedatectl` there), or it was issued for later",
     ),
-    Rule(
+    EndRule(
         r"certificate verify failed: (?:self[- ]signed certificate|unable to get (?:local )?issuer)",
         "{host} does not know who signed the server's certificate: have that CA installed there, or --env "
         "SSL_CERT_FILE=PATH (requests: REQUESTS_CA_BUNDLE=PATH) names it",
     ),
-    Rule(
+    EndRule(
         (
             r"Hostname mismatch, certificate is not valid for",
             r"doesn't match (?:either of )?'",
         ),
         "the server's certificate is for another name: call it by the name in the certificate",
     ),
-    Rule(
+    EndRule(
         (
             r"CERTIFICATE_VERIFY_FAILED",
             r"SSLCertVerificationError",
@@ -136,7 +136,7 @@ RULES = (
         "TLS failed between {host} and a server: a wrong certificate, a proxy in between (http_proxy), or "
         "plain HTTP on that port" + _CLOCK,
     ),
-    Rule(
+    EndRule(
         (
             r"ExpiredToken",
             r"RequestTimeTooSkewed",
@@ -147,7 +147,7 @@ RULES = (
         "the server does not take the time or token of {host}: renew the token (--env-file FILE); `tflaunch "
         "check` compares clocks",
     ),
-    Rule(
+    EndRule(
         (
             r"Name or service not known",
             r"Temporary failure in name resolution",
@@ -160,7 +160,7 @@ RULES = (
         ),
         _NAME,
     ),
-    Rule(
+    EndRule(
         (
             r"Network is unreachable",
             r"No route to host",
@@ -171,7 +171,7 @@ RULES = (
         "each other; for the internet, --env https_proxy=... where there is a proxy (and --env no_proxy=...: "
         "gRPC between the tasks must not use it)",
     ),
-    Rule(
+    EndRule(
         (
             r"ProxyError",
             r"Tunnel connection failed",
@@ -183,7 +183,7 @@ RULES = (
         "a proxy stands between the program and its goal: --env no_proxy=HOST,HOST for the hosts of the run "
         "(gRPC fails through proxies: --env http_proxy= --env https_proxy=)",
     ),
-    Rule(
+    EndRule(
         (
             r"(?:UnavailableError|UNAVAILABLE).{0,300}Connection refused",
             rf"(?:UnavailableError|UNAVAILABLE).{{0,300}}{_NO_PEER}",
@@ -192,14 +192,14 @@ RULES = (
         needs=("slow_start",),
         unless=("env:GRPC_FAIL_FAST",),
     ),
-    Rule(
+    EndRule(
         _NO_PEER,
         _GO_ON,
         AFTERMATH,
         needs=("slow_start",),
         unless=("env:GRPC_FAIL_FAST",),
     ),
-    Rule(
+    EndRule(
         (
             r"UnavailableError",
             r"UNAVAILABLE",
@@ -219,7 +219,7 @@ RULES = (
         _PEER,
         AFTERMATH,
     ),
-    Rule(
+    EndRule(
         (
             r"AbortedError",
             _BROKEN_OFF,
@@ -232,7 +232,7 @@ RULES = (
         _PEER,
         AFTERMATH,
     ),
-    Rule(
+    EndRule(
         (
             r"Timeout(?:Error|Expired)?\b.{0,120}",
             r"timed out",

@@ -1,7 +1,7 @@
 """Rules: PyTorch and JAX."""
 
+from tflaunch.ends.end_rule import AFTERMATH, NAME, STACK, EndRule
 from tflaunch.ends.network import COORDINATION
-from tflaunch.ends.rule import AFTERMATH, NAME, STACK, Rule
 
 _NOT_TOLD = (
     "JAX finds the coordinator by itself, but not the rest: call jax.distributed.initialize("
@@ -22,8 +22,8 @@ _FIND_UNUSED = (
 )
 
 RULES = (
-    Rule(r"(?:Number of processes|The process id of the current process) must be defined", _NOT_TOLD),
-    Rule(
+    EndRule(r"(?:Number of processes|The process id of the current process) must be defined", _NOT_TOLD),
+    EndRule(
         (
             r"coordinator_address should be defined",
             r"jax\.distributed\.initialize.{0,60}(?:must|should) be called before",
@@ -33,7 +33,7 @@ RULES = (
         "jax.distributed.initialize must be the first call of JAX in the program, once: move it to its top "
         "({place}); say --framework jax",
     ),
-    Rule(
+    EndRule(
         (
             r"Barrier timed out",
             r"RegisterTask",
@@ -46,7 +46,7 @@ RULES = (
         "not all JAX processes came together in time: those that are missing failed or still start (the task "
         "that ended first says why), or the coordinator cannot be reached from {host} (`tflaunch check`)",
     ),
-    Rule(
+    EndRule(
         (
             r"Unable to initialize backend '(cuda|gpu|rocm|tpu)'",
             r"Unknown backend:? '?(gpu|cuda|tpu)",
@@ -56,13 +56,13 @@ RULES = (
         "JAX on {host} has no GPU: {task} was given none (--gpus-per-worker 1), or its jaxlib is the one for "
         "CPUs (jax[cuda12] in --requirements)",
     ),
-    Rule(
+    EndRule(
         r"assert _default_backend is not None",
         "JAX on {host} finds no device of the kind that JAX_PLATFORMS names: {task} was given no GPU "
         "(--gpus-per-worker 1), or its jaxlib is the one for CPUs (jax[cuda12] in --requirements)",
         STACK,
     ),
-    Rule(
+    EndRule(
         (
             r"TracerBoolConversionError",
             r"TracerArrayConversionError",
@@ -75,7 +75,7 @@ RULES = (
         "a jitted function treats a traced value as a number ({place}): jax.lax.cond, jnp.where, or "
         "static_argnums for that argument",
     ),
-    Rule(
+    EndRule(
         (
             r"compiling computation that requires (\d{1,6}) logical devices, but only (\d{1,6})",
             r"pmap .{0,60}(?:devices|size)",
@@ -86,7 +86,7 @@ RULES = (
         "the program counts on more devices than {task} has: shapes must follow jax.local_device_count() (or "
         "be a multiple of it) at {place}",
     ),
-    Rule(
+    EndRule(
         (
             r"dot_general requires contracting dimensions",
             r"Incompatible shapes for (?:broadcasting|dot)",
@@ -94,30 +94,30 @@ RULES = (
         ),
         "shapes do not fit together at {place}: print them there",
     ),
-    Rule(
+    EndRule(
         r"FloatingPointError: invalid value \(nan\)",
         "a result is no number (NaN) at {place}: a smaller learning rate, a look at the data",
     ),
-    Rule(
+    EndRule(
         r"environment variable (RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT|LOCAL_RANK) expected, but not set",
         "PyTorch wants {0}, which tflaunch sets where it knows that the program uses PyTorch: say "
         "--framework torch",
     ),
-    Rule(
+    EndRule(
         r"KeyError: '(RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT|LOCAL_RANK|LOCAL_WORLD_SIZE)'",
         "the program reads {0}, which tflaunch sets where it knows that the program uses PyTorch: say "
         "--framework torch",
     ),
-    Rule(
+    EndRule(
         r"Default process group has not been initialized",
         "the program uses torch.distributed before init_process_group ({place}): call it first; say "
         "--framework torch",
     ),
-    Rule(
+    EndRule(
         r"trying to initialize the default process group twice",
         "the program calls init_process_group twice ({place}): once is enough",
     ),
-    Rule(
+    EndRule(
         (
             r"DistNetworkError",
             r"DistStoreError",
@@ -131,7 +131,7 @@ RULES = (
         ),
         _RENDEZVOUS,
     ),
-    Rule(
+    EndRule(
         (
             r"no GPUs found",
             r"ProcessGroupNCCL is only supported with GPUs",
@@ -141,7 +141,7 @@ RULES = (
         "the program takes NCCL, and {task} has no GPU, or a PyTorch for CPUs: --gpus-per-worker 1 where "
         "there are GPUs, else init_process_group('gloo')",
     ),
-    Rule(
+    EndRule(
         (
             r"Missing key\(s\) in state_dict",
             r"Unexpected key\(s\) in state_dict",
@@ -150,7 +150,7 @@ RULES = (
         ),
         _STATE,
     ),
-    Rule(
+    EndRule(
         (
             r"Weights only load failed",
             r"weights_only",
@@ -158,7 +158,7 @@ RULES = (
         "torch.load loads only tensors since PyTorch 2.6: torch.load(..., weights_only=False) if you trust "
         "the file",
     ),
-    Rule(
+    EndRule(
         (
             r"mat1 and mat2 shapes cannot be multiplied",
             r"size mismatch, got",
@@ -174,7 +174,7 @@ RULES = (
         "shapes do not fit together at {place}: print them there; a DataLoader needs samples of one size "
         "(collate_fn pads them), and mind a last, smaller batch (drop_last=True)",
     ),
-    Rule(
+    EndRule(
         (
             r"mat1 and mat2 must have the same dtype",
             r"expected scalar type",
@@ -186,12 +186,12 @@ RULES = (
         ),
         "two tensors are of different types, or on different devices, at {place}: .to(device), .float()",
     ),
-    Rule(
+    EndRule(
         r"Expected all tensors to be on the same device",
         "the model and the data are on different devices at {place}: .to(device) for both, with device = "
         "cuda:LOCAL_RANK",
     ),
-    Rule(
+    EndRule(
         (
             r"index out of range in self",
             r"Target -?\d{1,12} is out of bounds",
@@ -200,7 +200,7 @@ RULES = (
         "a label or token is outside of its range at {place}: the model has fewer classes, or the embedding "
         "fewer rows, than the data",
     ),
-    Rule(
+    EndRule(
         (
             r"modified by an inplace operation",
             r"backward through the graph a second time",
@@ -210,14 +210,14 @@ RULES = (
         "the gradient cannot be taken at {place}: an in-place operation (x += 1) changed what it needs, "
         "backward() ran twice, or nothing in the loss has requires_grad",
     ),
-    Rule(
+    EndRule(
         (
             r"Expected to have finished reduction in the prior iteration",
             r"marked a variable ready twice",
         ),
         _FIND_UNUSED,
     ),
-    Rule(
+    EndRule(
         (
             r"InvalidCxxCompiler",
             r"No working C\+\+ compiler",
@@ -234,7 +234,7 @@ RULES = (
         "installed, or `module load` them in the hostfile's `setup:`; --env TORCHDYNAMO_DISABLE=1 goes "
         "without torch.compile",
     ),
-    Rule(
+    EndRule(
         (
             r"InductorError",
             r"BackendCompilerFailed",
@@ -243,7 +243,7 @@ RULES = (
         ),
         "torch.compile failed at {place}: --env TORCHDYNAMO_DISABLE=1 goes without it",
     ),
-    Rule(
+    EndRule(
         (
             r"ProcessRaisedException",
             r"ProcessExitedException",
@@ -253,13 +253,13 @@ RULES = (
         "terminated`",
         AFTERMATH,
     ),
-    Rule(
+    EndRule(
         rf"Caught ({NAME}) in DataLoader worker process",
         "the dataset raised {0} in a loader process: num_workers=0 shows it in the main one; its traceback "
         "stands in the log",
         AFTERMATH,
     ),
-    Rule(
+    EndRule(
         (
             r"torchrun",
             r"torch\.distributed\.(?:run|launch|elastic)",

@@ -1,6 +1,6 @@
 """Rules: shells, scripts, interpreters, containers."""
 
-from tflaunch.ends.rule import AFTERMATH, ANYWHERE, PATH, Rule
+from tflaunch.ends.end_rule import AFTERMATH, ANYWHERE, PATH, EndRule
 
 _CRLF = (
     "a script has the line ends of Windows: sed -i 's/\\r$//' FILE here (and `*.sh text eol=lf` in "
@@ -23,40 +23,40 @@ _WINDOWS = (
 )
 
 RULES = (
-    Rule(
+    EndRule(
         _WINDOWS,
         _CRLF,
     ),
-    Rule(
+    EndRule(
         _WINDOWS,
         _CRLF,
         ANYWHERE,
     ),
-    Rule(
+    EndRule(
         rf"({PATH}): (?:cannot execute: required file not found|bad interpreter)",
         "{0} names an interpreter in its first line that {host} does not have, or has the line ends of "
         "Windows: correct its #! (#!/usr/bin/env python3), or sed -i 's/\\r$//' it",
     ),
-    Rule(
+    EndRule(
         (
             r"(?:line \d{1,6}|: \d{1,6}): (source|\[\[|declare|pushd|shopt|function|let|local|mapfile"
             r"|readarray): not found"
         ),
         _BASH,
     ),
-    Rule(
+    EndRule(
         (
             r"Bad substitution",
             r"Syntax error: (?:\"\(\"|redirection) unexpected",
         ),
         _BASH,
     ),
-    Rule(
+    EndRule(
         r"(?:line \d{1,6}|^bash|^sh|: \d{1,6}): (module|ml|spack): (?:command )?not found",
         "{host} sets up `{0}` in login shells only: begin the hostfile's `setup:` with `source /etc/profile` "
         "(or the script that defines it), or use absolute paths",
     ),
-    Rule(
+    EndRule(
         (
             (
                 r"(?:line \d{1,6}|^bash|^sh|: \d{1,6}): (conda|mamba|micromamba"
@@ -68,18 +68,18 @@ RULES = (
         "conda is not set up for scripts: name the environment by `conda:` in the hostfile, and leave `conda "
         "activate` out of the program",
     ),
-    Rule(
+    EndRule(
         r"(?:line \d{1,6}|^bash|^sh|^/bin/\w{1,6}|: \d{1,6}): ([\w./+-]{1,100}): (?:command )?not found",
         _NOT_FOUND,
     ),
-    Rule(r"env: '?‘?([\w./+-]{1,100})'?’?: No such file or directory", _NOT_FOUND),
-    Rule(r"exec: \"?([\w./+-]{1,100})\"?:? (?:executable file )?not found", _NOT_FOUND),
-    Rule(
+    EndRule(r"env: '?‘?([\w./+-]{1,100})'?’?: No such file or directory", _NOT_FOUND),
+    EndRule(r"exec: \"?([\w./+-]{1,100})\"?:? (?:executable file )?not found", _NOT_FOUND),
+    EndRule(
         rf"(?:line \d{{1,6}}|: \d{{1,6}}): ({PATH}): Permission denied",
         "{0} is not executable on {host}: chmod +x it here (git update-index --chmod=+x), or run it as `bash "
         "{0}`",
     ),
-    Rule(
+    EndRule(
         (
             r"(?:line \d{1,6}|: \d{1,6}): (?:cd|\.|source|cannot (?:open"
             rf"|create))?:? ?({PATH}): No such file or directory"
@@ -88,21 +88,21 @@ RULES = (
         "an ignored file",
         ask="file",
     ),
-    Rule(
+    EndRule(
         rf"can't open file '({PATH})'",
         "{0} is not on {host}: it must lie in the directory that is shipped (--code-dir), and not be ignored "
         "(--dry-run --show-files lists what is shipped)",
         ask="file",
     ),
-    Rule(
+    EndRule(
         r": (\w{1,60}): unbound variable",
         "the script wants the variable {0}, which {task} does not have: --env {0}=VALUE sets it",
     ),
-    Rule(
+    EndRule(
         r": (\w{1,60}): parameter (?:null or )?not set",
         "the script wants the variable {0}, which {task} does not have: --env {0}=VALUE sets it",
     ),
-    Rule(
+    EndRule(
         (
             r"syntax error(?: near unexpected token|: unexpected end of file)",
             r"Syntax error: ",
@@ -110,7 +110,7 @@ RULES = (
         "the script has an error at the line that the shell names: `bash -n FILE` here finds it",
         AFTERMATH,
     ),
-    Rule(
+    EndRule(
         (
             r"exec format error",
             r"exec user process caused",
@@ -118,7 +118,7 @@ RULES = (
         "the container's image was built for another processor than that of {host}: build it for this one "
         "(--platform)",
     ),
-    Rule(
+    EndRule(
         (
             r"(?:manifest|pull access|image).{0,80}(?:unknown|denied|not found)",
             r"Error response from daemon",
@@ -130,7 +130,7 @@ RULES = (
         "(nvidia-container-toolkit): try `podman run` or `docker run` of that image there",
         ANYWHERE,
     ),
-    Rule(
+    EndRule(
         (
             r"make: \*\*\*",
             r"CMake Error",
@@ -140,12 +140,12 @@ RULES = (
         "a build failed on {host}: the compiler's first error stands above; headers come with -dev packages, "
         "or `module load`",
     ),
-    Rule(
+    EndRule(
         r"sudo: (?:a terminal is required|a password is required|no tty)",
         "the program calls sudo, which asks for a password: tasks have no terminal; have that done on {host} "
         "beforehand",
     ),
-    Rule(
+    EndRule(
         (
             r"Host key verification failed",
             r"Permission denied \(publickey",

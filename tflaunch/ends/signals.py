@@ -1,7 +1,7 @@
 """Rules: what a signal means that ended a task."""
 
-from tflaunch.ends.memory import BAD_ALLOC
-from tflaunch.ends.rule import SignalRule
+from tflaunch.ends.end_rule import SignalRule
+from tflaunch.ends.out_of_memory import BAD_ALLOC
 
 _LESS = "give it less to hold (smaller batches, shuffle buffers, caches), or spread the tasks over more hosts"
 _VECTORS = (

@@ -8,27 +8,27 @@ import re
 from tflaunch.ends import (
     files,
     flags,
-    gpus,
+    gpu_faults,
     libraries,
-    memory,
     modules,
     network,
+    out_of_memory,
     python,
     pytorch_jax,
     shells,
     signals,
     tensorflow,
 )
-from tflaunch.ends.rule import Rule, SignalRule, pattern
+from tflaunch.ends.end_rule import EndRule, SignalRule, pattern
 
-RULES: tuple[Rule, ...] = (
-    *memory.FILES,
+RULES: tuple[EndRule, ...] = (
+    *out_of_memory.FILES,
     *flags.RULES,
     *flags.LOGGED,
     *libraries.RULES,
     *modules.RULES,
-    *gpus.RULES,
-    *memory.RULES,
+    *gpu_faults.RULES,
+    *out_of_memory.RULES,
     *files.SUBPROCESS,
     *files.RULES,
     *network.RULES,
@@ -41,6 +41,6 @@ SIGNALS: tuple[SignalRule, ...] = (*signals.KNOWN, *signals.ABORTS, *signals.LIK
 
 
 @functools.cache
-def patterns(where: str) -> tuple[tuple[re.Pattern[str], Rule], ...]:
+def patterns(where: str) -> tuple[tuple[re.Pattern[str], EndRule], ...]:
     """Return the rules for lines of that place, each with its pattern; to compile them all takes 45 ms."""
     return tuple((re.compile(pattern(rule.words)), rule) for rule in RULES if rule.where == where)

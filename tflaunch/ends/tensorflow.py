@@ -1,6 +1,6 @@
 """Rules: TensorFlow's clusters, checkpoints, graphs and shapes; Keras."""
 
-from tflaunch.ends.rule import AFTERMATH, ANYWHERE, PATH, STACK, Rule
+from tflaunch.ends.end_rule import AFTERMATH, ANYWHERE, PATH, STACK, EndRule
 from tflaunch.frameworks.tensorflow import KERAS_ADVICE
 
 _SHARDED = (
@@ -79,16 +79,16 @@ _INDEX = (
 )
 
 RULES = (
-    Rule(
+    EndRule(
         (
             r"Attempt to convert a value \(PerReplica:",
             r"distribute\.values\.PerReplica'>\) to a Tensor",
         ),
         _KERAS_3,
     ),
-    Rule(r"pass this dataset to ClusterCoordinator\.create_per_worker_dataset", _PER_WORKER),
-    Rule(r"There is no id for task_type 'ps'", _NO_PS),
-    Rule(
+    EndRule(r"pass this dataset to ClusterCoordinator\.create_per_worker_dataset", _PER_WORKER),
+    EndRule(r"There is no id for task_type 'ps'", _NO_PS),
+    EndRule(
         (
             r"`task_id` (\d{1,6}) exceeds the maximum id of (\w{1,20})",
             r"Task (\d{1,6}) was not defined in job",
@@ -96,7 +96,7 @@ RULES = (
         "the program builds a cluster with fewer tasks than it is started as: take it from TF_CONFIG or the "
         "flags, with nothing hard-coded",
     ),
-    Rule(
+    EndRule(
         (
             r"There must be at least one (ps|worker|chief)",
             r"must have (?:at least )?one (ps|worker|chief)",
@@ -104,12 +104,12 @@ RULES = (
         "the program's strategy wants a {0}: ParameterServerStrategy needs --ps 1 or more, --workers and "
         "--chief",
     ),
-    Rule(
+    EndRule(
         r"Collective ops must be configured at program startup",
         "MultiWorkerMirroredStrategy must be made before any other call of TensorFlow: make it the first "
         "line of the program after its imports",
     ),
-    Rule(
+    EndRule(
         (
             r"Could not parse port for local server",
             r"Unknown server def",
@@ -118,8 +118,8 @@ RULES = (
         "the program builds its own server from addresses that are not HOST:PORT: take them from TF_CONFIG "
         "or the cluster flags as they are",
     ),
-    Rule(r"ckpt\S{0,100}_temp\S{0,200}; No such file or directory", _SHARDED, ANYWHERE),
-    Rule(
+    EndRule(r"ckpt\S{0,100}_temp\S{0,200}; No such file or directory", _SHARDED, ANYWHERE),
+    EndRule(
         (
             r"_temp(?:_|/|-)\S{0,200}(?:; No such file|: No such file|not found|does not exist)",
             r"MergeV2Checkpoints",
@@ -128,7 +128,7 @@ RULES = (
         _TEMP,
         ANYWHERE,
     ),
-    Rule(
+    EndRule(
         (
             rf"The passed save_path is not a valid checkpoint: ({PATH})",
             rf"Failed to find any matching files for ({PATH})",
@@ -138,7 +138,7 @@ RULES = (
         "{host} has no such checkpoint: the chief of an earlier run wrote it on its own host; fetch it there "
         "(tflaunch fetch), or let all hosts share that directory",
     ),
-    Rule(
+    EndRule(
         (
             r"Key \S{1,200} not found in checkpoint",
             r"Assign requires shapes of both tensors to match",
@@ -156,7 +156,7 @@ RULES = (
         ),
         _CHECKPOINT,
     ),
-    Rule(
+    EndRule(
         (
             r"Attempting to use uninitialized value (\S{1,100})",
             r"uninitialized resource",
@@ -167,12 +167,12 @@ RULES = (
         "tf.compat.v1.global_variables_initializer(), or let MonitoredTrainingSession do it with "
         "is_chief=(task_index == 0)",
     ),
-    Rule(
+    EndRule(
         r"Graph is finalized and cannot be modified",
         "the program adds an op ({place}) after MonitoredTrainingSession or Supervisor has closed the graph: "
         "make all ops (also summaries, tf.assign) before the session",
     ),
-    Rule(
+    EndRule(
         (
             r"content is larger than 2GB",
             r"larger than the 2GB limit",
@@ -184,7 +184,7 @@ RULES = (
         "the graph holds the data itself, and protobuf takes at most 2 GB: feed it by tf.data or "
         "placeholders, not as a constant",
     ),
-    Rule(
+    EndRule(
         (
             r"OutOfRangeError",
             r"End of sequence",
@@ -194,7 +194,7 @@ RULES = (
         ),
         _END,
     ),
-    Rule(
+    EndRule(
         (
             r"NanLossDuringTrainingError",
             r"Tensor had (?:NaN|Inf)",
@@ -209,8 +209,8 @@ RULES = (
         ),
         _NAN,
     ),
-    Rule(r"Cannot assign a device for operation", _DEVICE),
-    Rule(
+    EndRule(r"Cannot assign a device for operation", _DEVICE),
+    EndRule(
         (
             r"`?batch_?size`?.{0,80}(?:must be|is not|isn't) (?:divisible|a multiple)",
             r"(?:not|evenly) divi(?:sible|de)",
@@ -218,14 +218,14 @@ RULES = (
         ),
         _BATCH,
     ),
-    Rule(_OTHER_SHAPES, _CHECKPOINT, needs=("restores",)),
-    Rule(_OTHER_SHAPES, _SHAPE),
-    Rule(
+    EndRule(_OTHER_SHAPES, _CHECKPOINT, needs=("restores",)),
+    EndRule(_OTHER_SHAPES, _SHAPE),
+    EndRule(
         r"IndexError: index (-?\d{1,20}) is out of bounds for axis (\d{1,2}) with size (\d{1,20})",
         "the program takes entry {0} of an array that has {2} (axis {1}) at {place}: it is shorter on {host} "
         "than the program expects, or the number is one of other data (a label without a class)",
     ),
-    Rule(
+    EndRule(
         (
             r"Received a label value of",
             r"indices\[.{0,60}\] = -?\d{1,20} is not in \[",
@@ -237,11 +237,11 @@ RULES = (
         ),
         _INDEX,
     ),
-    Rule(
+    EndRule(
         r"You must feed a value for placeholder tensor '([\w/]{1,100})",
         "the program runs a step without a value for its placeholder {0} ({place}): put it into feed_dict",
     ),
-    Rule(
+    EndRule(
         (
             r"cannot compute \w{1,40} as input #\d",
             r"Tensor conversion requested dtype",
@@ -254,7 +254,7 @@ RULES = (
         "two tensors have different types at {place}: tf.cast one of them (float64 from NumPy and float32 of "
         "the model, mostly)",
     ),
-    Rule(
+    EndRule(
         (
             r"Using a symbolic `?tf\.Tensor`? as a Python",
             r"Cannot convert a symbolic (?:tf\.Tensor|Tensor)",
@@ -266,7 +266,7 @@ RULES = (
         "or tf functions there, or take that line out of the tf.function; with NumPy 1.20 and TensorFlow "
         "below 2.5, --requirements with numpy<1.20",
     ),
-    Rule(
+    EndRule(
         (
             r"You must (?:call `?compile|compile your model)",
             r"Model has not been compiled",
@@ -274,7 +274,7 @@ RULES = (
         ),
         "the program trains a model that it has not compiled ({place}): model.compile(...) first",
     ),
-    Rule(
+    EndRule(
         (
             r"_distributed_tf_\w{1,40}",
             r"distribution\.extended\.update",
@@ -283,7 +283,7 @@ RULES = (
         "({place})",
         STACK,
     ),
-    Rule(
+    EndRule(
         (
             (
                 r"(?:Variable|model|optimizer|metric).{0,120}(?:was |were |is )?(?:not )?created (?:in|under"
@@ -297,11 +297,11 @@ RULES = (
         "the model, the optimizer and compile() must be made within the same `with strategy.scope():` "
         "({place})",
     ),
-    Rule(
+    EndRule(
         r"it must have one \"?(chief|master)\"? node",
         "the program (tf.estimator) wants a {0} in its cluster: add --job {0}=1",
     ),
-    Rule(
+    EndRule(
         (
             r"(?:ValueError|JSONDecodeError).{0,200}TF_CONFIG",
             r"TF_CONFIG.{0,100}(?:not set|missing|invalid|must be)",
@@ -309,7 +309,7 @@ RULES = (
         "the program reads TF_CONFIG, and finds it wrong: it must not change it; `tflaunch run ... "
         "--dry-run` shows what each task gets",
     ),
-    Rule(
+    EndRule(
         (
             r"(?:pywrap_tensorflow|_pywrap_tensorflow_internal).{0,100}(?:failed|error|cannot)",
             r"Failed to load the native TensorFlow runtime",
@@ -317,12 +317,12 @@ RULES = (
         "TensorFlow on {host} cannot load its own libraries: it is half installed, or built for another "
         "system; install it anew there (--requirements, or `venv:` in the hostfile)",
     ),
-    Rule(
+    EndRule(
         r"Unable to (?:synchronously )?create (?:link|dataset|group) \(name already exists",
         "two layers of the model have the same name, so HDF5 cannot save it: name them differently, or save "
         "as .keras",
     ),
-    Rule(
+    EndRule(
         (
             r"(?:File system scheme"
             r"|UnimplementedError: File system scheme) '?\[?(\w{1,12})\]?'? not implemented"
@@ -330,7 +330,7 @@ RULES = (
         "TensorFlow on {host} cannot read {0}: paths: install tensorflow-io by --requirements and import it, "
         "or bring the data to a disk",
     ),
-    Rule(
+    EndRule(
         (
             r"(?:[Cc]ould not find|No such file or directory:?) '?(libjvm\.so|libhdfs\.so)",
             r"libhdfs\.so",
@@ -338,14 +338,14 @@ RULES = (
         "TensorFlow on {host} finds no Hadoop: --env HADOOP_HDFS_HOME=DIR, JAVA_HOME=DIR, and CLASSPATH "
         "(hadoop classpath --glob) in the hostfile's `setup:`",
     ),
-    Rule(
+    EndRule(
         (
             r"Please provide a TPU Name",
             r"TPU.{0,60}(?:not found|unavailable)",
         ),
         "the program wants a TPU, and {host} has none: choose another strategy there",
     ),
-    Rule(
+    EndRule(
         (
             r"ParseExample",
             r"Feature: (\w{1,60}) \(data type: \w{1,20}\) is required but could not be found",
@@ -353,7 +353,7 @@ RULES = (
         "the records on {host} have no feature {0}, or of another type: they were written by another version "
         "of the program; look at one by tf.train.Example.FromString",
     ),
-    Rule(
+    EndRule(
         (
             r"Input is (?:empty|not)",
             r"Unable to decode bytes",
@@ -363,7 +363,7 @@ RULES = (
         "a file of the dataset is no image that TensorFlow can read: the files before it stand in the log if "
         "you print names; skip it by dataset.ignore_errors()",
     ),
-    Rule(
+    EndRule(
         (
             r"Unimplemented(?:Error)?:",
             r"UNIMPLEMENTED",
@@ -372,7 +372,7 @@ RULES = (
         "message names it; another version, another dtype, or the CPU for that op",
         AFTERMATH,
     ),
-    Rule(
+    EndRule(
         (
             r"InternalError",
             r"INTERNAL:",
@@ -381,7 +381,7 @@ RULES = (
         "versions, or a GPU in trouble (`tflaunch gpus`) are the usual causes",
         AFTERMATH,
     ),
-    Rule(
+    EndRule(
         (
             r"Failed copying input tensor",
             r"Dst tensor is not initialized",
@@ -389,7 +389,7 @@ RULES = (
         "the memory of the GPU of {task} on {host} is full: smaller batches; --env "
         "TF_FORCE_GPU_ALLOW_GROWTH=true; `tflaunch gpus` shows who uses it",
     ),
-    Rule(
+    EndRule(
         (
             r"uses (?:a different|another) version",
             r"RuntimeVersionMismatch",

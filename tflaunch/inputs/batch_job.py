@@ -27,7 +27,7 @@ MOST = 10_000
 
 
 @dataclass(frozen=True)
-class Given:
+class Allotted:
     """What the job gives on one host; None: that is not known."""
 
     slots: int | None = None
@@ -43,7 +43,7 @@ def slurm_nodes(environ: Mapping[str, str]) -> str | None:
     return environ.get("SLURM_JOB_NODELIST") or environ.get("SLURM_NODELIST")
 
 
-def slurm(environ: Mapping[str, str], hosts: Sequence[str]) -> list[Given]:
+def slurm(environ: Mapping[str, str], hosts: Sequence[str]) -> list[Allotted]:
     """What the job gives on each of `hosts`; raises ValueError for what cannot be read, or is about other nodes."""
     tasks, tasks_by = _first(
         environ, *(["SLURM_STEP_TASKS_PER_NODE"] if _in_step(environ) else []), "SLURM_TASKS_PER_NODE"
@@ -62,15 +62,15 @@ def slurm(environ: Mapping[str, str], hosts: Sequence[str]) -> list[Given]:
     ):
         fit = max(1, most[host] // max(1, per_task)) if host in most else None
         if count is not None and (fit is None or count <= fit):
-            given.append(Given(slots=count, slots_by=f"{tasks_by}={tasks}"))
+            given.append(Allotted(slots=count, slots_by=f"{tasks_by}={tasks}"))
         elif fit is not None:
-            given.append(Given(slots=fit, slots_by=f"{cpus_by}={cpus}"))
+            given.append(Allotted(slots=fit, slots_by=f"{cpus_by}={cpus}"))
         else:
-            given.append(Given())
+            given.append(Allotted())
     return _with_gpus(given, environ, hosts)
 
 
-def _with_gpus(given: Sequence[Given], environ: Mapping[str, str], hosts: Sequence[str]) -> list[Given]:
+def _with_gpus(given: Sequence[Allotted], environ: Mapping[str, str], hosts: Sequence[str]) -> list[Allotted]:
     if environ.get("CUDA_VISIBLE_DEVICES") == "NoDevFiles":  # Slurm's word for a job without GPUs
         return [replace(each, gpus=0, gpus_by="CUDA_VISIBLE_DEVICES=NoDevFiles") for each in given]
     step = ["SLURM_STEP_GPUS"] if _in_step(environ) or "SLURM_STEP_GPUS" in environ else []
@@ -102,7 +102,7 @@ def _with_gpus(given: Sequence[Given], environ: Mapping[str, str], hosts: Sequen
 
 def pbs(
     environ: Mapping[str, str], slots: Mapping[str, int | None], gpu_file: str | None
-) -> dict[str, Given]:
+) -> dict[str, Allotted]:
     """What the job gives on each host of `slots`, its counts in PBS_NODEFILE; `gpu_file` is the text of PBS_GPUFILE."""
     ppn = _gpu_count(environ.get("PBS_NUM_PPN", ""))
     each = _gpu_count(environ.get("PBS_NGPUS", ""))
@@ -117,7 +117,7 @@ def pbs(
         by = f"PBS_NGPUS={each}" if each is not None else ""
         if gpu_file is not None:
             gpus, by = tuple(sorted(by_host.get(_short(host), ()))) or 0, "PBS_GPUFILE"
-        given[host] = Given(
+        given[host] = Allotted(
             ppn if by_ppn else count, gpus, f"PBS_NUM_PPN={ppn}" if by_ppn else "PBS_NODEFILE", by
         )
     return given

@@ -13,13 +13,13 @@ from tflaunch.protocol.errors import ConfigError, DocumentError, EnvFileError, H
 LARGEST_FILE = 4 * 1024 * 1024  # bytes
 
 
-class Text(str):
+class PlacedText(str):
     """A word of a file or a scalar of a YAML document, with its line and column (from 1)."""
 
     line: int
     column: int
 
-    def __new__(cls, text: str, line: int, column: int) -> Text:
+    def __new__(cls, text: str, line: int, column: int) -> PlacedText:
         self = super().__new__(cls, text)
         self.line, self.column = line, column
         return self

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tflaunch.inputs.documents import Text
+from tflaunch.inputs.documents import PlacedText
 from tflaunch.inputs.hostfile_model import Document, GroupSettings, HostSettings, Settings
 from tflaunch.inputs.yaml_document import Form, Tree, shown, validate
 from tflaunch.protocol.errors import Problem
@@ -15,7 +15,7 @@ from tflaunch.protocol.errors import Problem
 class Entry(NamedTuple):
     """A name or range of a hostfile with its settings, those of groups and `defaults` folded in."""
 
-    name: Text
+    name: PlacedText
     settings: dict[str, Any]
 
 
@@ -67,8 +67,8 @@ def _flatten(items: Iterable[Any], layers: list[Settings], directory: Path) -> I
             yield Entry(_as_text(item), _merge(layers, directory))
 
 
-def _as_text(name: str) -> Text:
-    assert isinstance(name, Text)  # noqa: S101 - what `plain` makes of every scalar, and _name returns as it is
+def _as_text(name: str) -> PlacedText:
+    assert isinstance(name, PlacedText)  # noqa: S101 - what `plain` makes of every scalar, and _name returns as it is
     return name
 
 
@@ -85,5 +85,5 @@ def _merge(layers: Iterable[Settings], directory: Path) -> dict[str, Any]:
             merged[key] = {**merged.get(key, {}), **value} if key in ("env", "labels") else value
     if named := merged.get("identity_file"):
         path = str(directory / Path(named).expanduser())
-        merged["identity_file"] = Text(path, named.line, named.column)
+        merged["identity_file"] = PlacedText(path, named.line, named.column)
     return merged

@@ -72,7 +72,7 @@ class Wish:
     most_bytes: int | None = None  # None: as much as there is room for
 
 
-class Wanted:
+class WantedPaths:
     """Several patterns together: the last one that matches a path decides, here as on the hosts."""
 
     def __init__(self, patterns: Sequence[Pattern]) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from tflaunch.inputs.documents import Text
+from tflaunch.inputs.documents import PlacedText
 from tflaunch.inputs.yaml_document import LONGEST_QUOTE, Loc, Tree
 from tflaunch.protocol.errors import Problem
 
@@ -105,4 +105,4 @@ def _plain(value: Any, loc: Loc, line: int, lines: dict[Loc, int], tree: Tree) -
         return [_plain(each, (*loc, index), line, lines, tree) for index, each in enumerate(value)]
     text = str(value).lower() if isinstance(value, bool) else str(value)
     tree.values[loc] = yaml.ScalarNode("tag:yaml.org,2002:str", text[: 10 * LONGEST_QUOTE], mark, style='"')
-    return value if isinstance(value, bool) else Text(text, line, 1)
+    return value if isinstance(value, bool) else PlacedText(text, line, 1)

@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from tflaunch.inputs.documents import Text
+from tflaunch.inputs.documents import PlacedText
 from tflaunch.inputs.yaml_values import Unacceptable
 from tflaunch.protocol.errors import Problem
 
@@ -119,7 +119,7 @@ class Tree:
         if isinstance(node, yaml.ScalarNode):
             if tag in ("bool", "null"):
                 return node.value.lower() in ("yes", "true", "on") if tag == "bool" else None
-            return Text(node.value, node.start_mark.line + 1, node.start_mark.column + 1)
+            return PlacedText(node.value, node.start_mark.line + 1, node.start_mark.column + 1)
         data: dict[str, Any] = {}
         for key, value in node.value:
             if not isinstance(key, yaml.ScalarNode):

@@ -14,5 +14,5 @@ steering      the run while its tasks run
 handover      passes the run to a coordinator on its hosts, while its tasks run
 afterwards    outputs are fetched, lost hosts are checked
 on_end        the user's command, once a run is over
-watcher       what a run shows to those who watch it
+run_watcher   what a run shows to those who watch it
 """

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from tflaunch.hosts import Host, Hostfile
 from tflaunch.launch.cluster import Cluster
 from tflaunch.launch.consent import Consent
-from tflaunch.launch.watcher import RunWatcher, Turn
+from tflaunch.launch.run_watcher import RunWatcher, Turn
 from tflaunch.planning.cluster_plan import ClusterPlan
 from tflaunch.planning.gpu_choice import GpuChoice, choose
 from tflaunch.planning.gpu_limits import GpuLimit, at_limits, within, within_hosts

@@ -10,8 +10,8 @@ from typing import Any, Protocol
 from tflaunch.hosts import fold
 from tflaunch.launch.cluster import Cluster
 from tflaunch.launch.request import Connections, Request
+from tflaunch.launch.run_watcher import RunWatcher
 from tflaunch.launch.steering import Steering
-from tflaunch.launch.watcher import RunWatcher
 from tflaunch.lifecycle.ending import NOT_AWAITED
 from tflaunch.protocol.errors import FetchError, RecordError
 from tflaunch.protocol.outcome import GpuLeft, Outcome
@@ -31,7 +31,7 @@ class Swept(Protocol):
     def lost(self) -> Mapping[str, str]: ...
 
 
-class Finished(Protocol):
+class FinishedRun(Protocol):
     """A run whose outputs may be fetched."""
 
     @property
@@ -48,7 +48,7 @@ def final_outcome(outcome: Outcome, *, recorded: bool, fetched: bool) -> Outcome
     return dataclasses.replace(outcome, exit_code=outcome.exit_code or code)
 
 
-def fetch_outputs(request: Request, steering: Steering, state: Finished, watcher: RunWatcher) -> bool:
+def fetch_outputs(request: Request, steering: Steering, state: FinishedRun, watcher: RunWatcher) -> bool:
     """Fetch the outputs, however the run has ended, and show them; returns whether all wanted ones are here."""
     if request.fetch is None:
         return True
@@ -74,7 +74,7 @@ def fetch_outputs(request: Request, steering: Steering, state: Finished, watcher
     return told.complete and not state.lost
 
 
-def tell_written(request: Request, steering: Steering, state: Finished) -> None:
+def tell_written(request: Request, steering: Steering, state: FinishedRun) -> None:
     """After a run that has succeeded, note what its tasks have written, where nothing was to be fetched."""
     if request.fetch is None:
         used = set(state.hosts.values()) - set(state.lost)
@@ -119,7 +119,7 @@ def verify(
     lost = [host for host in request.hostfile.hosts if host.name in state.lost]
     if not lost:
         return {}, survivors, gpus, None
-    from tflaunch.runs.states import restarted_text
+    from tflaunch.runs.run_states import restarted_text
     from tflaunch.runs.visits import Visits
 
     visits = Visits(connections, watcher)

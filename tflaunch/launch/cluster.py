@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from tflaunch.hosts import Host
-from tflaunch.launch.watcher import RunWatcher
+from tflaunch.launch.run_watcher import RunWatcher
 from tflaunch.lifecycle.ending import NOT_AWAITED
 from tflaunch.planning.cluster_plan import ClusterPlan
 from tflaunch.planning.inventory import HostFacts, Inventory

@@ -34,7 +34,7 @@ MOST_KEPT = 2000  # messages of a host that are kept meanwhile ...
 MOST_KEPT_BYTES = 8 << 20  # ... and how large they are together: a host may send what it likes
 
 
-class Kept:
+class KeptReports:
     """What the hosts have reported since the launcher stopped to decide."""
 
     def __init__(self) -> None:
@@ -81,7 +81,7 @@ class Handover(Linked):
         self._addresses = {task.host: task.address for task in plan.tasks if task.host not in gone}
         tasks = [task for task in plan.tasks if task.host not in gone]
         self.coordinator_host = min(tasks, key=lambda task: deciding(task.id)).host if tasks else ""
-        self._kept = Kept()
+        self._kept = KeptReports()
         self._breaches: dict[str, Breach] = {}
         self._ports: dict[str, int] = {}
         self._secrets = {host: secrets.token_hex(32) for host in self._addresses}

@@ -16,17 +16,17 @@ from tflaunch.launch.afterwards import fetch_outputs, final_outcome, nothing_lef
 from tflaunch.launch.cluster import Cluster
 from tflaunch.launch.placing import hold_spares, hosts_at_first, plan_on
 from tflaunch.launch.request import Connections, Request, about_run
+from tflaunch.launch.run_watcher import RunWatcher
 from tflaunch.launch.second_try import at_most_twice
 from tflaunch.launch.starting import SHIP_TIMEOUT_S, STAGE_TIMEOUT_S, Code, Starter
 from tflaunch.launch.steering import DRAIN_AFTER_CTRL_C_S, Steering
-from tflaunch.launch.watcher import RunWatcher
 from tflaunch.lifecycle.ending import outcome_of
 from tflaunch.lifecycle.states import State
 from tflaunch.lifecycle.watchdog import Watchdog
-from tflaunch.planning import dial_check
+from tflaunch.planning import dials
 from tflaunch.planning.cluster_plan import ClusterPlan
 from tflaunch.planning.environments import PREPARE_TIMEOUT_S
-from tflaunch.planning.moves import Moves
+from tflaunch.planning.spare_moves import Moves
 from tflaunch.planning.usable_hosts import usable_hosts
 from tflaunch.protocol.errors import RecordError, StopError, TflaunchError
 from tflaunch.protocol.job import EVALUATOR, EVALUATOR_GRACE_S, TaskId
@@ -55,7 +55,7 @@ def launch(request: Request, connections: Connections, watcher: RunWatcher) -> i
     Raises TflaunchError or Stopped when the run could not start; then nothing of it is left.
     """
     with tunnel_of(request) as tunnel:
-        return to_its_end(request, Run(request, connections, watcher, tunnel), watcher)
+        return to_its_end(request, LaunchedRun(request, connections, watcher, tunnel), watcher)
 
 
 @contextlib.contextmanager
@@ -70,7 +70,7 @@ def tunnel_of(request: Request) -> Iterator[Tunnel | None]:
         yield tunnel
 
 
-def to_its_end(request: Request, run: Run, watcher: RunWatcher) -> int:
+def to_its_end(request: Request, run: LaunchedRun, watcher: RunWatcher) -> int:
     """Drive the run to its end; while restarts are left, start it again without lost hosts.  See `launch`."""
     begun = time.monotonic()
     hosts = hosts_at_first(request)
@@ -115,7 +115,7 @@ class Started:
 
 
 @dataclass(frozen=True)
-class Ended:
+class EndedCluster:
     """How the run has ended on one set of hosts."""
 
     state: State
@@ -126,7 +126,7 @@ class Ended:
     host_logs: Mapping[TaskId, str]
 
 
-class Run:
+class LaunchedRun:
     """One run: it has one plan, and gets another one each time that hosts are lost."""
 
     def __init__(
@@ -146,7 +146,7 @@ class Run:
         self._coordinator_host = ""  # once the run is handed over
         self._in_doubt = ""  # why it is not known whether there is a coordinator
 
-    def once(self, hosts: Sequence[Host], before: Ended | None = None) -> Ended | None:
+    def once(self, hosts: Sequence[Host], before: EndedCluster | None = None) -> EndedCluster | None:
         """Plan, start and drive the run on these hosts until all is over; None: it goes on without this launcher.
 
         `before` is how the run ended under the plan before this one.  Raises TflaunchError, Stopped.
@@ -189,7 +189,7 @@ class Run:
         assert self._record is not None, "planned"  # noqa: S101
         return self._record
 
-    def _plan_on(self, cluster: Cluster, hosts: Sequence[Host], before: Ended | None) -> ClusterPlan:
+    def _plan_on(self, cluster: Cluster, hosts: Sequence[Host], before: EndedCluster | None) -> ClusterPlan:
         """A plan whose GPUs are held, shown and recorded."""
         plan = plan_on(
             self.request,
@@ -307,7 +307,7 @@ class Run:
 
     def _checked(
         self, steering: Steering, state: State, number: int, host_logs: Mapping[TaskId, str]
-    ) -> Ended:
+    ) -> EndedCluster:
         """Check the lost hosts, and say how the run ended there; if the user stops the check, no new plan follows."""
         if state.lost:
             steering.hold()
@@ -315,12 +315,12 @@ class Run:
         again = hosts_for_another_plan(self.request, state, number)
         if signal is not None and again:
             state, again = _interrupted(state, signal), ()
-        ended = Ended(state, number, unverified, survivors, gpus, host_logs)
+        ended = EndedCluster(state, number, unverified, survivors, gpus, host_logs)
         if state.lost and not again:
             steering.tell_outcome(self._outcome(ended, time.monotonic() - self._begun))
         return ended
 
-    def _outcome(self, ended: Ended, seconds: float) -> Outcome:
+    def _outcome(self, ended: EndedCluster, seconds: float) -> Outcome:
         outcome = outcome_of(
             ended.state,
             self.request.run_id,
@@ -371,7 +371,7 @@ class Run:
         else:
             self._record.replan(plan, hostfile)
 
-    def finish(self, ended: Ended, seconds: float) -> int:
+    def finish(self, ended: EndedCluster, seconds: float) -> int:
         """Record and report how the run ended; returns the exit code."""
         outcome = self._outcome(ended, seconds)
         recorded = not self.record.logs.failure
@@ -403,7 +403,7 @@ def make_ready(
         starter.ship(request.bundle, hosts, SHIP_TIMEOUT_S)
     images = {**plan.images, **{spare: starter.moves.images_on(spare) for spare in spares}}
     starter.prepare(images, request.job, PREPARE_TIMEOUT_S)
-    dial_key = secrets.token_hex(16) if request.dial_check and dial_check.needed(plan) else ""
+    dial_key = secrets.token_hex(16) if request.dial_check and dials.needed(plan) else ""
     starter.stage(
         plan,
         Code(digest, _programs_to_read(request), request.job.keras_fit),

@@ -12,12 +12,12 @@ from tflaunch.launch.cluster import Cluster
 from tflaunch.launch.consent import Consent
 from tflaunch.launch.request import Connections, Request
 from tflaunch.launch.roll_call import RollCall, as_counted
-from tflaunch.launch.watcher import RunWatcher
+from tflaunch.launch.run_watcher import RunWatcher
 from tflaunch.planning.cluster_plan import ClusterPlan
 from tflaunch.planning.gpu_limits import left_of, too_many, within_hosts
-from tflaunch.planning.moves import Moves, coordinating, moves
 from tflaunch.planning.plan import ports_wanted, usable_gpus
 from tflaunch.planning.required_gpus import check_required
+from tflaunch.planning.spare_moves import Moves, coordinating, moves
 from tflaunch.planning.usable_hosts import moved, usable_hosts
 from tflaunch.protocol.errors import PlanError
 from tflaunch.protocol.job import CHIEF, MASTER, WORKER

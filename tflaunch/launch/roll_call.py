@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tflaunch.launch.consent import Consent
 
 
-class Connections(Protocol):
+class RollCallConnections(Protocol):
     """What a roll call asks about connections: `tflaunch.remote.Connector`."""
 
     def unanswered(self, host: Host) -> ConnectError | None: ...
@@ -39,7 +39,7 @@ class RollCall:
     """The hosts of one run: the facts of those that answer, and which are absent."""
 
     cluster: Cluster
-    connections: Connections
+    connections: RollCallConnections
     watcher: Watcher
     hostfile: Hostfile
     connect_s: float
@@ -229,7 +229,9 @@ def as_counted(job: JobSpec, plan: ClusterPlan) -> JobSpec:
     return dataclasses.replace(job, roles={**job.roles, **roles})
 
 
-def refuse_one_machine_twice(hostfile: Hostfile, inventory: Inventory, connections: Connections) -> None:
+def refuse_one_machine_twice(
+    hostfile: Hostfile, inventory: Inventory, connections: RollCallConnections
+) -> None:
     """Raise PlanError where two names lead to one sshd: the plan would count its GPUs and ports twice."""
     seen: dict[tuple[str, str], Host] = {}
     for host in hostfile.hosts:

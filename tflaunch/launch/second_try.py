@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from tflaunch.hosts import fold
 from tflaunch.launch.request import Connections, Request
-from tflaunch.launch.watcher import RunWatcher
+from tflaunch.launch.run_watcher import RunWatcher
 from tflaunch.protocol.errors import ConnectErrors, LaunchError
 from tflaunch.sessions.absent_hosts import TCP_S
 

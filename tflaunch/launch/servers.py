@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
-from tflaunch.launch.launch import Run, Started, make_ready, to_its_end
+from tflaunch.launch.launch import LaunchedRun, Started, make_ready, to_its_end
 from tflaunch.launch.request import Connections, Request
+from tflaunch.launch.run_watcher import RunWatcher
 from tflaunch.launch.starting import Starter
-from tflaunch.launch.watcher import RunWatcher
 from tflaunch.lifecycle.states import Restarts
 from tflaunch.planning.cluster_plan import ClusterPlan
 
@@ -25,7 +25,7 @@ def serve(request: Request, announce: Announce, connections: Connections, watche
     return to_its_end(request, _Servers(request, announce, connections, watcher), watcher)
 
 
-class _Servers(Run):
+class _Servers(LaunchedRun):
     """A run of servers."""
 
     def __init__(

@@ -13,10 +13,10 @@ from tflaunch.launch.cluster import Cluster
 from tflaunch.launch.steering import Steering
 from tflaunch.lifecycle.states import State, state_data
 from tflaunch.lifecycle.watchdog import Watchdog
-from tflaunch.planning import dial_check, ways
+from tflaunch.planning import dials, ways
 from tflaunch.planning.cluster_plan import ClusterPlan, TaskPlan
 from tflaunch.planning.environments import to_prepare
-from tflaunch.planning.moves import Moves
+from tflaunch.planning.spare_moves import Moves
 from tflaunch.protocol.dialling import DIAL_S
 from tflaunch.protocol.errors import Breach, ConnectError, DialError
 from tflaunch.protocol.job import JobSpec, TaskId, deciding
@@ -194,21 +194,19 @@ class Starter:
         return staged
 
     def dial_all(self, plan: ClusterPlan, key: str) -> dict[str, list[str]]:
-        """Have all hosts dial, at once, every port that their tasks will dial (see tflaunch.planning.dial_check).
+        """Have all hosts dial, at once, every port that their tasks will dial (see tflaunch.planning.dials).
 
         Returns the addresses that names resolve to.  Warns of ways between hosts that are odd (planning/ways).  Raises
         DialError with what is blocked, after the run has ended on every host; LaunchError, Stopped.
         """
-        wanted = dial_check.targets(plan)
+        wanted = dials.targets(plan)
         if not wanted:  # no task calls another: a step of 0 hosts says nothing
             return {}
-        said = self._dial(
-            key, wanted, {name: dial_check.loads(name, tasks) for name, tasks in wanted.items()}
-        )
+        said = self._dial(key, wanted, {name: dials.loads(name, tasks) for name, tasks in wanted.items()})
         results = {name: message["results"] for name, message in said.items()}
-        reasons, steps = dial_check.blocked(wanted, results)
-        if narrow := dial_check.narrow_ways(wanted, results):
-            reasons, steps = dial_check.blocked(wanted, results, self._mtus(plan, narrow, said))
+        reasons, steps = dials.blocked(wanted, results)
+        if narrow := dials.narrow_ways(wanted, results):
+            reasons, steps = dials.blocked(wanted, results, self._mtus(plan, narrow, said))
         if reasons:
             raise DialError(reasons, "; ".join(steps), self._cluster.abandon())
         self._measure_odd_ways(key, wanted, said)
@@ -223,11 +221,11 @@ class Starter:
     ) -> dict[str, Message]:
         """The `dialled` of each host; those of its calls whose numbers `loads` has bring a load."""
         for name, tasks in wanted.items():
-            targets = dial_check.to_wire(tasks)
+            targets = dials.to_wire(tasks)
             self._sessions.send(
                 [name], "dial", key=key, targets=targets, patience_s=DIAL_S, load=list(loads[name])
             )
-        timeout_s = dial_check.limit_s(max(map(len, wanted.values()), default=0))
+        timeout_s = dials.limit_s(max(map(len, wanted.values()), default=0))
         said, failures = self._sessions.gather("dialled", wanted, timeout_s, phase)
         for name, message in said.items():
             if len(message["results"]) != len(wanted[name]):

@@ -13,7 +13,7 @@ from tflaunch.lifecycle.states import DRAIN, RESTART
 from tflaunch.protocol.fields import (
     Each,
     OneOf,
-    Record,
+    RuledRecord,
     a_flag,
     a_number,
     a_signal,
@@ -105,7 +105,7 @@ def _record_of(state: State) -> dict[str, Any]:
     """The fields of what `memory_of` returns for this run (see protocol/fields.py)."""
     tasks = {str(task): task for task in state.hosts}
     a_task, a_host = of_the_run("a task", tasks), of_the_run("a host", state.all_hosts)
-    an_exit = Record(
+    an_exit = RuledRecord(
         {
             "task": a_task,
             "host": a_host,

@@ -8,15 +8,15 @@ gpu_supply      the GPUs that hosts have for the roles of a job, and the errors 
 gpu_words       words for the GPUs that are there, in those errors
 gpu_limits      how many GPUs a user may hold, on a host and on all of them
 plan            where every task runs: `plan_cluster`
-moves           where the tasks of a detached run may move when a host is lost, with the requests for that
+spare_moves     where the tasks of a detached run may move when a host is lost, with the requests for that
 cluster_plan    the plan as data: TaskPlan, ClusterPlan
 addresses       what tasks dial each other by: addresses, ports, network interfaces
-command         argv and environment of a task
+task_commands   argv and environment of a task
 ranks           which tasks have ranks
 filling         what placeholders such as `{index}` stand for
 environments    virtual environments, conda and `setup:`, as shell text for a task
 required_gpus   `--require-gpu`: whether the plan gives GPUs at all
 networks        which network the addresses lie on, and a faster one
 ways            ways between hosts that are much longer than the others, or lose packets
-dial_check      whether the tasks would reach each other, and what to do where not
+dials           whether the tasks would reach each other, and what to do where not
 """

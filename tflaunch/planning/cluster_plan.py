@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tflaunch.inputs.variables import DECIDED
-from tflaunch.planning.command import endpoint
+from tflaunch.planning.task_commands import endpoint
 from tflaunch.protocol.job import TaskId
 
 MASK = "***"  # shown instead of a secret value

@@ -12,7 +12,6 @@ from tflaunch.hosts import Host, Hostfile, fold, match
 from tflaunch.lifecycle.states import decisive
 from tflaunch.planning.addresses import interfaces, peer_addresses, take_ports
 from tflaunch.planning.cluster_plan import ClusterPlan, Standing, TaskPlan
-from tflaunch.planning.command import Command, endpoint, flag_names, image
 from tflaunch.planning.environments import setup
 from tflaunch.planning.filling import check as check_placeholders
 from tflaunch.planning.gpu_choice import take_nearest
@@ -30,6 +29,7 @@ from tflaunch.planning.gpu_supply import (
     too_few_for,
 )
 from tflaunch.planning.inventory import GpuOrInstance, Inventory
+from tflaunch.planning.task_commands import Command, endpoint, flag_names, image
 from tflaunch.protocol.errors import PlanError, UsageError
 from tflaunch.protocol.job import CHIEF, EVALUATOR, MASTER, PS, WORKER, GpuCount, JobSpec, TaskId
 

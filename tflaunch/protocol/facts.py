@@ -184,7 +184,7 @@ class GpuFacts(DeviceFacts):
 
 @_facts
 class MachineFacts:
-    """A host when it was asked; agent/facts.py collects what it is."""
+    """A host when it was asked; agent/host_facts.py collects what it is."""
 
     host: "str" = fact(None, "its name in the hostfile")
     hostname: "str" = fact(a_word, "its own name for itself")

@@ -38,7 +38,7 @@ class OneOf:
         self.specs = specs
 
 
-class Record:
+class RuledRecord:
     """Describes a record for which `rule` is true, too; the message about any other says that it is not `words`."""
 
     def __init__(self, fields: "Mapping[str, Any]", rule: "Callable[[Any], bool]", words: str) -> None:

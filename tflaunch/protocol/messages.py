@@ -8,7 +8,7 @@ from tflaunch.protocol.facts import MachineFacts, record
 from tflaunch.protocol.fields import (
     Each,
     OneOf,
-    Record,
+    RuledRecord,
     a_digest,
     a_directory_name,
     a_flag,
@@ -308,7 +308,7 @@ FROM_AGENT = dict(
     coordinating={"missing": Each(a_word, a_text)},
     beat={},
     started=_event(task=a_task, attempt=an_attempt, pid=a_whole_number),
-    exit=Record(
+    exit=RuledRecord(
         _event(
             **{
                 "task": a_task,
@@ -387,7 +387,7 @@ _request = {
     "?container": OneOf(nothing, an_empty_text, {"image": a_word, "mounts": [a_path]}),
 }
 
-# tflaunch.planning.moves: where the tasks of one host would be on one spare
+# tflaunch.planning.spare_moves: where the tasks of one host would be on one spare
 _spot = {"address": a_word, "ports": Each(a_task, or_null(a_port)), "gpus": Each(a_task, [a_word])}
 
 # From a launcher, a viewer or the coordinator to an agent.

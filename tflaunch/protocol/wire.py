@@ -93,7 +93,7 @@ sends MAGIC, so that what a login shell prints can be told from the frames.
     lacks    {}                                            from the loader: this host does not keep the agent's program;
                                                            answer: `agent`
     hello    {run, host, pid, directory, alive}            the agent is up
-    facts    {...}                                         see tflaunch.agent.facts
+    facts    {...}                                         see tflaunch.agent.host_facts
     clock    {sent, time}                                  the agent's time, and what was sent (epoch seconds)
     checked  {...}                                         see tflaunch.agent.host_check
     code     {have, lacks}                                 lacks: the contents to send, by their places in the

@@ -10,11 +10,11 @@ told.py               which sentences the user was told before
 hidden_values.py      command lines and plans without the values of the user's variables
 
 visits.py             short-lived agents on hosts, which list runs, end them and remove what they left
-states.py             the state of a run, of its tasks and of its part on each host; which run a user means
+run_states.py         the state of a run, of its tasks and of its part on each host; which run a user means
 progress.py           how far a task is, as its log tells
 listing.py            puts together what several hosts say of their runs
 
-stacks.py             where the tasks of a run are just now
+stack_looks.py        where the tasks of a run are just now
 detaching.py          asks the launcher of a run to hand it over to its hosts
 wanted.py             which part of the logs of a run a user wants to see
 follow.py             follows a run: its events and logs come from its hosts

@@ -34,7 +34,7 @@ class Kept:
 
 
 @dataclass(frozen=True)
-class Place:
+class RunsPlace:
     """What one directory of runs holds; `names` are the hosts that share it, none for this machine's records."""
 
     names: tuple[str, ...]
@@ -64,7 +64,7 @@ def named(names: Sequence[str]) -> str:
     return ", ".join(filter(None, (fold(hosts), HERE if len(hosts) < len(names) else "")))
 
 
-def titles(known: Sequence[Place]) -> str:
+def titles(known: Sequence[RunsPlace]) -> str:
     """The names of these places in messages."""
     return named([name for place in known for name in place.names or (HERE,)])
 
@@ -98,9 +98,9 @@ class Selection:
     )  # place -> bytes by which it still exceeds `max_bytes`
 
 
-def places(usages: Mapping[str, Message]) -> list[Place]:
+def places(usages: Mapping[str, Message]) -> list[RunsPlace]:
     """The places of these hosts, from what each answered; hosts that share a directory have one place."""
-    found: dict[object, Place] = {}
+    found: dict[object, RunsPlace] = {}
     for name, said in usages.items():
         key = (*said["machine"], said["place"]) if said["place"] else name
         names = (*found[key].names, name) if key in found else (name,)
@@ -118,7 +118,7 @@ def places(usages: Mapping[str, Message]) -> list[Place]:
             for entry in said["runs"]
         ]
         unread = tuple(each for entry in said["runs"] for each in entry["unread"])
-        found[key] = Place(
+        found[key] = RunsPlace(
             names,
             said["directory"],
             tuple(kept),
@@ -130,7 +130,7 @@ def places(usages: Mapping[str, Message]) -> list[Place]:
     return list(found.values())
 
 
-def full_names(named: Collection[str], known: Sequence[Place]) -> tuple[str, ...]:
+def full_names(named: Collection[str], known: Sequence[RunsPlace]) -> tuple[str, ...]:
     """The ids of the runs that the user names, by whole ids or their beginnings.
 
     Raises UsageError for a name that fits no run, or several.
@@ -151,7 +151,7 @@ def full_names(named: Collection[str], known: Sequence[Place]) -> tuple[str, ...
     return tuple(dict.fromkeys(found))
 
 
-def select(known: Sequence[Place], criteria: Criteria) -> Selection:
+def select(known: Sequence[RunsPlace], criteria: Criteria) -> Selection:
     """Choose which runs to remove from each place, never one that may be alive."""
     parts: dict[str, list[tuple[int, Kept]]] = {}
     for number, place in enumerate(known):
@@ -197,7 +197,7 @@ def select(known: Sequence[Place], criteria: Criteria) -> Selection:
     return Selection({number: tuple(runs) for number, runs in goes.items() if runs}, stays, too_large)
 
 
-def _held(known: Sequence[Place], parts: Mapping[str, list[tuple[int, Kept]]]) -> dict[str, str]:
+def _held(known: Sequence[RunsPlace], parts: Mapping[str, list[tuple[int, Kept]]]) -> dict[str, str]:
     """The runs that are alive, or may be alive on a host that did not answer, each with the reason it stays."""
     held = {}
     for run, shares in parts.items():
@@ -213,7 +213,7 @@ def _held(known: Sequence[Place], parts: Mapping[str, list[tuple[int, Kept]]]) -
 
 
 def document(
-    known: Sequence[Place],
+    known: Sequence[RunsPlace],
     chosen: Selection,
     cleaned: Mapping[int, Mapping[str, Any]],
     dry_run: bool,

@@ -12,7 +12,7 @@ from typing import Any
 
 from tflaunch.protocol import removal
 from tflaunch.protocol.errors import RecordError
-from tflaunch.runs.clean import Kept, Place
+from tflaunch.runs.clean import Kept, RunsPlace
 from tflaunch.runs.record import Record
 from tflaunch.runs.record_files import check_root, is_locked, reading, state_root, writing
 from tflaunch.runs.record_list import list_runs
@@ -22,7 +22,7 @@ _ASIDE = ".clean-"  # prefix of the names of records that are being removed
 _MAKING_S = 3600.0  # an unlocked, half-made record of this age is a leftover
 
 
-def recorded_place() -> Place:
+def recorded_place() -> RunsPlace:
     """What the records of this machine hold; raises RecordError."""
     root = state_root()
     kept, unread = [], []
@@ -42,7 +42,7 @@ def recorded_place() -> Place:
             )
         )
     rest = sum(removal.Size(str(path)).bytes for path in leftovers(root))
-    return Place((), str(root), tuple(kept), 0, rest, tuple(unread))
+    return RunsPlace((), str(root), tuple(kept), 0, rest, tuple(unread))
 
 
 def _may_be_alive(run_id: str, root: Path) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tflaunch.protocol.errors import ConnectError, UsageError
 from tflaunch.protocol.job import TRIAL, TaskId, deciding
-from tflaunch.runs.states import RunState
+from tflaunch.runs.run_states import RunState
 from tflaunch.sessions.group import Sessions
 
 ANSWER_S = 30.0  # for an agent to accept this command

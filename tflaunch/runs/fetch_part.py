@@ -53,7 +53,7 @@ def make_executable(file: int) -> None:
     os.fchmod(file, stat.S_IMODE(mode | (mode & 0o444) >> 2))
 
 
-class Part:
+class FilePart:
     """A file that is on its way; `have` is how many bytes of it are here.
 
     `which` identifies the file, `content` the version of its content.  Raises Refused, OSError.

@@ -26,7 +26,7 @@ class Dishonest(Exception):
 
 
 @dataclass
-class Request:
+class FetchRequest:
     """A request to an agent; `take` gets each answer and says whether it was the last one, or raises Dishonest."""
 
     type: str
@@ -37,7 +37,7 @@ class Request:
 # A generator of requests to one host.  The pipeline takes the next request when it has room for one; after None,
 # when the host has answered all requests of this generator.
 _Result = TypeVar("_Result")
-Part = Generator[Request | None, None, _Result]
+Part = Generator[FetchRequest | None, None, _Result]
 Steps = Part[None]
 
 
@@ -57,7 +57,7 @@ class _Lane:
 
     threads: list[_Thread]
     answered: float  # when the host last answered, or was first asked
-    asked: deque[tuple[Request, _Thread]] = field(default_factory=deque)
+    asked: deque[tuple[FetchRequest, _Thread]] = field(default_factory=deque)
 
     @property
     def over(self) -> bool:
@@ -160,7 +160,7 @@ class Pipeline(Linked):
                     lane.asked.append((step, thread))
                     self._ask(host, step)
 
-    def _ask(self, host: str, request: Request) -> None:
+    def _ask(self, host: str, request: FetchRequest) -> None:
         if host in self.links.up:
             self._sessions.send([host], request.type, **request.fields)
 

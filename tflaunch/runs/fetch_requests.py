@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from tflaunch.inputs.patterns import Wanted, Wish
+from tflaunch.inputs.patterns import WantedPaths, Wish
 from tflaunch.protocol.wire import Message
 from tflaunch.runs.fetch_destination import leads_elsewhere
-from tflaunch.runs.fetch_pipeline import Dishonest, Request
+from tflaunch.runs.fetch_pipeline import Dishonest, FetchRequest
 from tflaunch.text.sizes import amount
 
 # The most files that one host may name: an agent sends no more.
@@ -28,14 +28,14 @@ class FoundFile:
     executable: bool
 
 
-def find_request(wish: Wish, wanted: Wanted, take: Callable[[Message], bool]) -> Request:
+def find_request(wish: Wish, wanted: WantedPaths, take: Callable[[Message], bool]) -> FetchRequest:
     """Ask for the names of all files that match; `take` gets each answer."""
     roots = sorted({each.root for each in wish.patterns if each.wanted})
     fields = {"patterns": wanted.regexes, "roots": [""] if "" in roots else roots}
-    return Request("find", fields, take)
+    return FetchRequest("find", fields, take)
 
 
-def found_file(entry: list[Any], wanted: Wanted) -> tuple[str, FoundFile]:
+def found_file(entry: list[Any], wanted: WantedPaths) -> tuple[str, FoundFile]:
     """The path and facts in an entry of `found`; raises Dishonest for an entry that no agent sends."""
     path, size, modified, executable = entry
     if leads_elsewhere(path):
@@ -61,7 +61,7 @@ def check_progress(idle: int) -> None:
 
 def read_request(
     path: str, offset: int, size: int, take: Callable[[Message], bool], *, digest: bool = False
-) -> Request:
+) -> FetchRequest:
     """Ask for that piece of a file, or for its digest; `take` raises Dishonest for the answer to another request."""
 
     def checked(message: Message) -> bool:
@@ -74,7 +74,7 @@ def read_request(
             raise Dishonest(f"it sent a piece of {shown(path)} with {str(message['size'])[:25]} bytes")
         return take(message)
 
-    return Request("read", {"path": path, "offset": offset, "size": size, "digest": digest}, checked)
+    return FetchRequest("read", {"path": path, "offset": offset, "size": size, "digest": digest}, checked)
 
 
 def shown(path: str) -> str:

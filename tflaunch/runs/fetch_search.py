@@ -10,7 +10,7 @@ import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from tflaunch.inputs.patterns import EVERYTHING, Wanted, Wish
+from tflaunch.inputs.patterns import EVERYTHING, WantedPaths, Wish
 from tflaunch.protocol.wire import Message
 from tflaunch.runs.fetch_destination import why_not
 from tflaunch.runs.fetch_pipeline import Steps
@@ -46,7 +46,7 @@ class Search:
         self.found: dict[str, dict[str, FoundFile]] = {host: {} for host in hosts}  # host -> path -> file
         self._hosts = hosts
         self._wish = wish
-        self._wanted = Wanted(wish.patterns)
+        self._wanted = WantedPaths(wish.patterns)
         self._result = result
         self._digests: dict[str, dict[str, dict[int, bytes]]] = {}  # path -> host -> offset -> digest
 

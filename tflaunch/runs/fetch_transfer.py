@@ -11,7 +11,7 @@ from tflaunch.inputs.patterns import Wish
 from tflaunch.protocol.wire import Message
 from tflaunch.runs import fetch_pipeline
 from tflaunch.runs.fetch_destination import FATAL, Destination, cannot_write
-from tflaunch.runs.fetch_part import Part, Refused, make_executable, others_write, present
+from tflaunch.runs.fetch_part import FilePart, Refused, make_executable, others_write, present
 from tflaunch.runs.fetch_pipeline import Steps
 from tflaunch.runs.fetch_requests import FoundFile, read_request
 from tflaunch.runs.fetch_result import Fetched
@@ -25,7 +25,7 @@ SHOWN_S = 0.1
 
 
 def part_of(run_id: str, host: str, path: str, file: FoundFile) -> tuple[str, str]:
-    """What identifies the `Part` of a file: `which` and `content`."""
+    """What identifies the `FilePart` of a file: `which` and `content`."""
     return f"{run_id} {host}:{path}", f"{file.size} {file.modified}"
 
 
@@ -81,7 +81,7 @@ class Transfer:
                 replace = yield from self._settle_present(path, file, place, directory, name)
                 if replace is None:
                     return
-                part = Part(directory, name, *part_of(self._result.run_id, host, path, file))
+                part = FilePart(directory, name, *part_of(self._result.run_id, host, path, file))
                 arrived = self._arrived
                 try:
                     now = yield from self._pieces(path, file, part)
@@ -127,7 +127,7 @@ class Transfer:
         self._arrived += file.size
         return None
 
-    def _finish(self, part: Part, file: FoundFile, place: str, replace: bool) -> None:
+    def _finish(self, part: FilePart, file: FoundFile, place: str, replace: bool) -> None:
         """Give a file that has come whole its name."""
         if (other := self._destination.has(place)) is not None:
             self._refuse_ours(other)
@@ -170,7 +170,7 @@ class Transfer:
         yield None
         return not different
 
-    def _pieces(self, path: str, file: FoundFile, part: Part) -> fetch_pipeline.Part[FoundFile | None]:
+    def _pieces(self, path: str, file: FoundFile, part: FilePart) -> fetch_pipeline.Part[FoundFile | None]:
         """Bring the rest of a file into `part`; returns its state as it was read, None: it is gone.  Raises Refused.
 
         A file that only grows, as logs and TensorBoard's events do, comes as it was when it was found.

@@ -20,8 +20,8 @@ from tflaunch.protocol.job import TRIAL, TaskId, deciding
 from tflaunch.protocol.messages import tasks_of
 from tflaunch.protocol.outcome import HostLost, Outcome, TaskExit, outcome_from
 from tflaunch.protocol.wire import Message
-from tflaunch.runs.states import RunState
-from tflaunch.runs.wanted import Wanted
+from tflaunch.runs.run_states import RunState
+from tflaunch.runs.wanted import WantedLogs
 from tflaunch.runs.written import tell_written
 from tflaunch.sessions.group import Sessions
 from tflaunch.sessions.linked import Linked
@@ -74,7 +74,7 @@ class Follower(Linked):
         sessions: Sessions,
         hostfile: Hostfile,
         watcher: Watcher,
-        wanted: Wanted,
+        wanted: WantedLogs,
         *,
         before: Follower | None = None,
     ) -> None:

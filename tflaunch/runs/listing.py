@@ -19,7 +19,7 @@ from tflaunch.protocol.wire import Message
 from tflaunch.runs.hidden_values import without_values
 from tflaunch.runs.record_list import MAY_BE_ALIVE, RunInfo
 from tflaunch.runs.run_ids import is_run_id
-from tflaunch.runs.states import LEASE_S, RunState, Share, TaskState
+from tflaunch.runs.run_states import LEASE_S, HostShare, RunState, TaskState
 
 # The states of a host's part, the most informative one first.
 _RANKS = ("alive", "strays", "ended", "lost", "elsewhere")
@@ -66,7 +66,7 @@ def listing(
                 outcome=known.outcome or _outcome(info.exit_code),
             )
         elif info.status in MAY_BE_ALIVE and not failures.keys().isdisjoint(info.hosts):
-            silent = tuple(Share(host, "unreachable") for host in info.hosts if host in failures)
+            silent = tuple(HostShare(host, "unreachable") for host in info.hosts if host in failures)
             runs[info.run_id] = RunState(info.run_id, silent, started=info.started, command=info.command)
     newest_first = sorted(runs.values(), key=lambda run: (-(run.started or 0.0), run.run_id))
     others = {run for said in replies.values() for run in said["others"]} - runs.keys()
@@ -112,7 +112,7 @@ def _run(
     )
     outcome: dict[str, Any] = next((entry["outcome"] for entry in entries if entry["outcome"]), {})
     shares = [
-        Share(
+        HostShare(
             entry["host"],
             entry["state"],
             entry["directory"],
@@ -129,7 +129,7 @@ def _run(
     for host in map(str, about.get("hosts") or ()):
         if host not in found:
             state = "unreachable" if host in failures else "gone" if host in asked else "unasked"
-            shares.append(Share(host, state))
+            shares.append(HostShare(host, state))
     planned = about.get("tasks")
     planned = {str(task): str(host) for task, host in planned.items()} if isinstance(planned, dict) else {}
     tasks = [task for task in tasks if planned.get(task.task, task.host) == task.host]

@@ -6,13 +6,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tflaunch.protocol.job import TaskId
-from tflaunch.runs.states import RunState
+from tflaunch.runs.run_states import RunState
 
 LINES_OF_ENDED = 30  # of all tasks together, where a run that is over is shown in brief
 
 
 @dataclass(frozen=True)
-class Wanted:
+class WantedLogs:
     """Which part of the logs to show: from `since` (epoch seconds), or the last `tail` lines of each task, or all.
 
     brief: of a run that is over, only LINES_OF_ENDED lines, where neither `since` nor `tail` says how much.
@@ -27,7 +27,7 @@ class Wanted:
         """Whether only the end of that run's logs is shown."""
         return self.brief and not run.alive and self.since is None and self.tail is None
 
-    def of(self, run: RunState) -> Wanted:
+    def of(self, run: RunState) -> WantedLogs:
         """The same wishes, where this run is shown: in brief, each of its tasks has an equal share of the lines."""
         if not self.shortens(run):
             return self

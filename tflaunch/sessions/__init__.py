@@ -10,6 +10,6 @@ linked      the loop of a command that stays with its hosts and dials lost ones 
 log_feed    the logs of the tasks on their way to the launcher
 printed_numbers  what programs print with a name: the loss, the step
 asking      a question to the user while connections and leases live on
-keys        single keys that the user types while a command watches
+typed_keys  single keys that the user types while a command watches
 watcher     what a command shows to the person or program that watches it
 """

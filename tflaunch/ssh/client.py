@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 from tflaunch.hosts import Host
 from tflaunch.protocol.errors import ConnectError
 from tflaunch.ssh.child import Child
-from tflaunch.ssh.config import SshConfig
 from tflaunch.ssh.deadline import Deadline
 from tflaunch.ssh.dropped import patiently
 from tflaunch.ssh.failures import SILENT, SLOW, unreached
@@ -26,6 +25,7 @@ from tflaunch.ssh.host_key import HostKeyCheck
 from tflaunch.ssh.keys import Keys
 from tflaunch.ssh.known_hosts import KnownHosts, fingerprint
 from tflaunch.ssh.sockets import dial_tcp
+from tflaunch.ssh.ssh_config import SshConfig
 from tflaunch.ssh.target import Target
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class SshClient:
         deadline = Deadline(min(self._timeout_s, target.timeout_s or self._timeout_s))
         connection = self._connect(target, deadline)
         self._fingerprints[host.name] = fingerprint(connection.client.host_key)
-        from tflaunch.ssh.channel import SshWire
+        from tflaunch.ssh.command_wire import SshWire
 
         try:
             return SshWire(connection, command, first, deadline)
@@ -136,13 +136,13 @@ class SshClient:
             deadline.paused()
         ):  # loading takes a quarter of a second, once; that is this machine's time, not the server's
             from tflaunch.ssh.login import LoginClient
-            from tflaunch.ssh.transport import Stream
+            from tflaunch.ssh.transport import SshStream
         known = self._known[target.known_hosts, target.global_known_hosts]
         check = HostKeyCheck(known, target, self._accept_new)
         client = LoginClient(target, check, self._keys.offers, deadline)
         stream = None
         if dialled:
-            stream = Stream(dialled.socket, dialled) if isinstance(dialled, Child) else Stream(dialled)
+            stream = SshStream(dialled.socket, dialled) if isinstance(dialled, Child) else SshStream(dialled)
             client.start(stream)
         if gateway:
             jump = gateway.target.name
@@ -183,7 +183,7 @@ class SshClient:
         """
         jump = _last_jump(target)
         with deadline.paused():  # here, so that other threads that wait for this jump host do not count it
-            import tflaunch.ssh.channel  # noqa: F401
+            import tflaunch.ssh.command_wire  # noqa: F401
         with self._gateways_lock:
             future = self._gateways.get(jump)
             if future and future.done() and (future.exception() or not future.result().is_connected):

@@ -15,8 +15,8 @@ from tflaunch.inputs import hostnames
 from tflaunch.inputs.documents import open_regular
 from tflaunch.inputs.ownership import written_by_others
 from tflaunch.protocol.errors import ConnectError
+from tflaunch.ssh.config_keywords import ALIASES, KEYWORDS
 from tflaunch.ssh.failures import CORRECT, or_openssh
-from tflaunch.ssh.keywords import ALIASES, KEYWORDS
 from tflaunch.ssh.target import shortened
 from tflaunch.ssh.tokens import check_variables
 
@@ -50,7 +50,7 @@ EVERYWHERE = Block(patterns=("*",))  # before the first Host or Match line
 
 
 @dataclass(frozen=True)
-class Setting:
+class SshSetting:
     """A line that sets something, for the hosts of its block."""
 
     block: Block
@@ -69,7 +69,7 @@ class _Source:
     hosts: list[str] = field(default_factory=list)  # every pattern of a Host line
 
 
-def read_settings(path: Path, *, trusted: bool, system: bool = False) -> list[Setting]:
+def read_settings(path: Path, *, trusted: bool, system: bool = False) -> list[SshSetting]:
     """Every setting of an ssh_config and of what it includes, in order.
 
     As with ssh, other users may be able to write a `trusted` file, but no other one, nor one that a file includes;
@@ -134,7 +134,7 @@ def _source(path: Path, *, system: bool) -> _Source:
 
 def _settings(
     path: Path, source: _Source, inside: Block, *, trusted: bool = False, depth: int = 0
-) -> Iterator[Setting]:
+) -> Iterator[SshSetting]:
     """The settings of a file that is included by the block `inside`."""
     if depth > _INCLUDE_DEPTH:
         raise ConnectError(f"{path}: Too many recursive configuration includes", CORRECT)
@@ -154,9 +154,9 @@ def _settings(
             block = Block(patterns=tuple(words), outer=outer)
         elif keyword == "match":
             block = Block(criteria=tuple(_criteria(value, where)), outer=outer)
-            yield Setting(block, keyword, (), where)  # it is asked here, whatever follows
+            yield SshSetting(block, keyword, (), where)  # it is asked here, whatever follows
         else:
-            yield Setting(block, keyword, tuple(words), where)
+            yield SshSetting(block, keyword, tuple(words), where)
 
 
 def _lines(path: Path, source: _Source, trusted: bool) -> list[str]:

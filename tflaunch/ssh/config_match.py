@@ -11,9 +11,9 @@ import subprocess
 from collections.abc import Iterable, Sequence
 
 from tflaunch.protocol.errors import ConnectError
-from tflaunch.ssh.config_lines import EVERYWHERE, Block, Criterion, Setting
+from tflaunch.ssh.config_keywords import KEYWORDS, YES, port_number
+from tflaunch.ssh.config_lines import EVERYWHERE, Block, Criterion, SshSetting
 from tflaunch.ssh.failures import CORRECT, or_openssh
-from tflaunch.ssh.keywords import KEYWORDS, YES, port_number
 from tflaunch.ssh.target import SSH_PORT, shortened
 from tflaunch.ssh.tokens import OF_HOSTNAME, OF_MATCH, Tokens, local_user
 
@@ -31,7 +31,7 @@ class Answers(dict[str, list[str]]):
         super().__init__()
         self._places: dict[tuple[str, int], str] = {}
 
-    def add(self, setting: Setting) -> None:
+    def add(self, setting: SshSetting) -> None:
         """Take what a line says, if no line before it has said it."""
         found = self.setdefault(setting.keyword, [])
         if found and setting.keyword not in _COLLECTED:
@@ -54,7 +54,7 @@ class Answers(dict[str, list[str]]):
         return self.first(keyword, default).lower() in YES
 
 
-def answers(settings: Iterable[Setting], name: str) -> Answers:
+def answers(settings: Iterable[SshSetting], name: str) -> Answers:
     """What the settings say of the host `name`, in their order; `hostname` is what is to be dialled.
 
     Raises ConnectError.
@@ -77,7 +77,7 @@ def answers(settings: Iterable[Setting], name: str) -> Answers:
 
 
 def _collect(
-    settings: Sequence[Setting], found: Answers, host: str, name: str, *, final: bool = False
+    settings: Sequence[SshSetting], found: Answers, host: str, name: str, *, final: bool = False
 ) -> None:
     """Add the settings of the blocks that hold for `host`, which is `name` to the user.
 
@@ -101,7 +101,7 @@ def _collect(
             found.add(setting)
 
 
-def _check_ignored(setting: Setting, found: Answers) -> None:
+def _check_ignored(setting: SshSetting, found: Answers) -> None:
     """Raise ConnectError for a keyword that nobody knows, unless an IgnoreUnknown before it names it."""
     if _matches(setting.keyword, found.first("ignoreunknown").lower().split(",")):
         return

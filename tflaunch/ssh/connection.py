@@ -13,7 +13,7 @@ from tflaunch.ssh.deadline import Deadline
 from tflaunch.ssh.failures import SILENT, SLOW, text
 from tflaunch.ssh.login import LoginClient
 from tflaunch.ssh.target import Target
-from tflaunch.ssh.transport import Stream
+from tflaunch.ssh.transport import SshStream
 
 # RFC 4254: SSH_OPEN_ADMINISTRATIVELY_PROHIBITED, SSH_OPEN_CONNECT_FAILED
 _FORBIDDEN, _FAILED = 1, 2
@@ -44,7 +44,7 @@ class HostConnection(Connection):  # type: ignore[misc]  # fabric has no types
         target: Target,
         deadline: Deadline,
         *,
-        stream: Stream | None = None,
+        stream: SshStream | None = None,
         gateway: HostConnection | None = None,
         on_stream: Callable[[], None] = lambda: None,
     ) -> None:
@@ -60,13 +60,13 @@ class HostConnection(Connection):  # type: ignore[misc]  # fabric has no types
         )
         self._set(client=client, target=target, deadline=deadline, _on_stream=on_stream)
 
-    def open_gateway(self) -> Stream:
+    def open_gateway(self) -> SshStream:
         """A stream through the jump host; raises ConnectError.  fabric's would wait for an hour."""
         jump: Target = self.gateway.target
         transport = self.gateway.transport
         place = f"port {self.port} behind it"
         try:
-            return Stream(
+            return SshStream(
                 transport.open_channel(
                     "direct-tcpip",
                     (self.host, self.port),

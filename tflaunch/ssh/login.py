@@ -33,7 +33,7 @@ from tflaunch.ssh.failures import (
 from tflaunch.ssh.host_key import HostKeyCheck
 from tflaunch.ssh.keys import Offer, Offers
 from tflaunch.ssh.target import Target, shortened
-from tflaunch.ssh.transport import QuietPacketizer, Stream, TunedTransport
+from tflaunch.ssh.transport import QuietPacketizer, SshStream, TunedTransport
 
 # Keyword of sshd_config -> what it is about, and an algorithm that every OpenSSH of the last ten years has.
 _ALGORITHMS = {
@@ -71,10 +71,10 @@ class LoginClient(SSHClient):
         self._deadline = deadline
         self._exchanged = threading.Event()  # both ends share a secret, or never will
         self._started = False
-        self.stream: Stream  # once it is started
+        self.stream: SshStream  # once it is started
         self.host_key = b""  # the server's, as SSH sends it, once it has been accepted
 
-    def start(self, stream: Stream) -> None:
+    def start(self, stream: SshStream) -> None:
         """Begin the handshake, which a thread of paramiko's continues; raises ConnectError."""
         self._started, self.stream = True, stream
         self._transport = transport = _transport(stream, self._check.kinds)
@@ -83,7 +83,7 @@ class LoginClient(SSHClient):
             transport.banner_timeout = self._deadline.left()
             transport.start_client(self._exchanged)
 
-    def connect(self, sock: Stream, **_: object) -> None:  # type: ignore[override]
+    def connect(self, sock: SshStream, **_: object) -> None:  # type: ignore[override]
         """Log in over the stream; fabric's other arguments are in the target.  Raises ConnectError, Dropped."""
         if not self._started:
             self.start(sock)
@@ -116,7 +116,7 @@ class LoginClient(SSHClient):
             raise reason from None
 
 
-def _transport(stream: Stream, known_kinds: set[str]) -> TunedTransport:
+def _transport(stream: SshStream, known_kinds: set[str]) -> TunedTransport:
     """A transport that asks first for the kinds of host key by which the server is known."""
     made = TunedTransport(stream, packetizer_class=QuietPacketizer)  # type: ignore[arg-type]
     options = made.get_security_options()
@@ -228,7 +228,7 @@ def _refused(target: Target, tried: Sequence[str], offers: Offers) -> ConnectErr
 
 
 def explained(
-    error: Exception, transport: Transport, target: Target, stream: Stream, deadline: Deadline
+    error: Exception, transport: Transport, target: Target, stream: SshStream, deadline: Deadline
 ) -> Exception:
     """Why a stream did not become an SSH connection: a ConnectError, or Dropped."""
     if isinstance(error, ConnectError):
@@ -280,7 +280,7 @@ def _names(algorithms: Sequence[str]) -> str:
     return ", ".join(name[:60] for name in algorithms[:12]) + ", ..." * (len(algorithms) > 12) or "none"
 
 
-def _bannerless(error: Exception, target: Target, stream: Stream, deadline: Deadline) -> Exception:
+def _bannerless(error: Exception, target: Target, stream: SshStream, deadline: Deadline) -> Exception:
     """Why no banner of an SSH server came."""
     head = stream.head
     if any(word in head for word in DROPPED):

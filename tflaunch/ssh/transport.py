@@ -22,7 +22,7 @@ BANNER_BYTES = 64 * 1024  # the banner, with the lines that may come before it
 HEAD = 255  # bytes that are kept: the longest identification string of RFC 4253
 
 
-class Stream:
+class SshStream:
     """What paramiko takes for a socket; it keeps how the stream began, and whether the other side ended it.
 
     `endpoint` is a socket, or the channel of a jump host's connection; `child` the ProxyCommand behind a socket.

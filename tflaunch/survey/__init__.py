@@ -1,7 +1,7 @@
 """Questions to hosts without a run: `gpus`, `check`, `init`.
 
 survey.py          asks many hosts for their facts, once or again and again
-gpus.py            the GPUs in the answers: filtered, sorted, counted; as JSON, CSV and one line
+gpu_overview.py    the GPUs in the answers: filtered, sorted, counted; as JSON, CSV and one line
 gpu_users.py       who holds which GPUs, of all users
 
 check_run.py       `check` on the hosts, step by step

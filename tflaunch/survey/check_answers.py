@@ -142,7 +142,7 @@ class HostAnswer:
 
 
 @dataclass(frozen=True)
-class Row:
+class MatrixRow:
     """One line of the matrix: one fact, such as a version, on each host that reported it."""
 
     name: str
@@ -215,7 +215,7 @@ class CheckAnswers:
         return [each for each in self.hosts if each.facts is not None]
 
     @functools.cached_property
-    def matrix(self) -> list[Row]:
+    def matrix(self) -> list[MatrixRow]:
         """Versions, limits and the MTU of the network, a row each; rows that no host fills are left out."""
         columns: dict[str, dict[str, str]] = defaultdict(dict)
         for each in self.asked:
@@ -228,7 +228,7 @@ class CheckAnswers:
         minor = ("built for CUDA", "built for cuDNN", "NVIDIA driver")
         order = ["Python", "TensorFlow", "Keras", "protobuf", "NumPy", *minor, "MTU", *_LIMITS.values()]
         matters = {*order[:5], "MTU"}
-        return [Row(name, columns[name], name in matters) for name in order if name in columns]
+        return [MatrixRow(name, columns[name], name in matters) for name in order if name in columns]
 
 
 _LIMITS = {"nofile": "open files", "nproc": "processes", "memlock": "locked memory", "core": "core file"}

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tflaunch.planning import ways
-from tflaunch.planning.dial_check import limit_s
+from tflaunch.planning.dials import limit_s
 from tflaunch.planning.inventory import HostFacts
 from tflaunch.protocol import wire
 from tflaunch.protocol.dialling import DIAL_S, Dialling

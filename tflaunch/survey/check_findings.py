@@ -15,17 +15,17 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from tflaunch.hosts import fold
-from tflaunch.planning import dial_check, networks
+from tflaunch.planning import dials, networks
 from tflaunch.planning.addresses import is_loopback, who_has_them
-from tflaunch.planning.command import endpoint, interpreter
 from tflaunch.planning.gpu_words import repair
 from tflaunch.planning.inventory import HostFacts
+from tflaunch.planning.task_commands import endpoint, interpreter
 from tflaunch.protocol import dialling
 from tflaunch.protocol.errors import EXIT_CONNECT, EXIT_LAUNCH
 from tflaunch.protocol.job import JobSpec
 from tflaunch.ssh.refused_keys import together
 from tflaunch.survey import check_bandwidth
-from tflaunch.survey.check_answers import CheckAnswers, HostAnswer, Row, TaskAnswer, is_open
+from tflaunch.survey.check_answers import CheckAnswers, HostAnswer, MatrixRow, TaskAnswer, is_open
 from tflaunch.text.times import duration
 
 GIB = 2**30
@@ -50,7 +50,7 @@ LEVELS: tuple[Level, ...] = ("error", "warning", "note")
 
 
 @dataclass(frozen=True)
-class Finding:
+class CheckFinding:
     """Something that is not as it should be, on these hosts; `fix` is the next step to take."""
 
     level: Level
@@ -70,9 +70,9 @@ class Findings:
     answers: CheckAnswers
 
     @functools.cached_property
-    def all(self) -> list[Finding]:
+    def all(self) -> list[CheckFinding]:
         """All findings: errors before warnings before notes, and those of many hosts before those of few."""
-        found: dict[tuple[Level, str, str, str], Finding] = {}
+        found: dict[tuple[Level, str, str, str], CheckFinding] = {}
         for each in self._findings():
             key = (each.level, each.topic, each.what, each.fix)
             same = found.get(key, each)
@@ -96,22 +96,24 @@ class Findings:
     def _levels(self) -> dict[str, Level]:
         return {host: each.level for each in reversed(self.all) for host in each.hosts}
 
-    def _findings(self) -> Iterator[Finding]:
+    def _findings(self) -> Iterator[CheckFinding]:
         for failed in together({each.host.name: each.error for each in self.answers.hosts if each.error}):
-            yield Finding("error", "connection", failed.hosts, failed.cause, failed.whole_hint, failed.lines)
+            yield CheckFinding(
+                "error", "connection", failed.hosts, failed.cause, failed.whole_hint, failed.lines
+            )
         for each in self.answers.hosts:
             if each.facts is not None:
                 for level, topic, what, fix, *lines in self._of_host(each, each.facts):
-                    yield Finding(level, topic, (each.host.name,), what, fix, *lines)
+                    yield CheckFinding(level, topic, (each.host.name,), what, fix, *lines)
         if trouble := next((each.address_error for each in self.answers.asked if each.address_error), None):
             name = trouble.message.partition(":")[0]  # the message begins with the host
             what = trouble.message.removeprefix(f"{name}: ")
-            yield Finding("error", "network", (name,), what, trouble.hint)
+            yield CheckFinding("error", "network", (name,), what, trouble.hint)
         yield from self._one_machine()
         yield from self._blocked()
         yield from self._faster_network()
         for odd in (*self.answers.odd, *check_bandwidth.odd_ways(self.answers.bandwidth)):
-            yield Finding("warning", "network", odd.hosts, odd.what, odd.fix)
+            yield CheckFinding("warning", "network", odd.hosts, odd.what, odd.fix)
         yield from self._skewed()
         yield from self._exposed()
         for row in self.answers.matrix:
@@ -147,7 +149,7 @@ class Findings:
                 + ("; `loginctl enable-linger` does not help" if logout["linger"] else ""),
             )
 
-    def _one_machine(self) -> Iterator[Finding]:
+    def _one_machine(self) -> Iterator[CheckFinding]:
         """Hosts that are one machine, which a run refuses: see tflaunch.launch.roll_call."""
         names: dict[tuple[str, str], list[str]] = {}
         for each in self.answers.hosts:
@@ -158,7 +160,7 @@ class Findings:
                 names.setdefault((key, each.facts.boot_id), []).append(each.host.name)
         for same in names.values():
             if len(same) > 1:
-                yield Finding(
+                yield CheckFinding(
                     "error",
                     "hosts",
                     tuple(same),
@@ -166,7 +168,7 @@ class Findings:
                     "list it once; several workers on it are --workers N or slots:",
                 )
 
-    def _blocked(self) -> Iterator[Finding]:
+    def _blocked(self) -> Iterator[CheckFinding]:
         """Calls between hosts that failed; hosts that all fail to reach each other share one finding."""
         lost = {each.host.name for each in self.answers.asked if each.lost is not None}
         blocked: dict[tuple[str, str], dict[str, list[str]]] = {}
@@ -186,10 +188,10 @@ class Findings:
                 what = (
                     f"cannot reach {whose} at {self._where(whom, ways)}: {dialling.meaning(failure, detail)}"
                 )
-                fix = dial_check.NEXT_STEP.get(failure, "")
+                fix = dials.NEXT_STEP.get(failure, "")
                 if failure == dialling.NARROW:
-                    fix = dial_check.narrow_step(dialling.arriving(detail), ways[names[0]]["address"])
-                yield Finding("error", "network", (source,), what, fix)
+                    fix = dials.narrow_step(dialling.arriving(detail), ways[names[0]]["address"])
+                yield CheckFinding("error", "network", (source,), what, fix)
 
     @staticmethod
     def _where(names: Sequence[str], ways: Mapping[str, Mapping[str, Any]]) -> str:
@@ -198,7 +200,7 @@ class Findings:
             return endpoint(ways[names[0]]["address"], ports[0])
         return f"port {ports[0]}" if len(ports) == 1 else f"ports {ports[0]}-{ports[-1]}"
 
-    def _faster_network(self) -> Iterator[Finding]:
+    def _faster_network(self) -> Iterator[CheckFinding]:
         """A network that all hosts are in, and that is faster than that of the addresses."""
         faces = {
             each.host.name: [
@@ -217,9 +219,9 @@ class Findings:
             f" ({networks.speed(other.mbit_s * 1e6)}, {other.prefix}) connects all hosts, too"
         )
         fix = "name the hosts' addresses there by `address:` in the hostfile"
-        yield Finding("warning", "network", tuple(chosen), what, fix)
+        yield CheckFinding("warning", "network", tuple(chosen), what, fix)
 
-    def _skewed(self) -> Iterator[Finding]:
+    def _skewed(self) -> Iterator[CheckFinding]:
         """Clocks that are wrong."""
         clocks = {each.host.name: each.clock for each in self.answers.asked if each.clock is not None}
         if not clocks:
@@ -232,7 +234,7 @@ class Findings:
             if abs(off) > SKEW_S + clock.within_s:
                 whose = "those of the others" if len(clocks) > 1 else "this machine's"
                 way = f"{duration(abs(off))} {'ahead of' if off > 0 else 'behind'} {whose}"
-                yield Finding(
+                yield CheckFinding(
                     "warning",
                     "clock",
                     (name,),
@@ -240,11 +242,11 @@ class Findings:
                     "let NTP set it there: timedatectl set-ntp true",
                 )
 
-    def _exposed(self) -> Iterator[Finding]:
+    def _exposed(self) -> Iterator[CheckFinding]:
         """Hosts whose ports a machine outside of the cluster, this one, can reach."""
         ways_in = {way["address"] for ways in self.answers.dials.values() for way in ways.values()}
         if not self.answers.outside and not all(map(is_loopback, ways_in)):
-            yield Finding(
+            yield CheckFinding(
                 "note",
                 "exposed",
                 tuple(self.answers.dials),
@@ -256,7 +258,7 @@ class Findings:
             reached = [address for address, way in ways.items() if is_open(way["result"])]
             if reached:
                 public = any(ipaddress.ip_address(address.partition("%")[0]).is_global for address in reached)
-                yield Finding(
+                yield CheckFinding(
                     "warning" if public else "note",
                     "exposed",
                     (name,),
@@ -386,7 +388,7 @@ def _of_network(each: HostAnswer, face: Mapping[str, Any]) -> Iterator[Any]:
         yield "note", "network", what, "`address:` in the hostfile chooses another"
 
 
-def _differing(row: Row) -> Iterator[Finding]:
+def _differing(row: MatrixRow) -> Iterator[CheckFinding]:
     fix = "install the same version on all hosts: one may not be able to read what another writes"
     topic = "versions"
     if row.name == "MTU":
@@ -399,8 +401,8 @@ def _differing(row: Row) -> Iterator[Finding]:
         level, fix = "note", ""
     if not row.common:
         found = ", ".join(f"{value} on {fold(hosts)}" for value, hosts in row.odd.items())
-        yield Finding(level, topic, tuple(row.values), f"{row.name} differs: {found}", fix)
+        yield CheckFinding(level, topic, tuple(row.values), f"{row.name} differs: {found}", fix)
         return
     for value, hosts in row.odd.items():
         what = f"{row.name} is {value}, on the other hosts {row.common}"
-        yield Finding(level, topic, tuple(hosts), what, fix)
+        yield CheckFinding(level, topic, tuple(hosts), what, fix)

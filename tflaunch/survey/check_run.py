@@ -20,11 +20,11 @@ from tflaunch.in_task import check_task
 from tflaunch.lifecycle.ending import NOT_AWAITED
 from tflaunch.planning.addresses import peer_addresses
 from tflaunch.planning.cluster_plan import TaskPlan
-from tflaunch.planning.command import Command, endpoint, image
 from tflaunch.planning.environments import PREPARE_TIMEOUT_S, setup, to_prepare
 from tflaunch.planning.gpu_supply import free_gpus
 from tflaunch.planning.inventory import GpuOrInstance, HostFacts, MigInstance
 from tflaunch.planning.plan import ports_wanted
+from tflaunch.planning.task_commands import Command, endpoint, image
 from tflaunch.protocol import wire
 from tflaunch.protocol.errors import ConnectError, PlanError
 from tflaunch.protocol.job import JobSpec, TaskId
@@ -43,7 +43,7 @@ STACKS_S = 12.0  # for a task that hangs: to write where it hangs, and to end
 LEASE_S = 30.0
 
 
-class Connections(Opener, Protocol):
+class CheckConnections(Opener, Protocol):
     """What a check needs of `tflaunch.remote.Connector`."""
 
     def dial_address(self, host: Host) -> str: ...
@@ -70,7 +70,7 @@ class CheckRun:
     def __init__(
         self,
         hostfile: Hostfile,
-        connections: Connections,
+        connections: CheckConnections,
         phase: Callable[..., None],
         *,
         timeout_s: float,

@@ -13,7 +13,7 @@ from typing import Any
 
 from tflaunch.hosts import fold
 from tflaunch.planning.inventory import GpuOrInstance, in_use
-from tflaunch.survey.gpus import Machine, Overview, short_command
+from tflaunch.survey.gpu_overview import Machine, Overview, short_command
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from tflaunch.protocol.events import Interrupted
 from tflaunch.sessions.group import CONNECT_THREADS, NVML_SHARE, RETRY_S, Item, Sessions, Stopped
 from tflaunch.sessions.session import Ended, Said
 from tflaunch.sessions.wires import Opener
-from tflaunch.survey.gpus import Answer
+from tflaunch.survey.gpu_overview import Answer
 
 TICK_S = 0.25  # the shortest time between two updates for the caller
 

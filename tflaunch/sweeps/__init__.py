@@ -1,7 +1,7 @@
 """A sweep: a run whose tasks are the trials of a search.
 
 trials.py       which trials there are: the values of their parameters, from --grid, --random or a file
-run.py          one sweep from the hostfile to the outcome
+whole_sweep.py  one sweep from the hostfile to the outcome
 resume.py       which sweep on record goes on, and whether its trials can be compared
 seats.py        where trials can run, and the request for each of them
 first_seats.py  the seats that a sweep begins with, at once or in its turn in the queue

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from tflaunch.launch.watcher import RunWatcher
+from tflaunch.launch.run_watcher import RunWatcher
 from tflaunch.lifecycle.actions import Action
 from tflaunch.lifecycle.driver import Monitor
 from tflaunch.planning.inventory import HostFacts
@@ -17,14 +17,14 @@ from tflaunch.protocol.outcome import TaskExit
 from tflaunch.sweeps import lifecycle as machine
 from tflaunch.sweeps.curves import Curve
 from tflaunch.sweeps.first_seats import Seating
-from tflaunch.sweeps.lifecycle import BadTrial, GpusSeen, Seat, State
-from tflaunch.sweeps.results import Metric, Reading, Result, Results, no_metric, ranked, result
-from tflaunch.sweeps.seats import Requests, SeatFinder, SweepRequest
+from tflaunch.sweeps.lifecycle import BadTrial, GpusSeen, Seat, SweepState
+from tflaunch.sweeps.results import Metric, MetricReading, Result, Results, no_metric, ranked, result
+from tflaunch.sweeps.seats import SeatFinder, SweepRequest, TrialRequests
 from tflaunch.sweeps.trials import Trial
 
 
 @dataclass(frozen=True)
-class Row:
+class TrialRow:
     """A trial that runs, for the display."""
 
     trial: Trial
@@ -35,7 +35,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Progress:
+class SweepProgress:
     """How far a sweep is, for the display."""
 
     total: int
@@ -43,7 +43,7 @@ class Progress:
     failed: int
     queued: int
     seats: int
-    running: tuple[Row, ...]
+    running: tuple[TrialRow, ...]
     best: Result | None
     seconds: float | None  # the average time of a trial; None while too few have ended
     stopped: int = 0  # by --stop-below
@@ -77,15 +77,15 @@ class Summary:
     resume: str  # the command that goes on with the sweep; "" when no trial is left to run
 
 
-class Reporter(RunWatcher, Protocol):
-    """What a sweep needs of `tflaunch.console.sweep`."""
+class SweepDisplay(RunWatcher, Protocol):
+    """What a sweep needs of `tflaunch.console.sweep_screen`."""
 
     def begins(
         self, run_id: str, total: int, left: int, seats: Sequence[Seat], metric: Metric | None
     ) -> None: ...
     def leaves(self, run_id: str, left: int, leave: Callable[[], None]) -> None: ...
     def planned(self, planned: Planned) -> None: ...
-    def progress(self, progress: Progress) -> None: ...
+    def progress(self, progress: SweepProgress) -> None: ...
     def trial(self, trial: Trial, started: TaskStarted, seat: Seat) -> None: ...
     def result(self, result: Result) -> None: ...
     def summary(self, summary: Summary) -> None: ...
@@ -118,13 +118,13 @@ class SweepController(Monitor):
         self,
         work: Work,
         finder: SeatFinder,
-        reporter: Reporter,
+        reporter: SweepDisplay,
         seating: Seating,
     ) -> None:
         (seats, others), request, left = seating, work.request, work.left
-        self.state = State(
+        self.state = SweepState(
             trials={trial.number: trial for trial in left},
-            make=Requests(request.run, request.per_gpu),
+            make=TrialRequests(request.run, request.per_gpu),
             hosts={host: host for host in {seat.host for seat in seats} | others.keys()},
             seats=seats,
             queue=tuple(trial.number for trial in left),
@@ -141,7 +141,7 @@ class SweepController(Monitor):
         self._numbers = {trial.number for trial in work.wanted}
         self._finder = finder
         self._reporter = reporter
-        self._readings: dict[tuple[int, int], Reading] = {}
+        self._readings: dict[tuple[int, int], MetricReading] = {}
         self._seats: dict[tuple[int, int], Seat] = {}
         self._placed: set[tuple[int, str]] = set()  # (trial, host)
         self._unread: dict[
@@ -309,7 +309,7 @@ class SweepController(Monitor):
         if self._best.metric is not None:
             self._best_values.append(self._best.metric)
 
-    def _tell_of_metric(self, found: Result, reading: Reading) -> None:
+    def _tell_of_metric(self, found: Result, reading: MetricReading) -> None:
         """Tell the user, once, that the metric is not in what a trial has printed."""
         metric = self._request.metric
         if metric is None or found.metric is not None or self._told_of_metric:
@@ -324,7 +324,7 @@ class SweepController(Monitor):
     def _begins(self, trial: Trial, attempt: machine.Attempt) -> None:
         key = (trial.number, attempt.number)
         if key not in self._readings:
-            self._readings[key] = Reading(self._request.metric)
+            self._readings[key] = MetricReading(self._request.metric)
             self._seats[key] = attempt.seat
             self._placed.add((trial.number, attempt.seat.host))
             # Make an empty log, from which a later resume of the sweep knows of this attempt.
@@ -365,10 +365,12 @@ class SweepController(Monitor):
         for number, attempt in state.running.items():
             reading = self._readings[number, attempt.number]
             curve = tuple(reading.curve.values)
-            rows.append(Row(state.trials[number], str(attempt.seat), attempt.started, reading.value, curve))
+            rows.append(
+                TrialRow(state.trials[number], str(attempt.seat), attempt.started, reading.value, curve)
+            )
         enough = len(self._took) >= max(3, len(state.seats))
         self._reporter.progress(
-            Progress(
+            SweepProgress(
                 total=len(self._numbers),
                 succeeded=self._done_before + len(self._took),
                 failed=self._failed,

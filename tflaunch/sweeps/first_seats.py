@@ -12,7 +12,7 @@ from tflaunch.launch.acquisition import Acquisition
 from tflaunch.launch.cluster import Cluster
 from tflaunch.launch.consent import Consent
 from tflaunch.launch.roll_call import RollCall
-from tflaunch.launch.watcher import RunWatcher
+from tflaunch.launch.run_watcher import RunWatcher
 from tflaunch.planning.cluster_plan import ClusterPlan, TaskPlan
 from tflaunch.planning.inventory import Inventory, when_free
 from tflaunch.planning.taking import Share

@@ -75,7 +75,7 @@ Make = Callable[[Trial, Seat], Mapping[str, Any]]  # the complete request for th
 
 
 @dataclass(frozen=True, kw_only=True)
-class State(Ending):
+class SweepState(Ending):
     """Everything that decides what happens next in a sweep; `hosts` maps each host to itself."""
 
     trials: Mapping[int, Trial]
@@ -144,18 +144,18 @@ class State(Ending):
             return False
         return any(attempt.seat.host == host for attempt in self.running.values())
 
-    def step(self, event: Any, now: float) -> tuple[State, list[Action]]:
+    def step(self, event: Any, now: float) -> tuple[SweepState, list[Action]]:
         """See the function `step`."""
         return step(self, event, now)
 
 
-def begin(state: State) -> tuple[State, list[Action]]:
+def begin(state: SweepState) -> tuple[SweepState, list[Action]]:
     """Start the first trials, and look for GPUs that become free from now on."""
     state, actions = _fill(state)
     return state, [*actions, StartTimer(LOOK, LOOK_S)]
 
 
-def step(state: State, event: Any, now: float) -> tuple[State, list[Action]]:
+def step(state: SweepState, event: Any, now: float) -> tuple[SweepState, list[Action]]:
     """The next state, and what to do at once; `now` is any clock that only goes forward, in seconds."""
     if (answer := ending.step(state, event)) is not None:
         return answer
@@ -182,14 +182,14 @@ def step(state: State, event: Any, now: float) -> tuple[State, list[Action]]:
     return state, []
 
 
-def _attempt(state: State, event: TaskStarted | TaskExit) -> Attempt | None:
+def _attempt(state: SweepState, event: TaskStarted | TaskExit) -> Attempt | None:
     """The running attempt that the event is about; None for an earlier attempt."""
     attempt = state.running.get(event.task.index) if event.task.job == TRIAL else None
     fits = attempt and (attempt.number, attempt.seat.host) == (event.attempt, event.host)
     return attempt if fits else None
 
 
-def _exited(state: State, exited: TaskExit) -> tuple[State, list[Action]]:
+def _exited(state: SweepState, exited: TaskExit) -> tuple[SweepState, list[Action]]:
     if state.phase != "running" and exited.stopped:
         return state, []  # it stays in `running`: the trial is not done, and the sweep is interrupted
     number = exited.task.index
@@ -222,7 +222,7 @@ def _exited(state: State, exited: TaskExit) -> tuple[State, list[Action]]:
     ]
 
 
-def _alike(state: State, exited: TaskExit) -> tuple[str, ...]:
+def _alike(state: SweepState, exited: TaskExit) -> tuple[str, ...]:
     """`state.alike` after this end: one more, if it failed at once and with the same words; else () from now on."""
     if exited.exit_code == 0 or exited.seconds > AT_ONCE_S or len(state.alike) < len(state.ended):
         return ()
@@ -237,7 +237,7 @@ def reason(exited: TaskExit) -> str:
     return f"{how(exited)}: {last}".replace(f"{TRIAL}-{exited.task.index}", TRIAL).removesuffix(": ")
 
 
-def _too_alike(state: State) -> tuple[State, list[Action]]:
+def _too_alike(state: SweepState) -> tuple[SweepState, list[Action]]:
     """The first trials have failed at once, and all alike: the others would, too (--keep-going: go on)."""
     if state.keep_going or state.phase != "running" or not (left := len(state.queue) + len(state.running)):
         return _fill(state)
@@ -249,7 +249,7 @@ def _too_alike(state: State) -> tuple[State, list[Action]]:
     return state, [Say(text), *actions]
 
 
-def _bad(state: State, bad: BadTrial) -> tuple[State, list[Action]]:
+def _bad(state: SweepState, bad: BadTrial) -> tuple[SweepState, list[Action]]:
     running = state.running.get(bad.trial)
     if state.phase != "running" or running is None or running.number != bad.attempt or bad.trial in state.bad:
         return state, []
@@ -260,7 +260,7 @@ def _bad(state: State, bad: BadTrial) -> tuple[State, list[Action]]:
     return state, [Order(running.seat.host, f"restart {task}", "stop", fields)]
 
 
-def _late(state: State, number: int, attempt: int) -> tuple[State, list[Action]]:
+def _late(state: SweepState, number: int, attempt: int) -> tuple[SweepState, list[Action]]:
     running = state.running.get(number)
     if running is None or running.number != attempt:
         return state, []
@@ -273,7 +273,7 @@ def _late(state: State, number: int, attempt: int) -> tuple[State, list[Action]]
     ]
 
 
-def _fill(state: State) -> tuple[State, list[Action]]:
+def _fill(state: SweepState) -> tuple[SweepState, list[Action]]:
     """Give the free seats to the trials that wait; end the sweep once none waits or runs."""
     if state.phase != "running":
         return state, []
@@ -306,7 +306,7 @@ def _fill(state: State) -> tuple[State, list[Action]]:
     return state, [*actions, *more]
 
 
-def _give_back(state: State) -> tuple[State, list[Action]]:
+def _give_back(state: SweepState) -> tuple[SweepState, list[Action]]:
     """Give back the GPUs that no trial of this sweep will need: other users may take them."""
     may_fail = any(len(state.failed_on.get(number, ())) < state.retries for number in state.running)
     if state.queue or may_fail:
@@ -324,7 +324,7 @@ def _give_back(state: State) -> tuple[State, list[Action]]:
     return state, [_keep(state, host) for host in sorted(hosts)]
 
 
-def _keep(state: State, host: str, more: Sequence[Seat] = ()) -> Order:
+def _keep(state: SweepState, host: str, more: Sequence[Seat] = ()) -> Order:
     uuids = {uuid: None for seat in (*state.seats, *more) if seat.host == host for uuid in seat.gpus}
     return Order(host, "keep", "keep", {"gpus": list(uuids)})
 
@@ -332,7 +332,7 @@ def _keep(state: State, host: str, more: Sequence[Seat] = ()) -> Order:
 # --- GPUs that become free ------------------------------------------------------------------------------
 
 
-def _look(state: State) -> tuple[State, list[Action]]:
+def _look(state: SweepState) -> tuple[SweepState, list[Action]]:
     if state.phase != "running":
         return state, []
     held = {uuid for seat in state.seats for uuid in seat.gpus}
@@ -345,7 +345,7 @@ def _look(state: State) -> tuple[State, list[Action]]:
     return state, actions
 
 
-def _seen(state: State, seen: GpusSeen) -> tuple[State, list[Action]]:
+def _seen(state: SweepState, seen: GpusSeen) -> tuple[SweepState, list[Action]]:
     held = {uuid for seat in state.seats for uuid in seat.gpus}
     wanted = state.phase == "running" and state.queue and seen.host not in state.lost
     more = [seat for seat in seen.seats if wanted and held.isdisjoint(seat.gpus)]
@@ -359,7 +359,7 @@ def _seen(state: State, seen: GpusSeen) -> tuple[State, list[Action]]:
 # --- hosts that are lost -------------------------------------------------------------------------------------
 
 
-def _without(state: State, lost: HostLost) -> tuple[State, list[Action]]:
+def _without(state: SweepState, lost: HostLost) -> tuple[SweepState, list[Action]]:
     """Go on without a lost host; its trials are not alive: its agent ended them before it counted as lost."""
     back = [number for number, attempt in state.running.items() if attempt.seat.host == lost.host]
     state = dataclasses.replace(
@@ -380,7 +380,7 @@ def _without(state: State, lost: HostLost) -> tuple[State, list[Action]]:
     return state, [*said, *actions]
 
 
-def _unfit(state: State, exited: TaskExit) -> tuple[State, list[Action]]:
+def _unfit(state: SweepState, exited: TaskExit) -> tuple[SweepState, list[Action]]:
     """A task did not even start (`setup:`, the interpreter, a full disk): the host is at fault, not the trial."""
     lines = exited.tail.decode("utf-8", "replace").strip().splitlines() or [how(exited)]
     why = f"no trial can start there: {lines[-1].replace('tflaunch: ', '')}"

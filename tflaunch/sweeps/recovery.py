@@ -11,11 +11,11 @@ from tflaunch.hosts import Hostfile
 from tflaunch.protocol.job import TRIAL, TaskId
 from tflaunch.protocol.outcome import TaskExit
 from tflaunch.runs.follow import Follower
-from tflaunch.runs.states import RunState, TaskState
+from tflaunch.runs.run_states import RunState, TaskState
 from tflaunch.runs.visits import Visits
-from tflaunch.runs.wanted import Wanted
+from tflaunch.runs.wanted import WantedLogs
 from tflaunch.sessions.watcher import ProgressWatcher, Watcher
-from tflaunch.sweeps.results import Metric, Reading, Result, Results, result
+from tflaunch.sweeps.results import Metric, MetricReading, Result, Results, result
 from tflaunch.sweeps.resume import is_done
 from tflaunch.sweeps.trials import Trial
 
@@ -66,14 +66,14 @@ def recover(
     found = {number: task for state in states for number, task in _succeeded(state, results).items()}
     if not found:
         return []
-    readings = {number: Reading(metric) for number in found}
+    readings = {number: MetricReading(metric) for number in found}
 
     def take(task: TaskId, attempt: int, offset: int, data: bytes) -> None:
         if task.job == TRIAL and task.index in found and attempt == found[task.index].attempts - 1:
             results.record.logs.append(task, offset, data, attempt)
             readings[task.index].feed(offset, data)
 
-    wanted = Wanted(tasks=tuple(TaskId(TRIAL, number) for number in found))
+    wanted = WantedLogs(tasks=tuple(TaskId(TRIAL, number) for number in found))
     follower = Follower(states[0], visits.sessions, hostfile, cast("Watcher", _LogTaker(take)), wanted)
     follower.attach()
     follower.print_logs()
@@ -117,7 +117,7 @@ def _succeeded(state: RunState, results: Results) -> Mapping[int, TaskState]:
     return found
 
 
-def _result(results: Results, number: int, task: TaskState, reading: Reading) -> Result:
+def _result(results: Results, number: int, task: TaskState, reading: MetricReading) -> Result:
     trial, attempt = Trial(number, results.known[number]), task.attempts - 1
     exit = TaskExit(trial.task, task.host, 0, None, task.seconds or 0.0, attempt=attempt)
     log = results.record.logs.path(trial.task, attempt)

@@ -89,7 +89,7 @@ class Metric:
         return math.inf if value is None else -value if self.maximize else value
 
 
-class Reading:
+class MetricReading:
     """Reads the log of one attempt as it comes in: counts its bytes and keeps the last value of the metric."""
 
     def __init__(self, metric: Metric | None) -> None:
@@ -168,7 +168,7 @@ class Result:
 def result(
     trial: Trial,
     exit: TaskExit,
-    reading: Reading,
+    reading: MetricReading,
     gpus: tuple[str, ...],
     log: Path,
     *,

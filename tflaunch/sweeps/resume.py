@@ -21,7 +21,7 @@ NAMED = "named"  # the file that marks the record of a sweep whose name the user
 _SHOWN = 3  # trials in a sentence
 
 
-class Watcher(Protocol):
+class NoteWatcher(Protocol):
     """Shows notes to the user."""
 
     def note(self, text: str) -> None: ...
@@ -96,7 +96,7 @@ def with_its_metric(request: SweepRequest, results: Results) -> SweepRequest:
     return dataclasses.replace(request, metric=Metric.parse(text, results.about.get("maximize", False)))
 
 
-def compare(results: Results, request: SweepRequest, wanted: Sequence[Trial], watcher: Watcher) -> None:
+def compare(results: Results, request: SweepRequest, wanted: Sequence[Trial], watcher: NoteWatcher) -> None:
     """Show which trials of the command are new to the sweep on record, and which trials on record it leaves out.
 
     Raises UsageError where the program, its arguments or the parameters differ.

@@ -11,14 +11,14 @@ from tflaunch.protocol.errors import EXIT_NO_METRIC
 from tflaunch.protocol.job import TRIAL, TaskId
 from tflaunch.protocol.outcome import EndedByRule, Outcome
 from tflaunch.sweeps.curves import Curve
-from tflaunch.sweeps.results import Metric, Reading, Result, Results, no_metric
+from tflaunch.sweeps.results import Metric, MetricReading, Result, Results, no_metric
 from tflaunch.sweeps.seats import SweepRequest
 from tflaunch.sweeps.trials import Trial
 
 _PIECE = 1 << 20  # bytes of a log that are read at once
 
 
-class Watcher(Protocol):
+class NoteWatcher(Protocol):
     """Shows notes to the user."""
 
     def note(self, text: str) -> None: ...
@@ -32,7 +32,7 @@ class Missing(NamedTuple):
     first: int
 
 
-def score_anew(results: Results, metric: Metric, watcher: Watcher) -> None:
+def score_anew(results: Results, metric: Metric, watcher: NoteWatcher) -> None:
     """Read the metric of all trials that have ended from their logs, and write it into the results.
 
     Raises RecordError.
@@ -51,9 +51,9 @@ def score_anew(results: Results, metric: Metric, watcher: Watcher) -> None:
     )
 
 
-def read_log(result: Result, metric: Metric) -> Reading | None:
+def read_log(result: Result, metric: Metric) -> MetricReading | None:
     """What the log of a trial that has ended says of that metric; None where the log is gone."""
-    reading = Reading(metric)
+    reading = MetricReading(metric)
     try:
         with Path(result.log).open("rb") as file:
             while data := file.read(_PIECE):

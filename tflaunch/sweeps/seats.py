@@ -13,13 +13,13 @@ from typing import Any
 from tflaunch.hosts import Host, Hostfile
 from tflaunch.launch.request import Request
 from tflaunch.planning.cluster_plan import TaskPlan
-from tflaunch.planning.command import Command, image
 from tflaunch.planning.environments import setup
 from tflaunch.planning.gpu_choice import choose
 from tflaunch.planning.gpu_limits import left_of, too_many, within_hosts
 from tflaunch.planning.inventory import GpuOrInstance, Inventory, when_free
 from tflaunch.planning.plan import places, usable_gpus
 from tflaunch.planning.taking import Share
+from tflaunch.planning.task_commands import Command, image
 from tflaunch.protocol.errors import PlanError
 from tflaunch.protocol.job import TRIAL
 from tflaunch.sweeps.curves import StopBelow
@@ -153,7 +153,7 @@ def in_words_of_trials(text: str) -> str:
     return text.replace("--gpus-per-worker", "--gpus-per-trial").replace("worker", "trial")
 
 
-class Requests:
+class TrialRequests:
     """Makes the complete request for a trial on a seat."""
 
     def __init__(self, run: Request, per_gpu: int) -> None:

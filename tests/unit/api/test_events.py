@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.patience import until
-from tflaunch.api import events
-from tflaunch.api.events import Events
+from tflaunch.api import event_feed
+from tflaunch.api.event_feed import Events
 
 
 def line(number: int) -> str:
@@ -27,7 +27,7 @@ def waits(thread: threading.Thread) -> bool:
 @pytest.fixture
 def full(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Events, threading.Thread]]:
     """Events that nobody has read, and a thread that waits to write one more."""
-    monkeypatch.setattr(events, "EVENTS_KEPT", 2)
+    monkeypatch.setattr(event_feed, "EVENTS_KEPT", 2)
     kept = Events()
     kept.write(line(0) + line(1))
     writer = threading.Thread(target=kept.write, args=[line(2)], daemon=True)

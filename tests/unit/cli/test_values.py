@@ -10,7 +10,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from tflaunch.cli.command import Command
+from tflaunch.cli.command import Verb
 from tflaunch.cli.options import flatten, parser
 from tflaunch.inputs.options.declared import option
 from tflaunch.inputs.options.values import TimeParser
@@ -46,7 +46,7 @@ def verb(
     typer.echo(f"{workers} {grace} {limit} {place.value} {waiting.wait} {words or []}")
 
 
-app.command(cls=Command)(flatten(verb))
+app.command(cls=Verb)(flatten(verb))
 
 
 @pytest.mark.parametrize(

@@ -32,14 +32,14 @@ from tflaunch.console.clean_page import cleaned_lines
 from tflaunch.console.gpu_watch.changes import cells
 from tflaunch.console.gpu_watch.history import History
 from tflaunch.console.gpu_watch.pages import Pages
-from tflaunch.console.gpu_watch.state import Look, State
+from tflaunch.console.gpu_watch.state import Look, WatchView
 from tflaunch.console.gpus_page import GpusView
 from tflaunch.console.opening import open_reporter
 from tflaunch.console.pen import UNICODE
 from tflaunch.console.runs_page import run_lines, status_lines
 from tflaunch.console.safe_text import Console, Text
 from tflaunch.console.screen import Screen
-from tflaunch.console.sweep import open_reporter as open_sweep_reporter
+from tflaunch.console.sweep_screen import open_reporter as open_sweep_reporter
 from tflaunch.documents.writer import Screened, to_json
 from tflaunch.hosts import Host
 from tflaunch.in_task import check_task
@@ -62,13 +62,13 @@ from tflaunch.protocol.wire import Message
 from tflaunch.runs.clean import HERE
 from tflaunch.runs.fetch import Fetched
 from tflaunch.runs.listing import Listing, listing
-from tflaunch.runs.states import run_data
+from tflaunch.runs.run_states import run_data
 from tflaunch.runs.tensorboard import TensorBoard
 from tflaunch.runs.visits import Finished
-from tflaunch.survey import gpus
+from tflaunch.survey import gpu_overview
 from tflaunch.survey.check_answers import CheckAnswers, HostAnswer, TaskAnswer
 from tflaunch.survey.check_findings import Findings
-from tflaunch.sweeps.controller import Planned, Progress, Row, Summary
+from tflaunch.sweeps.controller import Planned, Summary, SweepProgress, TrialRow
 from tflaunch.sweeps.lifecycle import Seat
 from tflaunch.sweeps.results import Metric, Result
 from tflaunch.sweeps.trials import Trial
@@ -197,7 +197,7 @@ SWEEP: Mapping[str, Callable[[Any], None]] = {
     "begins": lambda shown: shown.begins(EVIL, 2, 2, [SEAT], Metric(EVIL)),
     "planned": lambda shown: shown.planned(Planned(EVIL, (TRIAL,), 1, (SEAT,), {EVIL: 1}, (EVIL,), 7)),
     "progress": lambda shown: both(
-        shown.progress(Progress(4, 1, 1, 1, 1, (Row(TRIAL, EVIL, 0.0, 1.0),), RESULTS[0], 3.0)),
+        shown.progress(SweepProgress(4, 1, 1, 1, 1, (TrialRow(TRIAL, EVIL, 0.0, 1.0),), RESULTS[0], 3.0)),
         time.sleep(0.4),  # it is a live view
     ),
     "trial": lambda shown: shown.trial(TRIAL, TaskStarted(W0, EVIL, 1, 7), SEAT),
@@ -337,7 +337,7 @@ def test_nothing_that_a_sweep_shows_does_either(
 _WORDS = frozenset({"kind", "compute_mode", "state", "status", "task", "log"})
 
 
-def evil_answers() -> list[gpus.Answer]:
+def evil_answers() -> list[gpu_overview.Answer]:
     told = []
     for number, answer in enumerate(simulated.FLEET):
         made = evil(answer, _WORDS)
@@ -354,7 +354,7 @@ def test_no_gpu_acts_on_the_terminal_of_the_watch(columns: int) -> None:
     # Each on a machine of its own, with an error and without.
     told = evil_answers()
     down = [dataclasses.replace(each, host=f"{each.host}d", error=ConnectError(EVIL, EVIL)) for each in told]
-    state = State(History(2.0), gpus.Wanted())
+    state = WatchView(History(2.0), gpu_overview.WantedGpus())
     pages = Pages(state, 2.0, UNICODE)
     for at in range(3):
         state.take(Look([*told, *down], at * 10.0, 0.0))
@@ -386,7 +386,7 @@ def test_no_gpu_acts_on_the_terminal_of_the_watch(columns: int) -> None:
 
 @pytest.mark.parametrize("columns", [40, 80, 130, 200])
 def test_no_gpu_acts_on_the_terminal(columns: int) -> None:
-    overview = gpus.look(evil_answers())
+    overview = gpu_overview.look(evil_answers())
     view = GpusView(columns)
     for lines in (
         view.page(overview),
@@ -402,16 +402,16 @@ def test_no_gpu_acts_on_the_terminal(columns: int) -> None:
 
 def test_a_field_of_a_table_stays_in_its_field() -> None:
     answers = evil_answers()
-    overview = gpus.look(answers)
+    overview = gpu_overview.look(answers)
     devices = sum(len(machine.gpus_or_instances) for machine in overview.machines)
-    table = gpus.table(overview)
+    table = gpu_overview.table(overview)
     harmless(table)
     rows = list(csv.DictReader(io.StringIO(table)))
     assert len(rows) == devices
     assert len(table.splitlines()) == devices + 1
-    assert len(gpus.in_one_line(overview).splitlines()) == 1
-    harmless(gpus.in_one_line(overview))
-    assert_json(to_json(gpus.document(overview, answers, 0.0)))
+    assert len(gpu_overview.in_one_line(overview).splitlines()) == 1
+    harmless(gpu_overview.in_one_line(overview))
+    assert_json(to_json(gpu_overview.document(overview, answers, 0.0)))
 
 
 def evil_listing() -> Listing:

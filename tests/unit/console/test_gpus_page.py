@@ -11,7 +11,7 @@ from tflaunch.console.gpus_page import GpusView
 from tflaunch.console.pen import ASCII
 from tflaunch.planning.gpu_words import advice
 from tflaunch.planning.inventory import GpuProcess
-from tflaunch.survey.gpus import (
+from tflaunch.survey.gpu_overview import (
     brief_name,
     look,
     short_command,

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from tflaunch.documents.declared import declared, of_document, things_of
 from tflaunch.documents.json_documents import DOCUMENTS
 from tflaunch.documents.json_events import EVENTS, SWEEP_EVENTS
+from tflaunch.documents.json_objects import declared, of_document, things_of
 from tflaunch.documents.json_things import THINGS
 
 EVERYTHING = [*DOCUMENTS.values(), *THINGS.values(), *EVENTS.values(), *SWEEP_EVENTS.values()]

@@ -11,8 +11,8 @@ from typing import Any
 from tests.support.endings import FAILED, FAILURES, FIRST, PLAN, TURN
 from tests.support.screen import W0, W1, shown
 from tflaunch.documents import json_lines, json_sweep
-from tflaunch.documents.declared import of_event
 from tflaunch.documents.json_events import EVENTS, SWEEP_EVENTS
+from tflaunch.documents.json_objects import of_event
 from tflaunch.documents.reporter import Reporter
 from tflaunch.protocol.errors import (
     HostfileError,

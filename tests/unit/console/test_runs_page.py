@@ -13,7 +13,7 @@ from tflaunch.console.runs_page import Column, run_lines, status_lines, table
 from tflaunch.console.safe_text import Text
 from tflaunch.console.screen import Screen
 from tflaunch.runs.listing import Listing
-from tflaunch.runs.states import RunState, Share, TaskState
+from tflaunch.runs.run_states import HostShare, RunState, TaskState
 
 
 def example(count: int = 2) -> RunState:
@@ -48,9 +48,11 @@ def example(count: int = 2) -> RunState:
         TaskState("worker/97", "gpu02", "exited", code=0, stopped=True, seconds=700.0, ended=NOW - 40),
     ]
     shares = (
-        Share("gpu01", "alive", "/var/tmp/tflaunch-1000/trainer-k3f9x2/gpu01", 41),
-        Share("gpu02", "strays", "/var/tmp/tflaunch-1000/trainer-k3f9x2/gpu02", 42, ("pid 9 python (S)",)),
-        Share("gpu03", "unreachable"),
+        HostShare("gpu01", "alive", "/var/tmp/tflaunch-1000/trainer-k3f9x2/gpu01", 41),
+        HostShare(
+            "gpu02", "strays", "/var/tmp/tflaunch-1000/trainer-k3f9x2/gpu02", 42, ("pid 9 python (S)",)
+        ),
+        HostShare("gpu03", "unreachable"),
     )
     command = ("/home/ada/.venv/bin/tflaunch", "run", "hosts.yaml", "trainer.py", "--", "two words")
     return RunState("trainer-k3f9x2", shares, tuple(tasks), "ada", NOW - 7400, None, "ada@laptop", command)
@@ -67,7 +69,7 @@ def test_one_task_that_has_ended_is_one_task() -> None:
     [first, *_] = example().tasks
     over = dataclasses.replace(first, state="exited", code=0)
     run = dataclasses.replace(
-        example(), tasks=(over,), shares=(Share("gpu01", "ended", "/var/tmp/x"),), ended=NOW
+        example(), tasks=(over,), shares=(HostShare("gpu01", "ended", "/var/tmp/x"),), ended=NOW
     )
     assert "  1 task, started" in shown(run, None)
 
@@ -103,21 +105,21 @@ def test_what_holds_of_a_run_that_lives() -> None:
     narrow = shown(dataclasses.replace(example(), holds={**held, "sentences": ["moves no byte " * 9]}), 60)
     assert "\n! moves no byte moves" in narrow
     assert "\n  moves no byte moves" in narrow  # on below its first word
-    ended = dataclasses.replace(example(), holds=held, shares=(Share("gpu01", "ended"),))
+    ended = dataclasses.replace(example(), holds=held, shares=(HostShare("gpu01", "ended"),))
     assert "cannot see" not in shown(ended, None)
     assert "unchanged" not in shown(example(), None)
 
 
 def test_the_list_says_which_runs_need_no_launcher() -> None:
     alive = dataclasses.replace(example(), detached=True)
-    ended = dataclasses.replace(alive, shares=(Share("gpu01", "ended"),))
+    ended = dataclasses.replace(alive, shares=(HostShare("gpu01", "ended"),))
     for run, state in ((example(), "● running  "), (alive, "● running, detached  "), (ended, "✗ failed  ")):
         [_, row, *_] = run_lines(Listing((run,), 0, {}), Screen(), NOW)
         assert state in row.plain
 
 
 def test_a_run_that_is_over_shows_what_ended_and_how_long_it_took() -> None:
-    ended = dataclasses.replace(example(), shares=(Share("gpu01", "ended"),), ended=NOW - 200)
+    ended = dataclasses.replace(example(), shares=(HostShare("gpu01", "ended"),), ended=NOW - 200)
     assert " took 2 h 0 min\n" in shown(ended, None)
     heading, row = run_lines(Listing((ended,), 0, {}), Sheet(None), NOW)
     assert heading.plain.split() == ["run", "state", "tasks", "hosts", "GPUs", "started", "took", "command"]

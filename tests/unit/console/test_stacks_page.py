@@ -10,7 +10,7 @@ from tests.support.evil import EVIL, harmless
 from tflaunch.console.pen import Sheet
 from tflaunch.console.stacks_page import stacks_lines
 from tflaunch.documents.writer import to_json
-from tflaunch.runs.stacks import TaskStacks, stacks_data
+from tflaunch.runs.stack_looks import TaskStacks, stacks_data
 
 WAIT = ["/usr/lib/python3.11/threading.py", 629, "wait"]
 

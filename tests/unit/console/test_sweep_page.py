@@ -12,7 +12,7 @@ from rich.cells import cell_len
 from tflaunch.console.pen import ASCII, UNICODE, Marks, Sheet
 from tflaunch.console.sparkline import sparkline
 from tflaunch.console.sweep_page import last_line, progress_lines, summary_lines
-from tflaunch.sweeps.controller import Progress, Row, Summary
+from tflaunch.sweeps.controller import Summary, SweepProgress, TrialRow
 from tflaunch.sweeps.results import Metric, Result
 from tflaunch.sweeps.trials import Trial
 
@@ -27,10 +27,10 @@ def result(number: int, status: str = "succeeded", why: str = "", metric: float 
     )
 
 
-def progress() -> Progress:
+def progress() -> SweepProgress:
     curve = tuple(1 / (1 + number) for number in range(100))
     rows = tuple(
-        Row(
+        TrialRow(
             Trial(number, {"learning_rate": "0.00123", "layers": "4"}),
             "gpu-host-1:0",
             time.monotonic(),
@@ -39,7 +39,7 @@ def progress() -> Progress:
         )
         for number in (7, 123)
     )
-    return Progress(200, 12, 1, 180, 2, rows, result(3), 3.0, 4, curve)
+    return SweepProgress(200, 12, 1, 180, 2, rows, result(3), 3.0, 4, curve)
 
 
 @pytest.mark.parametrize("columns", [60, 80, 130])

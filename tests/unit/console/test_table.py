@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tflaunch.console.safe_text import Text, paragraph, stacked
-from tflaunch.console.table import Column, Table, cut, fitted, table
+from tflaunch.console.text_table import Column, Table, cut, fitted, table
 
 FRUIT = ["apple", "fig", "blackcurrant"]
 

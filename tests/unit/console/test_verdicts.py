@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.support.screen import on_terminal, piped, plain, shown
-from tflaunch.documents import logs
+from tflaunch.documents import log_keeping
 from tflaunch.documents.reporter import Reporter
 from tflaunch.protocol.job import TaskId
 from tflaunch.protocol.outcome import Outcome, TaskExit
@@ -91,7 +91,7 @@ def test_what_does_not_come_is_not_waited_for_at_the_end(end: Callable[[Reporter
 
 
 def test_an_end_whose_output_does_not_come_is_told_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(logs, "_HELD_S", (0.05, 15.0))
+    monkeypatch.setattr(log_keeping, "_HELD_S", (0.05, 15.0))
     told: list[int] = []
     with piped() as (reporter, finish):
         reporter.log(W1, "gpu02", 0, TRACEBACK[:40])
@@ -105,7 +105,7 @@ def test_an_end_whose_output_does_not_come_is_told_after_a_while(monkeypatch: py
 def test_an_output_that_never_ends_does_not_hold_an_end_back_for_ever(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(logs, "_HELD_S", (60.0, 0.3))
+    monkeypatch.setattr(log_keeping, "_HELD_S", (60.0, 0.3))
     endless = TaskExit(W1, "gpu02", 1, None, 1.1, log_bytes=10**15)
     told: list[int] = []
     with piped() as (reporter, finish):

@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 
 from tests.support.versions import unpacked
-from tflaunch.documents.declared import declared, event_fields
 from tflaunch.documents.json_documents import DOCUMENTS
 from tflaunch.documents.json_events import EVENTS, SWEEP_EVENTS
+from tflaunch.documents.json_objects import declared, event_fields
 from tflaunch.documents.json_things import THINGS
 
 ROOT = Path(__file__).resolve().parents[3]

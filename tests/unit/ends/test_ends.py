@@ -16,11 +16,20 @@ from tests.unit.ends.public import CASES as PUBLIC
 from tests.unit.ends.public import WHERE
 from tflaunch.documents.log_tail import lines_to_search
 from tflaunch.ends import interpret
-from tflaunch.ends.facts import Ending
+from tflaunch.ends.end_rule import (
+    AFTERMATH,
+    ANYWHERE,
+    FINAL,
+    STACK,
+    EndRule,
+    SignalRule,
+    alternatives,
+    pattern,
+)
 from tflaunch.ends.here import where_file_lies, where_module_lies
 from tflaunch.ends.interpret import Here, Meaning, meaning
+from tflaunch.ends.known_end import KnownEnd
 from tflaunch.ends.log_end import LONGEST
-from tflaunch.ends.rule import AFTERMATH, ANYWHERE, FINAL, STACK, Rule, SignalRule, alternatives, pattern
 from tflaunch.ends.tables import RULES, SIGNALS, patterns
 
 LOGS = Path(__file__).with_name("logs")
@@ -32,10 +41,10 @@ FEW_FILES = (
 GIVEN = ("/py", "trainer.py", "--ps_hosts=a:1", "--job_name=worker")
 
 
-def ending(end: int | str, facts: Mapping[str, Any] | None = None, **other: Any) -> Ending:
+def ending(end: int | str, facts: Mapping[str, Any] | None = None, **other: Any) -> KnownEnd:
     signal = end if isinstance(end, str) else ""
     code = None if signal else int(end)
-    return Ending("worker/1", "gpu02", code, signal, 5.0, facts or {}, **other)
+    return KnownEnd("worker/1", "gpu02", code, signal, 5.0, facts or {}, **other)
 
 
 def said(text: str, end: int | str = 1, facts: Mapping[str, Any] | None = None, **other: Any) -> Meaning:
@@ -72,11 +81,11 @@ def test_lines_that_lead_to_an_advice(part: str) -> None:
 
 def test_every_rule_and_each_of_its_alternatives_has_a_case(monkeypatch: pytest.MonkeyPatch) -> None:
     """A case of an alternative is a line that the rule would not know without it."""
-    used: list[Rule] = []
+    used: list[EndRule] = []
     needed: set[str] = set()
     advice = interpret._advice
 
-    def note(rule: Rule, found: re.Match[str], *rest: Any) -> str:
+    def note(rule: EndRule, found: re.Match[str], *rest: Any) -> str:
         used.append(rule)
         fit = [each for each in alternatives(rule.words) if re.search(each, found.string)]
         needed.update(fit if len(fit) == 1 else ())
@@ -146,7 +155,7 @@ def test_a_gpu_by_number_where_the_task_has_none() -> None:
     ],
 )
 def test_the_arguments_of_a_trial_stand_in_the_options_of_its_sweep(line: str) -> None:
-    of_sweep = meaning([line], Ending("trial/1", "gpu02", 2))
+    of_sweep = meaning([line], KnownEnd("trial/1", "gpu02", 2))
     assert "correct it in --grid, --random or --trials-file, or after --" in of_sweep.text
     assert "correct it after --" in said(line, 2).text
 
@@ -448,7 +457,7 @@ def test_how_much_of_a_log_is_searched_is_bounded(monkeypatch: pytest.MonkeyPatc
         def search(self, line: str) -> None:
             searched[self.where] = searched.get(self.where, 0) + len(line)
 
-    monkeypatch.setattr(interpret, "patterns", lambda where: [(Searched(where), Rule("", "", where))])
+    monkeypatch.setattr(interpret, "patterns", lambda where: [(Searched(where), EndRule("", "", where))])
     said("x" * 999 + "\n" + ("y" * 999 + "\n") * 65)
     assert set(searched) == {"final", "anywhere", "aftermath"}
     assert max(searched.values()) <= interpret._SEARCHED

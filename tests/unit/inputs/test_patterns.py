@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.support.patterns import PATHS, regex
 from tflaunch.code.bundle import bundle
-from tflaunch.inputs.patterns import Pattern, Wanted, is_git
+from tflaunch.inputs.patterns import Pattern, WantedPaths, is_git
 
 
 def plainly(parts: list[str], names: list[str]) -> bool:
@@ -60,12 +60,12 @@ def test_wildcards_match_no_leading_dot(parts: list[str], path: str) -> None:
     ],
 )
 def test_what_comes_for_a_pattern(pattern: str, come: set[str], stay: set[str]) -> None:
-    wanted = Wanted([Pattern.parse(pattern)])
+    wanted = WantedPaths([Pattern.parse(pattern)])
     assert {path for path in come | stay if wanted.says(path)} == come
 
 
 def test_what_is_taken_away_is_so_with_its_dots() -> None:
-    wanted = Wanted([Pattern.parse(text) for text in ("**", ".*", "!*.tmp")])
+    wanted = WantedPaths([Pattern.parse(text) for text in ("**", ".*", "!*.tmp")])
     assert [wanted.says(path) for path in ("a.tmp", ".x/a.tmp", ".x/.tmp", ".x/a")] == [
         False,
         False,

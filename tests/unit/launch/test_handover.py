@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from tflaunch.launch.handover import MOST_KEPT, MOST_KEPT_BYTES, Kept
+from tflaunch.launch.handover import MOST_KEPT, MOST_KEPT_BYTES, KeptReports
 from tflaunch.protocol.wire import Message
 
 
 def test_a_host_that_sends_for_ever_does_not_fill_the_memory() -> None:
-    kept = Kept()
+    kept = KeptReports()
     assert all(kept.keep("host1", Message("through", {})) for _ in range(MOST_KEPT))
     assert not kept.keep("host1", Message("through", {}))
     assert kept.keep("host2", Message("through", {})), "another host has its own share"
@@ -15,7 +15,7 @@ def test_a_host_that_sends_for_ever_does_not_fill_the_memory() -> None:
 
 
 def test_nor_by_large_messages() -> None:
-    kept = Kept()
+    kept = KeptReports()
     large = Message("said", {"text": "x" * (MOST_KEPT_BYTES // 2)})
     assert kept.keep("host1", large)
     assert not kept.keep("host1", large)
@@ -24,6 +24,6 @@ def test_nor_by_large_messages() -> None:
 
 
 def test_beats_are_not_kept() -> None:
-    kept = Kept()
+    kept = KeptReports()
     assert all(kept.keep("host1", Message("beat", {})) for _ in range(MOST_KEPT + 1))
     assert kept.messages == []

@@ -33,9 +33,9 @@ def a_run(**more: Any) -> states.State:
     return states.State({TaskId("worker", 0): "a", TaskId("worker", 1): "b"}, **more)
 
 
-def a_sweep(**more: Any) -> lifecycle.State:
+def a_sweep(**more: Any) -> lifecycle.SweepState:
     seats = (lifecycle.Seat("a"), lifecycle.Seat("b"))
-    state = lifecycle.State(
+    state = lifecycle.SweepState(
         {"a": "a", "b": "b"},
         trials={number: Trial(number, {}) for number in range(2)},
         make=lambda trial, seat: {"id": str(trial.task), "gpus": seat.gpus},

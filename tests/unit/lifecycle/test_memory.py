@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tflaunch.diagnosis.hangs import Finding, Hangs
+from tflaunch.diagnosis.hangs import Hang, Hangs
 from tflaunch.lifecycle.driver import Driver
 from tflaunch.lifecycle.memory import memory_of, remembered
 from tflaunch.lifecycle.states import Restarts, State, state_data, state_from
@@ -81,7 +81,7 @@ def lived() -> tuple[Driver[State], Watchdog]:
     one.order("a", "end", "end", grace_s=1.0, stacks=True)
     hangs = watchdog.rules["hangs"]
     assert isinstance(hangs, Hangs)
-    hangs._reported[Finding("mute", "worker/0", "ps/0", "")] = "worker/0 waits for ps/0"
+    hangs._reported[Hang("mute", "worker/0", "ps/0", "")] = "worker/0 waits for ps/0"
     return one, watchdog
 
 

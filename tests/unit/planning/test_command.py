@@ -13,7 +13,7 @@ import pytest
 
 from tflaunch.hosts import Host
 from tflaunch.inputs.variables import ARGUMENT_LIMIT_BYTES
-from tflaunch.planning.command import Command, endpoint, interpreter
+from tflaunch.planning.task_commands import Command, endpoint, interpreter
 from tflaunch.protocol.errors import PlanError, UsageError
 from tflaunch.protocol.job import FLAGS, JobSpec, Requirements, Role, TaskId
 

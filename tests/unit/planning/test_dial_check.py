@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tflaunch.planning.cluster_plan import ClusterPlan, TaskPlan
-from tflaunch.planning.dial_check import blocked, loads, narrow_ways, needed, targets, to_wire
+from tflaunch.planning.dials import blocked, loads, narrow_ways, needed, targets, to_wire
 from tflaunch.protocol.dialling import NARROW, NO_NAME, REFUSED, SILENT, STRANGER
 from tflaunch.protocol.job import TaskId
 

@@ -9,9 +9,9 @@ import pytest
 from tests.support.planned import asked
 from tflaunch.hosts import Host, Hostfile
 from tflaunch.inputs.placeholders import filled
-from tflaunch.planning.command import Command
 from tflaunch.planning.environments import to_prepare
 from tflaunch.planning.filling import check
+from tflaunch.planning.task_commands import Command
 from tflaunch.protocol.errors import PlanError, UsageError
 from tflaunch.protocol.job import JobSpec, Role, TaskId
 

@@ -8,8 +8,8 @@ import pytest
 
 from tests.support.planned import asked, facts, some_gpus
 from tflaunch.hosts import Host, Hostfile
-from tflaunch.planning.moves import Moves, moves
 from tflaunch.planning.plan import plan_cluster
+from tflaunch.planning.spare_moves import Moves, moves
 from tflaunch.protocol.job import JobSpec, Role
 from tflaunch.protocol.moves import at, fill, values
 

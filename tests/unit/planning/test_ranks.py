@@ -12,8 +12,8 @@ from tests.support.planned import asked, facts, plan
 from tflaunch.frameworks.table import named, started_by
 from tflaunch.hosts import Host
 from tflaunch.planning.addresses import interfaces
-from tflaunch.planning.command import Command
 from tflaunch.planning.ranks import ranks, roles_for
+from tflaunch.planning.task_commands import Command
 from tflaunch.protocol.errors import PlanError
 from tflaunch.protocol.job import JobSpec, Role, TaskId
 

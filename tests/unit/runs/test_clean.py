@@ -7,7 +7,7 @@ import pytest
 from tests.support.ages import DAY_S
 from tflaunch.inputs.times import seconds
 from tflaunch.protocol.errors import UsageError
-from tflaunch.runs.clean import Criteria, Kept, Place, Selection, full_names, select
+from tflaunch.runs.clean import Criteria, Kept, RunsPlace, Selection, full_names, select
 
 GIB = 1 << 30
 
@@ -20,8 +20,8 @@ def kept(run: str, days: float, **fields: object) -> Kept:
     return Kept(**made)  # type: ignore[arg-type]
 
 
-def place(*runs: Kept, name: str = "h1") -> Place:
-    return Place((name,) if name else (), f"/var/tmp/{name}", runs)
+def place(*runs: Kept, name: str = "h1") -> RunsPlace:
+    return RunsPlace((name,) if name else (), f"/var/tmp/{name}", runs)
 
 
 def goes(chosen: Selection) -> dict[int, list[str]]:
@@ -69,7 +69,7 @@ def test_a_run_that_may_be_alive_where_nobody_was_asked_stays() -> None:
     lost = kept("run", 99, ended=False, hosts=("h1", "h2", "h3"))
     chosen = select([place(lost)], Criteria(older_s=1.0))
     assert (chosen.goes, dict(chosen.stays)) == ({}, {"run": "it may be alive on h[2-3], not asked"})
-    asked = [place(lost), Place(("h2", "h3"), "/", ())]
+    asked = [place(lost), RunsPlace(("h2", "h3"), "/", ())]
     assert goes(select(asked, Criteria(older_s=1.0))) == {0: ["run"]}
     ended = place(kept("run", 99, hosts=("h1", "h2", "h3")))
     assert goes(select([ended], Criteria(older_s=1.0))) == {0: ["run"]}

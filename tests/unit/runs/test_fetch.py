@@ -13,7 +13,7 @@ from tflaunch.inputs.patterns import Pattern, Wish
 from tflaunch.protocol.errors import FetchError
 from tflaunch.protocol.wire import Message
 from tflaunch.runs.fetch_destination import Destination
-from tflaunch.runs.fetch_part import Part, Refused, present
+from tflaunch.runs.fetch_part import FilePart, Refused, present
 from tflaunch.runs.fetch_pipeline import Dishonest
 from tflaunch.runs.fetch_requests import MOST_IDLE, FoundFile
 from tflaunch.runs.fetch_result import Fetched
@@ -108,19 +108,19 @@ def test_nothing_is_written_outside_of_the_directory(tmp_path: Path) -> None:
 
 def test_a_part_is_one_process_s_and_one_content_s(tmp_path: Path) -> None:
     with Destination(tmp_path).beside("x") as (directory, name):
-        part = Part(directory, name, "host:x", "10 bytes")
+        part = FilePart(directory, name, "host:x", "10 bytes")
         part.write(0, b"12345")
         with pytest.raises(Refused, match="another tflaunch"):
-            Part(directory, name, "host:x", "10 bytes")
+            FilePart(directory, name, "host:x", "10 bytes")
         part.close()
-        part = Part(directory, name, "host:x", "10 bytes")
+        part = FilePart(directory, name, "host:x", "10 bytes")
         assert part.have == 5
         (tmp_path / "x").write_text("mine")  # meanwhile
         assert not part.finish(0, False, overwrite=False)
         part.close()
         assert files(tmp_path) == {"x"}
-        Part(directory, name, "host:x", "old").write(0, b"old")
-        part = Part(directory, name, "host:x", "new")
+        FilePart(directory, name, "host:x", "old").write(0, b"old")
+        part = FilePart(directory, name, "host:x", "new")
         assert part.have == 0
         part.write(0, b"new")
         assert part.finish(5, False, overwrite=True)

@@ -9,7 +9,7 @@ import pytest
 from tests.support.ps import ARRIVED, entry, one, reply, worker
 from tflaunch.runs.listing import listing
 from tflaunch.runs.progress import Progress, progress_of
-from tflaunch.runs.states import run_data
+from tflaunch.runs.run_states import run_data
 
 KERAS_3 = (
     "Epoch 3/10\n"

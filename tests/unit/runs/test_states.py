@@ -12,7 +12,7 @@ from tests.support.ps import ARRIVED, NOW, entry, one, reply, worker
 from tflaunch.protocol.errors import ConnectError, UsageError
 from tflaunch.runs.listing import listing
 from tflaunch.runs.record_list import RunInfo
-from tflaunch.runs.states import RunState, Share, failures_of, pick_run, why_picked
+from tflaunch.runs.run_states import HostShare, RunState, failures_of, pick_run, why_picked
 
 
 def test_a_run_is_put_together_from_all_its_hosts() -> None:
@@ -158,15 +158,15 @@ def test_what_is_recorded_here_fills_in(tmp_path: Path) -> None:
 
 def test_only_hosts_that_may_have_a_part_of_the_run_matter() -> None:
     failures = {"h2": ConnectError("no route"), "h9": ConnectError("no route")}
-    told = RunState("run", (Share("h1", "alive"), Share("h2", "unreachable")), launcher="ada@laptop")
+    told = RunState("run", (HostShare("h1", "alive"), HostShare("h2", "unreachable")), launcher="ada@laptop")
     assert list(failures_of(told, failures)) == ["h2"]
-    unasked = dataclasses.replace(told, shares=(*told.shares, Share("other.name.of.h9", "unasked")))
+    unasked = dataclasses.replace(told, shares=(*told.shares, HostShare("other.name.of.h9", "unasked")))
     unknown = dataclasses.replace(told, launcher="")
     assert list(failures_of(unasked, failures)) == list(failures_of(unknown, failures)) == ["h2", "h9"]
 
 
 def test_a_name_means_the_run_alive_else_the_newest_of_that_name() -> None:
-    alive = (Share("h1", "alive"),)
+    alive = (HostShare("h1", "alive"),)
     newest, running, other = (
         RunState("mnist-234567", ()),
         RunState("mnist-abcdef", alive),
@@ -180,7 +180,7 @@ def test_a_name_means_the_run_alive_else_the_newest_of_that_name() -> None:
 
 
 def test_which_run_is_meant() -> None:
-    alive = (Share("h1", "alive"),)
+    alive = (HostShare("h1", "alive"),)
     first, second, ended = RunState("run-aa", alive), RunState("run-ab", alive), RunState("old-aa", ())
     assert pick_run("run-ab", (first, second)) == second
     assert pick_run("run-a", (first, ended)) == first

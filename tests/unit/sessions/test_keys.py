@@ -8,7 +8,7 @@ import termios
 import time
 
 from tests.support.patience import until
-from tflaunch.sessions.keys import reading_keys
+from tflaunch.sessions.typed_keys import reading_keys
 
 
 def test_a_key_counts_alone_and_pasted_text_is_none() -> None:

@@ -17,7 +17,7 @@ from tflaunch.protocol import wire
 from tflaunch.protocol.errors import Breach, ConnectError
 from tflaunch.protocol.events import Interrupted
 from tflaunch.protocol.wire import Message
-from tflaunch.runs.fetch_pipeline import STALLED_S, Pipeline, Request
+from tflaunch.runs.fetch_pipeline import STALLED_S, FetchRequest, Pipeline
 from tflaunch.sessions.group import Connected, Sessions, Stopped
 from tflaunch.sessions.linked import Linked
 from tflaunch.sessions.session import Ended
@@ -170,7 +170,7 @@ def test_a_fetch_that_slept_gives_no_host_up(sleep: Callable[[float], None]) -> 
     found: list[str] = []
 
     def steps(name: str) -> Any:
-        yield Request("find", {"patterns": [name]}, lambda _: not found.append(name))  # type: ignore[func-returns-value]
+        yield FetchRequest("find", {"patterns": [name]}, lambda _: not found.append(name))  # type: ignore[func-returns-value]
 
     pipeline = Pipeline(two.sessions, ["one", "two"], two.dial, two.shown)  # type: ignore[arg-type]
 

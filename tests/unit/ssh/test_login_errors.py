@@ -13,12 +13,12 @@ import pytest
 
 from tflaunch.hosts import Host
 from tflaunch.protocol.errors import ConnectError
-from tflaunch.ssh.config import SshConfig, Target
 from tflaunch.ssh.deadline import Deadline
 from tflaunch.ssh.failures import unreached
 from tflaunch.ssh.login import explained
 from tflaunch.ssh.sockets import dial_tcp
-from tflaunch.ssh.transport import Stream, TunedTransport
+from tflaunch.ssh.ssh_config import SshConfig, Target
+from tflaunch.ssh.transport import SshStream, TunedTransport
 
 ERRORS = [
     error
@@ -42,7 +42,7 @@ def test_every_exception_of_paramiko_becomes_a_sentence(kind: type[Exception], t
     target = simple_target(tmp_path)
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        stream = Stream(ours)
+        stream = SshStream(ours)
         error = kind(*arguments.get(kind.__name__, ("why",)))
         found = explained(error, TunedTransport(stream), target, stream, Deadline(9))
     assert isinstance(found, ConnectError)

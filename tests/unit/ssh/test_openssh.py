@@ -9,10 +9,10 @@ import pytest
 
 from tflaunch.hosts import load
 from tflaunch.protocol.errors import HostfileError, UsageError
-from tflaunch.ssh.config import Target
 from tflaunch.ssh.deadline import Deadline
 from tflaunch.ssh.openssh_failures import why_not
 from tflaunch.ssh.openssh_log import SshLog
+from tflaunch.ssh.ssh_config import Target
 
 # -- the hostfile --------------------------------------------------------------------------------------------
 

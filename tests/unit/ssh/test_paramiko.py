@@ -10,7 +10,7 @@ from pathlib import Path
 import paramiko
 import tomllib
 
-from tflaunch.ssh import channel, transport
+from tflaunch.ssh import command_wire, transport
 
 ROOT = Path(__file__).parents[3]
 
@@ -31,7 +31,7 @@ def private(source: str) -> set[str]:
 def test_the_private_names_that_are_used_are_there() -> None:
     used = private(inspect.getsource(transport.TunedTransport))
     assert used - set(dir(paramiko.Transport)) == {"_aead"}  # ours
-    assert "_send_user_message" in private(inspect.getsource(channel)) & set(dir(paramiko.Transport))
+    assert "_send_user_message" in private(inspect.getsource(command_wire)) & set(dir(paramiko.Transport))
 
 
 def test_the_newest_major_versions_that_are_allowed_are_those_that_are_tested() -> None:

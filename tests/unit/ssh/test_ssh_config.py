@@ -12,8 +12,8 @@ import pytest
 
 from tflaunch.hosts import Host
 from tflaunch.protocol.errors import ConnectError
-from tflaunch.ssh.config import SshConfig
 from tflaunch.ssh.known_hosts import KnownHosts
+from tflaunch.ssh.ssh_config import SshConfig
 from tflaunch.ssh.target import Target
 
 CASES = {
@@ -178,7 +178,7 @@ def test_the_system_s_file_includes_from_its_own_directory(
     monkeypatch.setenv("HOME", str(tmp_path))
     system = tmp_path / "etc/ssh_config"
     system.parent.mkdir()
-    monkeypatch.setattr("tflaunch.ssh.config.SYSTEM_CONFIG", system)
+    monkeypatch.setattr("tflaunch.ssh.ssh_config.SYSTEM_CONFIG", system)
     (system.parent / "plain").write_text("User system\n")
     system.write_text("Include plain\n")
     assert SshConfig().target(Host(name="gpu01")).user == "system"
@@ -403,7 +403,7 @@ def test_the_file_of_the_system_counts_whoever_may_write_it_as_to_ssh(
     system.write_text("User ann\n")
     system.chmod(0o666)
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setattr("tflaunch.ssh.config.SYSTEM_CONFIG", system)
+    monkeypatch.setattr("tflaunch.ssh.ssh_config.SYSTEM_CONFIG", system)
     assert SshConfig().target(Host(name="gpu01")).user == "ann"
     included.touch(0o644)
     included.chmod(0o666)

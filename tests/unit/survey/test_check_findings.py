@@ -13,7 +13,7 @@ from tflaunch.hosts import Host
 from tflaunch.in_task import check_task
 from tflaunch.protocol.errors import ConnectError
 from tflaunch.survey.check_answers import CheckAnswers, Clock, HostAnswer, TaskAnswer
-from tflaunch.survey.check_findings import Finding, Findings
+from tflaunch.survey.check_findings import CheckFinding, Findings
 
 
 def test_nothing_is_found_where_all_is_well() -> None:
@@ -185,7 +185,7 @@ def test_hosts_that_all_keep_each_other_out_are_one_finding() -> None:
 def test_who_reaches_the_ports_from_outside_is_told() -> None:
     dials = ways("aa", hosts="a")
 
-    def told(address: str, result: Any) -> list[Finding]:
+    def told(address: str, result: Any) -> list[CheckFinding]:
         return found(host_answer("a"), dials=dials, outside={"a": {address: {"port": 1, "result": result}}})
 
     [finding] = told("10.0.0.1", 0.3)

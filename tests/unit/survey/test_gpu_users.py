@@ -9,8 +9,8 @@ from tests.support.gpus import NOW, answer, gpu, process
 from tflaunch.console.gpu_users_page import users_lines
 from tflaunch.console.pen import UNICODE, Sheet
 from tflaunch.planning.inventory import Lease
+from tflaunch.survey.gpu_overview import look
 from tflaunch.survey.gpu_users import data, unseen, users
-from tflaunch.survey.gpus import look
 
 ADAS = Lease("ada", "trainer-k3f9x2", NOW - 3600)
 HELD = look(

@@ -12,9 +12,9 @@ import pytest
 
 from tests.support.gpus import FLEET, GIB, LOST, NOW, answer, facts, gpu, page
 from tflaunch.protocol.errors import ConnectError
-from tflaunch.survey.gpus import (
+from tflaunch.survey.gpu_overview import (
     Answer,
-    Wanted,
+    WantedGpus,
     document,
     in_one_line,
     look,
@@ -49,22 +49,22 @@ def test_a_host_that_was_lost_says_so_in_its_place() -> None:
 @pytest.mark.parametrize(
     ("wanted", "expected"),
     [
-        (Wanted(), "gpu01:0,1,3,7 gpu02:0,1,2.0,2.1"),
-        (Wanted(free=True), "gpu01:0 gpu02:1,2.0"),
-        (Wanted(model="h100"), "gpu01:0,1,3"),
-        (Wanted(model="a100"), "gpu02:2.0,2.1"),
-        (Wanted(model="MIG 1G"), "gpu02:2.1"),
-        (Wanted(min_free_bytes=78 * GIB), "gpu01:0,3 gpu02:1"),
-        (Wanted(free=True, min_free_bytes=40 * GIB), "gpu01:0 gpu02:1,2.0"),
-        (Wanted(model="b200"), ""),
+        (WantedGpus(), "gpu01:0,1,3,7 gpu02:0,1,2.0,2.1"),
+        (WantedGpus(free=True), "gpu01:0 gpu02:1,2.0"),
+        (WantedGpus(model="h100"), "gpu01:0,1,3"),
+        (WantedGpus(model="a100"), "gpu02:2.0,2.1"),
+        (WantedGpus(model="MIG 1G"), "gpu02:2.1"),
+        (WantedGpus(min_free_bytes=78 * GIB), "gpu01:0,3 gpu02:1"),
+        (WantedGpus(free=True, min_free_bytes=40 * GIB), "gpu01:0 gpu02:1,2.0"),
+        (WantedGpus(model="b200"), ""),
     ],
 )
-def test_filters(wanted: Wanted, expected: str) -> None:
+def test_filters(wanted: WantedGpus, expected: str) -> None:
     overview = look(FLEET, wanted)
     assert in_one_line(overview) == expected
     shown = sum(len(machine.gpus_or_instances) for machine in overview.machines)
     assert overview.hidden == 8 - shown
-    if wanted != Wanted():
+    if wanted != WantedGpus():
         assert "no NVIDIA driver" not in page(overview)
         assert f"{overview.hidden} not shown" in page(overview) or "no GPU fits; 8 do not" in page(
             look(FLEET[:5], wanted)

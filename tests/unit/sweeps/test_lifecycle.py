@@ -14,7 +14,7 @@ from tflaunch.lifecycle.actions import Action, End, Order, Say, StartTimer
 from tflaunch.lifecycle.ending import outcome_of
 from tflaunch.protocol.events import AgentGaveUp, HostSwept, Interrupted, TaskStarted, TimerFired
 from tflaunch.protocol.outcome import HostLost, TaskExit
-from tflaunch.sweeps.lifecycle import LOOK, BadTrial, GpusSeen, Seat, State, begin, step
+from tflaunch.sweeps.lifecycle import LOOK, BadTrial, GpusSeen, Seat, SweepState, begin, step
 from tflaunch.sweeps.trials import Trial
 
 
@@ -28,12 +28,12 @@ class Hosts:
     def __init__(self, trials: int, *seats: Seat, **more: Any) -> None:
         hosts = {seat.host: seat.host for seat in seats} | {host: host for host in more.get("others", ())}
         trial_of = {number: Trial(number, {"x": str(number)}) for number in range(trials)}
-        self.state = State(hosts, trials=trial_of, make=make, seats=seats, queue=tuple(trial_of), **more)
+        self.state = SweepState(hosts, trials=trial_of, make=make, seats=seats, queue=tuple(trial_of), **more)
         self.orders: list[Order] = []
         self.done: list[Action] = []
         self._take(*begin(self.state))
 
-    def _take(self, state: State, actions: list[Action]) -> None:
+    def _take(self, state: SweepState, actions: list[Action]) -> None:
         self.state = state
         self.done = actions
         self.orders += [action for action in actions if isinstance(action, Order)]

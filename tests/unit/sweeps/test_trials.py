@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tflaunch.protocol.errors import UsageError
-from tflaunch.sweeps.results import Metric, Reading, no_metric
+from tflaunch.sweeps.results import Metric, MetricReading, no_metric
 from tflaunch.sweeps.trials import Trial, arguments, draw, grid, numbered, plain, read
 
 
@@ -150,7 +150,7 @@ def test_trials_keep_their_numbers() -> None:
     ],
 )
 def test_the_last_value_in_a_log_counts(metric: str, log: bytes, value: float | None) -> None:
-    whole, pieces = (Reading(Metric.parse(metric, maximize=False)) for _ in range(2))
+    whole, pieces = (MetricReading(Metric.parse(metric, maximize=False)) for _ in range(2))
     whole.feed(0, log)
     for at in range(0, len(log), 3):
         pieces.feed(max(0, at - 1), log[max(0, at - 1) : at + 3])  # as after a connection that was lost
@@ -169,7 +169,7 @@ def test_what_is_no_metric(text: str, message: str) -> None:
 
 def test_what_a_log_has_instead_of_the_metric() -> None:
     metric = Metric.parse("val_loss", maximize=False)
-    reading = Reading(metric)
+    reading = MetricReading(metric)
     line = b'{"epoch": 1, "loss": 0.5, "name": "a", "ok": true, "x\\u001b": 1}\n{broken\n[1]\n'
     reading.feed(0, line)
     assert no_metric(metric, reading.keys) == (
@@ -180,11 +180,11 @@ def test_what_a_log_has_instead_of_the_metric() -> None:
         "log: no line has a number for val_loss",
         "--metric 'val_loss: (\\S+)' --resume",
     )
-    reading = Reading(metric)
+    reading = MetricReading(metric)
     reading.feed(0, b"step 10 loss 0.1358\nvalidation loss 3\ntook 3.5 s\n")
     what, todo = no_metric(metric, reading.keys)
     assert what == "lines have numbers for: step, loss, took"
     assert Metric.parse(todo.split()[1], maximize=False).find("step 10 loss 0.1358") == 0.1358
-    many = Reading(metric)
+    many = MetricReading(metric)
     many.feed(0, json.dumps({f"k{number}": number for number in range(1000)}).encode() + b"\n")
     assert len(many.keys) == 20

@@ -1,6 +1,6 @@
 """Which run has which GPU of this host.
 
-driver        asks NVML, in a child process that may hang or crash
+gpu_driver    asks NVML, in a child process that may hang or crash
 leases        locks on GPUs and MIG instances, which all users see
 lease_files   the files of theirs that all users share
 locks         what a lock is, and who has one

@@ -1,7 +1,7 @@
 """Looks, by NVML, whether the run's GPUs are free again once all its processes have ended.
 
 A driver may take seconds to give memory back, and a process that waits in the kernel keeps its memory although nothing
-can end it.  A child process asks NVML (agent/gpus/driver.py): a call into a sick driver may never come back.
+can end it.  A child process asks NVML (agent/gpus/gpu_driver.py): a call into a sick driver may never come back.
 """
 
 import time
@@ -13,7 +13,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, Iterable, List, Optional, Tuple
 
-    from tflaunch.agent.gpus.driver import Answer, Driver
+    from tflaunch.agent.gpus.gpu_driver import DeviceAnswer, GpuDriver
 
 FREE_S = 10.0  # how long GPUs may take to be free
 ANSWER_S = 3.0  # how much longer a slow driver may take
@@ -29,7 +29,7 @@ STATES = {
 class RunGpus:
     """The GPUs of this run on this host: what was on them before the run, and what is on them after it."""
 
-    def __init__(self, run: str, driver: "Driver") -> None:
+    def __init__(self, run: str, driver: "GpuDriver") -> None:
         self._run = run
         self._driver = driver
         self._known = {}  # type: Dict[str, Dict[str, Any]]
@@ -86,7 +86,7 @@ class RunGpus:
             self._driver.ask({"ask": "uses", "devices": self.devices}, within_s, self._answered)
         return self._found
 
-    def _answered(self, answer: "Answer") -> None:
+    def _answered(self, answer: "DeviceAnswer") -> None:
         if answer.problem or answer.said:
             why = answer.problem or answer.said.get("note") or "NVML is not there"
             self._found = self._unchecked(why)

@@ -56,7 +56,7 @@ def beginning(since: float, run: str) -> str:
     return "%017.6f-%s-" % (since, run)
 
 
-class Ticket:
+class HeldTicket:
     """A ticket of this run, locked."""
 
     def __init__(self, since: float, run: str, host: str, about: "Dict[str, Any]", until: float) -> None:

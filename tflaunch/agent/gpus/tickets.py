@@ -15,7 +15,7 @@ import os
 import time
 
 from tflaunch.agent.gpus import ticket_files
-from tflaunch.agent.gpus.ticket_files import QUEUE, UNTIL, Ticket
+from tflaunch.agent.gpus.ticket_files import QUEUE, UNTIL, HeldTicket
 from tflaunch.agent.host.rundir import HostError
 
 TYPE_CHECKING = False
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 FIRST_LEASE_S = 60.0  # until a launcher has said how long the run's lease is
 
 
-class Place:
+class QueuePlace:
     """The place of one run in the queue of this host, if it has one."""
 
     def __init__(self, run: str = "", host: str = "") -> None:
@@ -34,7 +34,7 @@ class Place:
         self._unseen = ""  # why the other tickets could not be read
         self._run = run
         self._host = host
-        self._ticket = None  # type: Optional[Ticket]
+        self._ticket = None  # type: Optional[HeldTicket]
         self._wanted = None  # type: Optional[Tuple[float, int, List[str], bool]]
 
     @property
@@ -55,7 +55,7 @@ class Place:
         self._wanted = wanted
         about = {"wants": wants, "uuids": uuids, "planning": planning}
         try:
-            self._ticket = Ticket(since, self._run, self._host, about, time.time() + self.lease_s)
+            self._ticket = HeldTicket(since, self._run, self._host, about, time.time() + self.lease_s)
             self._refused = ""
         except HostError as error:
             self._refused = error.reason

@@ -5,7 +5,7 @@
     gpus_age_s   how long ago NVML was asked
     fabrics      [bytes sent, bytes received] by all InfiniBand ports of this host, null without one
 
-A child process asks NVML (agent/gpus/driver.py): a call into a sick driver may take long, or never come back.
+A child process asks NVML (agent/gpus/gpu_driver.py): a call into a sick driver may take long, or never come back.
 """
 
 import os
@@ -17,7 +17,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, List, Optional, Tuple
 
-    from tflaunch.agent.gpus.driver import Answer, Driver
+    from tflaunch.agent.gpus.gpu_driver import DeviceAnswer, GpuDriver
 
 WITHIN_S = 15.0  # how long all GPUs together may take
 LEAST_S = 1.0  # between two questions
@@ -29,7 +29,7 @@ INFINIBAND = "/sys/class/infiniband"
 class GpuUse:
     """What NVML last said of these GPUs, each a UUID and a label."""
 
-    def __init__(self, driver: "Driver", devices: "List[Tuple[str, str]]") -> None:
+    def __init__(self, driver: "GpuDriver", devices: "List[Tuple[str, str]]") -> None:
         self._driver = driver
         self._devices = devices
         self._every_s = 0.0
@@ -49,7 +49,7 @@ class GpuUse:
             fields.update(gpus=self._found, gpus_age_s=round(now - self._found_at, 1))
         return fields
 
-    def _answered(self, answer: "Answer") -> None:
+    def _answered(self, answer: "DeviceAnswer") -> None:
         if self._every_s > OPEN_S:
             self._driver.rest()
         problem = answer.problem or answer.said.get("note") or "NVML is not there"

@@ -36,7 +36,7 @@ FILE_BYTES = 1024 * 1024  # of one answer; the first thread is its beginning
 UNPREPARED = "no Python that tflaunch has prepared: another program, or python -I, -E or -S"
 
 
-class Answer:
+class StacksAnswer:
     """What a process has told: its stacks, as in `inspected`, or why there are none, or not of its first thread.
 
     `native`: (thread, cores) of those that keep the interpreter's lock and run in native code.
@@ -108,14 +108,14 @@ class Asked:
             os.close(self._file)
             self._file = -1
 
-    def tick(self, now: float) -> "Optional[Answer]":
+    def tick(self, now: float) -> "Optional[StacksAnswer]":
         """Its answer, when it has come, or when none will come any more."""
         size = os.fstat(self._file).st_size
         if size and os.pread(self._file, 64, max(0, size - 64)).endswith(self._end):
-            return Answer(parsed(self._text(), self._claim.main, self._shown))
+            return StacksAnswer(parsed(self._text(), self._claim.main, self._shown))
         pid = self.process.pid
         if not processes.alive(pid, self.process.start):
-            return Answer(None, "it has ended")
+            return StacksAnswer(None, "it has ended")
         if now - self._began < FIRST_LOOK_S:
             return None
         if not self._before:
@@ -232,7 +232,7 @@ class Asked:
             return True
         return not size and now - self._signalled_at >= ONE_ANSWER_S
 
-    def _told_by_signals(self) -> "Answer":
+    def _told_by_signals(self) -> "StacksAnswer":
         pid = self.process.pid
         main = self._stacks.pop(pid, None)
         found = grouped(main, self._stacks.values())
@@ -249,4 +249,4 @@ class Asked:
             state = present.state if present else "unknown"
             why = "it has not answered within %g s (state %s)" % (SIGNALS_S, state)
             why += ": it waits in the kernel" if state == "D" else ""
-        return Answer(found or None, "" if main is not None else why, self._native)
+        return StacksAnswer(found or None, "" if main is not None else why, self._native)

@@ -15,7 +15,7 @@ age_s        how old the stacks are: a task is not asked again and again
 import os
 
 from tflaunch.agent.host import processes
-from tflaunch.agent.tasks.asked import Answer
+from tflaunch.agent.tasks.asked import StacksAnswer
 from tflaunch.agent.tasks.threads import waits_in
 from tflaunch.in_task.stacks_site import NAME
 
@@ -73,12 +73,12 @@ class Inspection:
 
     def _told(
         self, task: "Task", process: "processes.Process", dumps: "Optional[Dumps]", now: float
-    ) -> "Tuple[Answer, float]":
+    ) -> "Tuple[StacksAnswer, float]":
         """What the process has told of itself, and how old that is."""
         if dumps is None:
-            return Answer(None), 0.0
+            return StacksAnswer(None), 0.0
         if not task.request.get("stacks", True):
-            return Answer(None, "the run was started with --no-stacks"), 0.0
+            return StacksAnswer(None, "the run was started with --no-stacks"), 0.0
         return dumps.of(_key(task), process, now)
 
 

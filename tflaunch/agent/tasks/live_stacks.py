@@ -1,6 +1,6 @@
 """The Python stacks of tasks that go on, the latest of each task: how one process is asked, asked.py says."""
 
-from tflaunch.agent.tasks.asked import Answer, Asked
+from tflaunch.agent.tasks.asked import Asked, StacksAnswer
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,18 +19,18 @@ class _Dump:
 
     def __init__(self, tree: "List[processes.Process]", now: float, shown: "Callable[[str], str]") -> None:
         self.began = now
-        self.by_process = {}  # type: Dict[Key, Tuple[Answer, float]]  # and when it came
+        self.by_process = {}  # type: Dict[Key, Tuple[StacksAnswer, float]]  # and when it came
         self._waits = []  # type: List[Asked]
         for process in tree:
             if process.state in ("T", "t"):
-                self._keep(process, Answer(None, "it is stopped (state %s)" % process.state), now)
+                self._keep(process, StacksAnswer(None, "it is stopped (state %s)" % process.state), now)
                 continue
             try:
                 self._waits.append(Asked(process, now, shown))
             except OSError as error:
-                self._keep(process, Answer(None, str(error)), now)
+                self._keep(process, StacksAnswer(None, str(error)), now)
 
-    def _keep(self, process: "processes.Process", answer: "Answer", now: float) -> None:
+    def _keep(self, process: "processes.Process", answer: "StacksAnswer", now: float) -> None:
         self.by_process[process.pid, process.start] = answer, now
 
     def tick(self, now: float) -> bool:
@@ -94,11 +94,13 @@ class Dumps:
                 self._pending.remove(pending)
                 pending[1]()
 
-    def of(self, key: "Tuple[str, int]", process: "processes.Process", now: float) -> "Tuple[Answer, float]":
+    def of(
+        self, key: "Tuple[str, int]", process: "processes.Process", now: float
+    ) -> "Tuple[StacksAnswer, float]":
         """The last answer of that process, and its age in s."""
         dump = self._latest.get(key)
         last = dump.by_process.get((process.pid, process.start)) if dump is not None else None
         if last is None:
             asked_s = now - dump.began if dump is not None else 0.0
-            return Answer(None, "it began after the task was asked, %.0f s ago" % asked_s), 0.0
+            return StacksAnswer(None, "it began after the task was asked, %.0f s ago" % asked_s), 0.0
         return last[0], round(max(0.0, now - last[1]), 1)

@@ -151,8 +151,8 @@ def with_environment(job: JobSpec, options: TaskOptions, hostfile: Hostfile) -> 
     Also raises UsageError for arguments and variables that Linux does not take.
     """
     from tflaunch.planning import sent_sizes, unexpanded
-    from tflaunch.planning.command import local_python_told
     from tflaunch.planning.environments import behind
+    from tflaunch.planning.task_commands import local_python_told
 
     env, masked = _variables(options.env, options.env_file)
     requirements = _packages(options, hostfile)

@@ -17,8 +17,8 @@ from tflaunch.api.requests.job_parts import (
     with_environment,
     with_workdirs,
 )
-from tflaunch.api.requests.outputs import wish_at_end
 from tflaunch.api.requests.roles import roles_of
+from tflaunch.api.requests.what_to_fetch import wish_at_end
 from tflaunch.api.requests.which_hosts import load_hosts
 from tflaunch.frameworks.table import named
 from tflaunch.planning.ranks import roles_for

@@ -19,7 +19,7 @@ from tflaunch.api.requests.job_parts import (
     with_environment,
     with_workdirs,
 )
-from tflaunch.api.requests.outputs import parse_patterns, wish_at_end
+from tflaunch.api.requests.what_to_fetch import parse_patterns, wish_at_end
 from tflaunch.api.requests.which_hosts import load_hosts
 from tflaunch.inputs.kinds import is_job_file
 from tflaunch.protocol.errors import UsageError

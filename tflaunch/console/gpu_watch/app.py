@@ -28,13 +28,13 @@ from textual.widget import Widget
 
 from tflaunch.console.gpu_watch.changes import Row, cells, changes, segments
 from tflaunch.console.gpu_watch.history import History
-from tflaunch.console.gpu_watch.hosts import Order
+from tflaunch.console.gpu_watch.host_rows import Order
 from tflaunch.console.gpu_watch.pages import Pages
-from tflaunch.console.gpu_watch.state import Look, State
+from tflaunch.console.gpu_watch.state import Look, WatchView
 from tflaunch.console.pen import Marks
 from tflaunch.console.safe_text import Console
 from tflaunch.sessions.group import Stopped
-from tflaunch.survey.gpus import Sort, Wanted
+from tflaunch.survey.gpu_overview import Sort, WantedGpus
 from tflaunch.survey.survey import Survey
 
 _ORDERS: dict[Sort, Order] = {
@@ -86,7 +86,7 @@ class WatchApp(App[None]):
     ]
 
     def __init__(
-        self, state: State, every_s: float, marks: Marks, feed: threading.Thread | None = None
+        self, state: WatchView, every_s: float, marks: Marks, feed: threading.Thread | None = None
     ) -> None:
         self.wire: LinuxDriver | None = None  # what leads to the terminal
         super().__init__(driver_class=_wired(self), ansi_color=True)
@@ -193,7 +193,7 @@ def _wired(app: WatchApp) -> type[LinuxDriver]:
     return Wired
 
 
-def watch(survey: Survey, wanted: Wanted, sort: Sort, every_s: float, marks: Marks) -> None:
+def watch(survey: Survey, wanted: WantedGpus, sort: Sort, every_s: float, marks: Marks) -> None:
     """Show the watch until the user quits.  Raises Stopped for SIGINT and SIGTERM."""
     errors: list[BaseException] = []
 
@@ -207,7 +207,7 @@ def watch(survey: Survey, wanted: Wanted, sort: Sort, every_s: float, marks: Mar
             app.call_from_thread(app.exit) if app.is_running else None
 
     feed = threading.Thread(target=ask, name="ask the hosts", daemon=True)
-    app = WatchApp(State(History(every_s), wanted, _ORDERS[sort]), every_s, marks, feed)
+    app = WatchApp(WatchView(History(every_s), wanted, _ORDERS[sort]), every_s, marks, feed)
     with _signals_kept(), _no_fixed_size():
         app.run(mouse=False)
     survey.stop()

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from tflaunch.planning.inventory import GpuOrInstance, HostFacts
-from tflaunch.survey.gpus import Answer
+from tflaunch.survey.gpu_overview import Answer
 
 COLUMNS = 240  # so many are kept: no graph is wider
 REFRESHES = 5  # to a column: a graph that moved at each refresh would be drawn anew at each one

@@ -7,14 +7,14 @@ from collections.abc import Iterable, Sequence
 
 from tflaunch.console.gpu_watch.graph import graph
 from tflaunch.console.gpu_watch.history import Pair, Value, mean_use
-from tflaunch.console.gpu_watch.hosts import WAITING, HostRow, users
+from tflaunch.console.gpu_watch.host_rows import WAITING, HostRow, users
 from tflaunch.console.gpus_states import STYLES, WORDS
 from tflaunch.console.gpus_table import complaints
 from tflaunch.console.pen import BUSY, WARN, Marks
 from tflaunch.console.safe_text import Text
-from tflaunch.console.table import cut, fitted
+from tflaunch.console.text_table import cut, fitted
 from tflaunch.planning.inventory import Gpu, GpuOrInstance
-from tflaunch.survey.gpus import brief_name, short_command, short_name, state
+from tflaunch.survey.gpu_overview import brief_name, short_command, short_name, state
 from tflaunch.text.numbers import counted
 from tflaunch.text.times import age
 

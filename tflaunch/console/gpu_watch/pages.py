@@ -7,16 +7,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tflaunch.console.gpu_watch.history import REFRESHES
-from tflaunch.console.gpu_watch.hosts import ORDERS, HostRow
+from tflaunch.console.gpu_watch.host_rows import ORDERS, HostRow
 from tflaunch.console.gpu_watch.layout import Layout
-from tflaunch.console.gpu_watch.state import State
+from tflaunch.console.gpu_watch.state import WatchView
 from tflaunch.console.gpus_page import GpusView
 from tflaunch.console.gpus_states import STYLES, summary_lines
 from tflaunch.console.pen import Marks
 from tflaunch.console.safe_text import Text, wrapped_words
-from tflaunch.console.table import Column, cut, table
+from tflaunch.console.text_table import Column, cut, table
 from tflaunch.planning.inventory import Gpu, GpuOrInstance
-from tflaunch.survey.gpus import Machine, state
+from tflaunch.survey.gpu_overview import Machine, state
 from tflaunch.text.times import age, written
 
 _MOST_HEIGHT = 4  # of a graph on a host's page
@@ -58,7 +58,7 @@ class _Line:
 class Pages:
     """Draws what a State says, in lines that fit the window."""
 
-    def __init__(self, state: State, every_s: float, marks: Marks) -> None:
+    def __init__(self, state: WatchView, every_s: float, marks: Marks) -> None:
         self._state, self._every_s, self._marks = state, every_s, marks
 
     def screen(self, columns: int, rows: int) -> list[Text]:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from tflaunch.console.gpu_watch.history import History
-from tflaunch.console.gpu_watch.hosts import ORDERS, HostRow, Order, Rows, rows
-from tflaunch.survey.gpus import Answer, Wanted
+from tflaunch.console.gpu_watch.host_rows import ORDERS, HostRow, Order, Rows, rows
+from tflaunch.survey.gpu_overview import Answer, WantedGpus
 from tflaunch.text.safe import one_line
 
 Page = Literal["hosts", "host", "help"]
@@ -28,11 +28,11 @@ class Look:
 
 
 @dataclass
-class State:
+class WatchView:
     """One user's view; `press` is called for each key, `take` for each look."""
 
     history: History
-    wanted: Wanted
+    wanted: WantedGpus
     order: Order = "host"
     reverse: bool = False
     page: Page = "hosts"
@@ -95,7 +95,7 @@ class State:
     @property
     def whole_host(self) -> HostRow | None:
         """The host whose page is shown, with all its GPUs; a filter that it no longer passes does not hide it."""
-        every = rows(self.look.answers, Wanted(), "", "host").hosts
+        every = rows(self.look.answers, WantedGpus(), "", "host").hosts
         return next((row for row in every if row.name == self.selected), None)
 
     def press(self, key: str, character: str | None = None) -> bool:

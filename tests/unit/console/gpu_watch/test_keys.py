@@ -14,11 +14,11 @@ from tests.support.gpus import FLEET, LEASED, LOST, NOW, answer, gpu, process
 from tflaunch.console.gpu_watch.app import Looked, WatchApp
 from tflaunch.console.gpu_watch.history import History
 from tflaunch.console.gpu_watch.pages import Pages
-from tflaunch.console.gpu_watch.state import Look, State
+from tflaunch.console.gpu_watch.state import Look, WatchView
 from tflaunch.console.pen import ASCII, UNICODE, Marks
 from tflaunch.console.safe_text import Text
 from tflaunch.protocol.errors import ConnectError
-from tflaunch.survey.gpus import Answer, Wanted
+from tflaunch.survey.gpu_overview import Answer, WantedGpus
 
 LOADED = answer(
     "loaded",
@@ -76,10 +76,10 @@ def watched(
     rows: int = 40,
     *,
     marks: Marks = UNICODE,
-    wanted: Wanted | None = None,
+    wanted: WantedGpus | None = None,
 ) -> WatchApp:
     """Have `act` use the watch, whose hosts have answered once."""
-    app = WatchApp(State(History(2.0), wanted or Wanted()), 2.0, marks)
+    app = WatchApp(WatchView(History(2.0), wanted or WantedGpus()), 2.0, marks)
 
     async def play() -> None:
         async with app.run_test(size=(columns, rows)) as pilot:
@@ -210,7 +210,7 @@ def test_the_summary_counts_what_a_filter_leaves() -> None:
 
 
 def test_pasted_text_goes_into_the_filter_without_what_acts_on_a_terminal() -> None:
-    app = State(History(2.0), Wanted())
+    app = WatchView(History(2.0), WantedGpus())
     app.paste("gpu")
     assert app.filtered == ""
     app.press("slash", "/")
@@ -442,7 +442,7 @@ def test_options_leave_out_gpus_and_the_summary_says_so() -> None:
         assert "not shown" in watch.text
         assert watch.hosts[:2] == [">idle", "loaded"]
 
-    watched(act, wanted=Wanted(free=True))
+    watched(act, wanted=WantedGpus(free=True))
 
 
 def test_a_refresh_without_news_sends_the_clock_alone() -> None:

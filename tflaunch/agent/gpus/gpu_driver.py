@@ -38,7 +38,7 @@ SHUTDOWN = "nvmlShutdown"
 _PAGE = struct.Struct("=dqq64s")  # begin of the call (monotonic), device, calls so far, the call
 
 
-class Answer:
+class DeviceAnswer:
     """What came of a question."""
 
     def __init__(self) -> None:
@@ -54,7 +54,7 @@ class Answer:
         return gpu_probe.assembled(said, self.found, self.failed)
 
 
-class Driver:
+class GpuDriver:
     """Asks NVML one question at a time; `tick` must be called again and again while it is `busy`.
 
     With a `selector`, `tick` is also called when an answer has come; without one, poll `descriptor`.
@@ -74,19 +74,21 @@ class Driver:
         self._open = False  # the child has NVML open
         self._users = True  # see gpu_probe.Nvml
         self._question = {}  # type: Dict[str, Any]
-        self._then = None  # type: Optional[Callable[[Answer], None]]
-        self._answer = Answer()
+        self._then = None  # type: Optional[Callable[[DeviceAnswer], None]]
+        self._answer = DeviceAnswer()
         self._asked_at = self._deadline = self._limit_s = 0.0
 
     # -- questions
 
-    def ask(self, question: "Dict[str, Any]", within_s: float, then: "Callable[[Answer], None]") -> None:
+    def ask(
+        self, question: "Dict[str, Any]", within_s: float, then: "Callable[[DeviceAnswer], None]"
+    ) -> None:
         """Ask, when not `busy`; `then` gets the answer after `within_s` at the latest.
 
         ask: "probe", with topology; "uses", "loads", with devices: [UUID, label].  See gpu_probe.
         """
         now = time.monotonic()
-        self._question, self._then, self._answer = question, then, Answer()
+        self._question, self._then, self._answer = question, then, DeviceAnswer()
         self._asked_at, self._deadline = now, now + within_s
         self._limit_s = min(CALL_S, max(LATER_S, within_s / 2))
         self._left = [each for each in self._left if _lives(each)]
@@ -379,7 +381,7 @@ def _lives(process: "processes.Process") -> bool:
     return processes.alive(process.pid, process.start)
 
 
-def _ailments(answer: Answer) -> "Dict[int, str]":
+def _ailments(answer: DeviceAnswer) -> "Dict[int, str]":
     """What is wrong with the driver (-1) and with each device."""
     found = {-1: answer.said.get("note", "")}
     for key, value in answer.found.items():

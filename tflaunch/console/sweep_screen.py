@@ -29,7 +29,7 @@ from tflaunch.documents.json_sweep import SweepJson, SweepReporter
 from tflaunch.protocol.events import TaskStarted
 from tflaunch.protocol.job import TRIAL
 from tflaunch.protocol.outcome import TaskExit
-from tflaunch.sweeps.controller import Planned, Progress, Summary
+from tflaunch.sweeps.controller import Planned, Summary, SweepProgress
 from tflaunch.sweeps.lifecycle import Seat
 from tflaunch.sweeps.results import Metric, Result
 from tflaunch.sweeps.trials import Trial, arguments
@@ -55,7 +55,7 @@ class SweepText(TextReporter):
     def __init__(self, *streams: Any) -> None:
         self._metric: Metric | None = None
         self._name = ""
-        self._progress: Progress | None = None
+        self._progress: SweepProgress | None = None
         self._failures: set[str] = set()  # why trials have failed
         super().__init__(*streams)
 
@@ -91,7 +91,7 @@ class SweepText(TextReporter):
         self._ending(*left_lines(run_id, self._err.marks))
         self._writer.put("message", lambda: self._writer.after(lambda: self._go(leave)))
 
-    def progress(self, progress: Progress) -> None:
+    def progress(self, progress: SweepProgress) -> None:
         """Show on a terminal how the sweep stands."""
         if self._live:
             self._writer.put("message", lambda: self._take_progress(progress))
@@ -166,7 +166,7 @@ class SweepText(TextReporter):
             pen.look_again()
         self._live = False
 
-    def _take_progress(self, progress: Progress) -> None:
+    def _take_progress(self, progress: SweepProgress) -> None:
         self._progress = progress
 
     def _stop_live(self) -> None:

@@ -32,7 +32,7 @@ SILENCE_S = 30.0  # a launcher that has sent nothing for so long is gone
 _SAYS = re.compile(rb" at http://[^ ]*?:(\d+)/")
 
 
-class TensorBoard:
+class TensorBoardServer:
     """One TensorBoard, started when the first viewer wants it, and the connections of all viewers to it."""
 
     def __init__(self, directory: "RunDirectory", selector: Selector, own: bool = True) -> None:
@@ -217,7 +217,7 @@ def _serve(
     selector.register(channel_in, EVENT_READ, lambda: None)
     viewer = Viewer(_Pipe(channel_out))  # type: ignore[arg-type]
     viewer.send("hello", run=directory.run, host=directory.host, pid=0, directory=directory.path, alive=False)
-    tensorboard = TensorBoard(directory, selector, own=False)
+    tensorboard = TensorBoardServer(directory, selector, own=False)
     heard = time.monotonic()
     try:
         tensorboard.want(viewer, logdir)

@@ -1,6 +1,6 @@
 """Rules: memory of the host, processes, open files."""
 
-from tflaunch.ends.rule import ANYWHERE, Rule
+from tflaunch.ends.end_rule import ANYWHERE, EndRule
 
 _NO_MEMORY = (
     "the memory of {host}{memory_text} was not enough for {task}{peak_text}: give it less to hold (smaller batches, "
@@ -62,22 +62,22 @@ _REFUSED = (
 
 # Where a program has no descriptor left, what it opens next is said not to be there.
 FILES = (
-    Rule(
+    EndRule(
         _TOO_MANY,
         _FILES,
         needs=("open_files",),
     ),
-    Rule(
+    EndRule(
         _TOO_MANY,
         _FILES_UNKNOWN,
     ),
-    Rule(_NOT_THERE, _FILES, needs=("no_files_left", "open_files")),
-    Rule(_NOT_THERE, _FILES_UNKNOWN, needs=("no_files_left",)),
+    EndRule(_NOT_THERE, _FILES, needs=("no_files_left", "open_files")),
+    EndRule(_NOT_THERE, _FILES_UNKNOWN, needs=("no_files_left",)),
 )
 RULES = (
-    Rule(_TOO_MANY[0], _FILES, ANYWHERE, needs=("open_files",)),
-    Rule(_TOO_MANY[0], _FILES_UNKNOWN, ANYWHERE),
-    Rule(
+    EndRule(_TOO_MANY[0], _FILES, ANYWHERE, needs=("open_files",)),
+    EndRule(_TOO_MANY[0], _FILES_UNKNOWN, ANYWHERE),
+    EndRule(
         (
             r"out of shared memory",
             r"unable to (?:open|mmap|allocate|write to) (?:shared memory|file </torch)",
@@ -89,7 +89,7 @@ RULES = (
         ),
         _SHM,
     ),
-    Rule(
+    EndRule(
         (
             r"DataLoader worker \(pid(?:\(s\))? [\d, ]{1,40}\) (?:is killed by signal: Bus error"
             r"|exited unexpectedly)"
@@ -98,7 +98,7 @@ RULES = (
         "ran out; use fewer loader processes (num_workers), enlarge /dev/shm; num_workers=0 shows what the "
         "loader itself raises",
     ),
-    Rule(
+    EndRule(
         (
             r"DataLoader worker \(pid(?:\(s\))? [\d, ]{1,40}\) is killed by signal: (?:Killed"
             r"|Segmentation fault|Aborted)"
@@ -107,7 +107,7 @@ RULES = (
         "fewer loader processes (num_workers), or smaller prefetch; num_workers=0 shows what the loader "
         "itself raises",
     ),
-    Rule(
+    EndRule(
         (
             *_NO_THREAD,
             r"Resource temporarily unavailable.{0,60}(?:thread|fork)",
@@ -116,26 +116,26 @@ RULES = (
         ),
         _THREADS,
     ),
-    Rule(
+    EndRule(
         _NO_THREAD,
         _THREADS,
         ANYWHERE,
     ),
-    Rule(
+    EndRule(
         r"[Uu]nable to allocate ([\d.]{1,8} [KMGTPE]iB)",
         "NumPy was asked for an array that the memory of {host} cannot hold{memory_text}: look at its shape "
         "and type at {place}; read in pieces (np.memmap, tf.data)",
     ),
-    Rule(
+    EndRule(
         _REFUSED,
         _LIMITED,
         needs=("far_from_full",),
     ),
-    Rule(
+    EndRule(
         _REFUSED,
         _NO_MEMORY,
     ),
-    Rule(
+    EndRule(
         (
             BAD_ALLOC,
             r"[Oo]ut of memory: Killed process",
@@ -143,7 +143,7 @@ RULES = (
         _NO_MEMORY,
         ANYWHERE,
     ),
-    Rule(
+    EndRule(
         (
             r"slurmstepd: error: .{0,60}(?:oom[-_]kill|Exceeded .{0,20}memory limit)",
             r"Detected \d{1,6} oom[-_]kill",
@@ -152,13 +152,13 @@ RULES = (
         "or give the tasks less to hold",
         ANYWHERE,
     ),
-    Rule(
+    EndRule(
         r"slurmstepd: error: .{0,80}DUE TO (TIME LIMIT|PREEMPTION|NODE FAILURE)",
         "SLURM ended the job ({0}): ask for more time (sbatch --time=...), and have the program restore its "
         "last checkpoint; --restarts does not help there",
         ANYWHERE,
     ),
-    Rule(
+    EndRule(
         (
             r"A process in the process pool was terminated abruptly",
             r"BrokenProcessPool",
@@ -166,7 +166,7 @@ RULES = (
         "a process that {task} had started died, mostly because memory ran out on {host}{memory_text}: start "
         "fewer of them",
     ),
-    Rule(
+    EndRule(
         (
             r"JavaScript heap out of memory",
             r"java\.lang\.OutOfMemoryError",

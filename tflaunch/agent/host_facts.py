@@ -7,7 +7,7 @@ import time
 
 from tflaunch import gpu_probe
 from tflaunch.agent.gpus import leases, limit, tickets
-from tflaunch.agent.gpus.tickets import Place
+from tflaunch.agent.gpus.tickets import QueuePlace
 from tflaunch.agent.host.rundir import HostError
 from tflaunch.protocol import wire
 from tflaunch.protocol.light_stdlib import socket
@@ -33,7 +33,7 @@ def collect(
     ports: "List[int]",
     directory: str,
     asked: "Optional[Dict[str, Any]]",
-    place: Place,
+    place: QueuePlace,
     *,
     lease: "Callable[[str, str], Optional[Dict[str, Any]]]" = leases.holder,
     strays: "Mapping[str, Dict[str, Any]]",

@@ -16,10 +16,10 @@ from tflaunch.hosts import Host, Hostfile, match
 from tflaunch.inputs.variables import DECIDED
 from tflaunch.planning.addresses import interfaces, peer_addresses
 from tflaunch.planning.cluster_plan import ClusterPlan, TaskPlan
-from tflaunch.planning.command import Command, endpoint, image
 from tflaunch.planning.environments import setup
 from tflaunch.planning.gpu_choice import take_nearest
 from tflaunch.planning.inventory import GpuOrInstance, Inventory
+from tflaunch.planning.task_commands import Command, endpoint, image
 from tflaunch.protocol.errors import PlanError
 from tflaunch.protocol.job import JobSpec, deciding
 from tflaunch.protocol.moves import fill, values

@@ -31,10 +31,10 @@ def pattern(words: Words) -> str:
     return "|".join(alternatives(words))
 
 
-class Rule(NamedTuple):
+class EndRule(NamedTuple):
     """`words` are searched in lines of the log; `{0}` in `advice` is their first group, other names are facts.
 
-    The facts that rules use are listed in tflaunch.ends.facts.
+    The facts that rules use are listed in tflaunch.ends.known_end.
     """
 
     words: Words

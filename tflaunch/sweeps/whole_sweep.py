@@ -36,7 +36,7 @@ from tflaunch.protocol.outcome import Outcome
 from tflaunch.runs.hidden_values import VALUE_LEFT_OUT
 from tflaunch.runs.record import hostfile_from
 from tflaunch.runs.visits import Visits
-from tflaunch.sweeps.controller import Planned, Reporter, Summary, SweepController, Work
+from tflaunch.sweeps.controller import Planned, Summary, SweepController, SweepDisplay, Work
 from tflaunch.sweeps.first_seats import FirstSeats, Seating
 from tflaunch.sweeps.recovery import recover
 from tflaunch.sweeps.results import (
@@ -70,7 +70,7 @@ LAUNCHER_LOG = "launcher.log"  # in the record of a sweep that has left its term
 ALL_DONE = "all trials have succeeded before; nothing is left to run"
 
 
-def dry(request: SweepRequest, connections: Connections, reporter: Reporter) -> int:
+def dry(request: SweepRequest, connections: Connections, reporter: SweepDisplay) -> int:
     """Show which trials would run, and how many at once on which GPUs; start nothing, leave nothing on the hosts.
 
     Raises TflaunchError, Stopped.
@@ -116,7 +116,7 @@ def dry(request: SweepRequest, connections: Connections, reporter: Reporter) -> 
 def sweep(
     request: SweepRequest,
     connections: Connections,
-    reporter: Reporter,
+    reporter: SweepDisplay,
     leave: Callable[[Path], None] | None = None,
 ) -> int:
     """Run the trials that have not succeeded yet, and report; returns the exit code.
@@ -131,7 +131,7 @@ def sweep(
 def _sweep(
     request: SweepRequest,
     connections: Connections,
-    reporter: Reporter,
+    reporter: SweepDisplay,
     tunnel: Tunnel | None,
     leave: Callable[[Path], None] | None,
 ) -> int:
@@ -185,7 +185,7 @@ def _nothing_left(
     results: Results,
     trials: tuple[list[Params], list[Trial]],
     seed: int,
-    reporter: Reporter,
+    reporter: SweepDisplay,
 ) -> int:
     """Show the results of a sweep in which no trial is left to run; returns the exit code."""
     everything, wanted = trials
@@ -202,7 +202,7 @@ def _nothing_left(
 
 
 def _end_what_is_left(
-    request: SweepRequest, results: Results, connections: Connections, reporter: Reporter
+    request: SweepRequest, results: Results, connections: Connections, reporter: SweepDisplay
 ) -> None:
     """End the trials that a killed launcher left running: their lease has not run out, and they start anew.
 
@@ -236,7 +236,7 @@ def _end_what_is_left(
 
 
 def _roll_call(
-    run: Request, cluster: Cluster, connections: Connections, reporter: Reporter, lease: bool = True
+    run: Request, cluster: Cluster, connections: Connections, reporter: SweepDisplay, lease: bool = True
 ) -> RollCall:
     roll = RollCall(cluster, connections, reporter, run.hostfile, run.connect_s, 0, lease, run.require_all)
     roll.call(usable_hosts(run.job, run.hostfile, run.gpus))
@@ -253,7 +253,7 @@ def _recorded(run: Request, results: Results, inventory: Inventory) -> Hostfile:
 def _run(
     work: Work,
     connections: Connections,
-    reporter: Reporter,
+    reporter: SweepDisplay,
     tunnel: Tunnel | None,
     leave: Callable[[Path], None] | None,
 ) -> tuple[Outcome, bool]:
@@ -327,7 +327,7 @@ def _stage(work: Work, roll: RollCall, starter: Starter, seating: Seating) -> No
 
 
 def _show_tensorboard(
-    steering: Steering, controller: SweepController, run: Request, tunnel: Tunnel, reporter: Reporter
+    steering: Steering, controller: SweepController, run: Request, tunnel: Tunnel, reporter: SweepDisplay
 ) -> None:
     """Wait for the first trial, then show TensorBoard from its host, with all trials that run there."""
     from tflaunch.runs.tensorboard import TensorBoard

@@ -10,7 +10,7 @@ from tflaunch.diagnosis.frames import is_own
 from tflaunch.protocol.errors import ConnectError, UsageError
 
 if TYPE_CHECKING:
-    from tflaunch.runs.states import RunState
+    from tflaunch.runs.run_states import RunState
     from tflaunch.runs.visits import Visits
 
 ANSWER_S = 30.0

@@ -1,6 +1,6 @@
 """Rules: GPUs, their driver and their libraries."""
 
-from tflaunch.ends.rule import AFTERMATH, ANYWHERE, Rule
+from tflaunch.ends.end_rule import AFTERMATH, ANYWHERE, EndRule
 
 _OOM = (
     "the GPU of {task} on {host} has no memory left{held}: make batches or the model smaller; if several tasks share "
@@ -72,8 +72,8 @@ _NCCL_SHM = (
 )
 
 RULES = (
-    Rule(r"unresolvable CDI devices? nvidia\.com/gpu=([\w-]{1,60})", _CDI),
-    Rule(
+    EndRule(r"unresolvable CDI devices? nvidia\.com/gpu=([\w-]{1,60})", _CDI),
+    EndRule(
         (
             r"could not select device driver .{0,40}capabilities: \[\[gpu\]\]",
             r"unknown or invalid runtime name: nvidia",
@@ -81,9 +81,9 @@ RULES = (
         ),
         _DOCKER,
     ),
-    Rule(r"CUDA out of memory\. Tried to allocate ([\d.]{1,8} [KMGT]i?B)", _OOM),
-    Rule(r"OOM when allocating tensor .{0,300}device:GPU", _OOM),
-    Rule(
+    EndRule(r"CUDA out of memory\. Tried to allocate ([\d.]{1,8} [KMGT]i?B)", _OOM),
+    EndRule(r"OOM when allocating tensor .{0,300}device:GPU", _OOM),
+    EndRule(
         (
             r"RESOURCE_EXHAUSTED: (?:Out of memory|Failed to allocate)",
             _GPU_FULL,
@@ -95,7 +95,7 @@ RULES = (
         _OOM,
         unless=("no_gpu",),
     ),
-    Rule(
+    EndRule(
         (
             _GPU_FULL,
             r"ran out of memory trying to allocate",
@@ -103,7 +103,7 @@ RULES = (
         _OOM,
         ANYWHERE,
     ),
-    Rule(
+    EndRule(
         (
             r"CUBLAS_STATUS_NOT_INITIALIZED",
             r"CUDNN_STATUS_NOT_INITIALIZED",
@@ -116,7 +116,7 @@ RULES = (
         ),
         _CUDNN,
     ),
-    Rule(
+    EndRule(
         (
             _NO_CUDNN,
             r"Possibly insufficient driver version",
@@ -124,7 +124,7 @@ RULES = (
         _CUDNN,
         ANYWHERE,
     ),
-    Rule(
+    EndRule(
         (
             r"Loaded (?:runtime )?CuDNN library: ([\d.]{1,12}) but source was compiled (?:with"
             r"|against):? ([\d.]{1,12})"
@@ -133,11 +133,11 @@ RULES = (
         "with its own libraries (tensorflow[and-cuda]); LD_LIBRARY_PATH may bring the old one",
         ANYWHERE,
     ),
-    Rule(
+    EndRule(
         r"invalid device ordinal",
         _ONE_GPU,
     ),
-    Rule(
+    EndRule(
         (
             r"driver version is insufficient for CUDA runtime",
             r"NVIDIA driver on your system is too old",
@@ -150,16 +150,16 @@ RULES = (
         ),
         _DRIVER,
     ),
-    Rule(
+    EndRule(
         (*_TWO_DRIVERS, r"LIB_RM_VERSION_MISMATCH", r"NVMLError_LibRmVersionMismatch"),
         _MISMATCH,
     ),
-    Rule(
+    EndRule(
         _TWO_DRIVERS,
         _MISMATCH,
         ANYWHERE,
     ),
-    Rule(
+    EndRule(
         (
             r"NVMLError_\w{0,30}Driver\w{0,12}NotLoaded",
             r"NVMLError_LibraryNotFound",
@@ -172,7 +172,7 @@ RULES = (
         "gpus` shows with GPUs, or --gpus-per-worker 0 if the program needs none; with --workers N and no "
         "GPUs given, the program must not ask for one",
     ),
-    Rule(
+    EndRule(
         (
             r"NVMLError_(\w{1,40})",
             r"pynvml\.\w{1,40}",
@@ -181,7 +181,7 @@ RULES = (
         "NVML does not work on {host}: `nvidia-smi` there shows the same; --exclude {host}, or, if the "
         "program needs no GPU, keep it from asking NVML",
     ),
-    Rule(
+    EndRule(
         (
             r"GPU is lost",
             r"fallen off the bus",
@@ -193,7 +193,7 @@ RULES = (
         ),
         _BROKEN,
     ),
-    Rule(
+    EndRule(
         (
             r"CUDA_ERROR_SYSTEM_NOT_READY",
             r"system not yet initialized",
@@ -202,7 +202,7 @@ RULES = (
         "the fabric manager of {host} does not run, without which its NVSwitch GPUs do not start: have "
         "nvidia-fabricmanager started there; --exclude {host}",
     ),
-    Rule(
+    EndRule(
         (
             r"CUDA-capable device\(s\) is/are busy or unavailable",
             r"CUDA_ERROR_DEVICE_UNAVAILABLE",
@@ -211,7 +211,7 @@ RULES = (
         "another process has the GPU of {task} on {host} for itself (compute mode exclusive): `tflaunch "
         "gpus` shows who; choose other GPUs by --exclude {host}:INDEX",
     ),
-    Rule(
+    EndRule(
         (
             r"no kernel image is available for execution",
             r"CUDA_ERROR_NO_BINARY_FOR_GPU",
@@ -221,12 +221,12 @@ RULES = (
         "the framework on {host} was built for other models of GPU than it has: install a version that knows "
         "this model, or --gpu-model NAME takes others",
     ),
-    Rule(
+    EndRule(
         r"Torch not compiled with CUDA enabled",
         "{python} on {host} has the PyTorch for CPUs: install the one for CUDA by --requirements (with the "
         "line --extra-index-url https://download.pytorch.org/whl/cu126), or let the program use the CPU",
     ),
-    Rule(
+    EndRule(
         (
             r"no CUDA-capable device is detected",
             r"CUDA_ERROR_NO_DEVICE",
@@ -240,19 +240,19 @@ RULES = (
         "{task} was given no GPU, or its framework finds none: tflaunch masks all GPUs that a task was not "
         "given; --gpus-per-worker 1 gives each worker one (`tflaunch gpus` shows where there are any)",
     ),
-    Rule(_BY_NUMBER, _NONE_AT_ALL, needs=("no_gpu",)),
-    Rule(
+    EndRule(_BY_NUMBER, _NONE_AT_ALL, needs=("no_gpu",)),
+    EndRule(
         _BY_NUMBER,
         "the program asks for a GPU by a number that {task} does not have: each task sees only the GPUs it "
         "was given, numbered from 0, so write /GPU:0, set allow_soft_placement, or --gpus-per-worker N gives "
         "it more",
     ),
-    Rule(
+    EndRule(
         r"device-side assert triggered",
         "a kernel found a wrong index on the GPU, mostly a label or token outside of its range: --env "
         "CUDA_LAUNCH_BLOCKING=1 shows the line, or let the program run once on the CPU",
     ),
-    Rule(
+    EndRule(
         (
             r"illegal memory access",
             r"CUDA_ERROR_ILLEGAL_ADDRESS",
@@ -263,7 +263,7 @@ RULES = (
         "a kernel on the GPU of {task} wrote where it must not: --env CUDA_LAUNCH_BLOCKING=1 shows the line; "
         "if it comes on {host} only, its GPU may be broken (`dmesg | grep -i xid` there), so --exclude {host}",
     ),
-    Rule(
+    EndRule(
         (
             r"launch timed out and was terminated",
             r"CUDA_ERROR_LAUNCH_TIMEOUT",
@@ -271,7 +271,7 @@ RULES = (
         "the GPU of {host} also drives a screen, which ends long kernels: choose another GPU (--exclude "
         "{host}:INDEX)",
     ),
-    Rule(
+    EndRule(
         (
             r"Cannot re-initialize CUDA in forked subprocess",
             r"CUDA_ERROR_NOT_INITIALIZED",
@@ -280,7 +280,7 @@ RULES = (
         "the program forks after it has used CUDA: start its processes by multiprocessing's `spawn`, or "
         "before CUDA is used",
     ),
-    Rule(
+    EndRule(
         (
             (
                 r"(?:Physical|Virtual|Visible|Logical) devices cannot be (?:modified"
@@ -291,7 +291,7 @@ RULES = (
         "the program configures GPUs after TensorFlow has begun to use them: do it first; --env "
         "TF_FORCE_GPU_ALLOW_GROWTH=true needs no code",
     ),
-    Rule(
+    EndRule(
         (
             r"libdevice not found",
             r"Couldn't (?:get|invoke) ptxas",
@@ -301,18 +301,18 @@ RULES = (
         "XLA finds no CUDA tools on {host} (libdevice, ptxas): --env "
         "XLA_FLAGS=--xla_gpu_cuda_data_dir=/usr/local/cuda, or install tensorflow[and-cuda] by --requirements",
     ),
-    Rule(
+    EndRule(
         r"Duplicate GPU detected",
         "two tasks use one GPU, which NCCL refuses: give each its own (--gpus-per-worker 1, fewer "
         "--workers), and let the program take cuda:LOCAL_RANK",
     ),
-    Rule(_NCCL_SHARES, _NCCL_SHM),
-    Rule(
+    EndRule(_NCCL_SHARES, _NCCL_SHM),
+    EndRule(
         _NCCL_SHARES,
         _NCCL_SHM,
         ANYWHERE,
     ),
-    Rule(
+    EndRule(
         (
             r"Watchdog caught collective operation timeout",
             r"ran for \d{1,12} milliseconds before timing out",
@@ -321,7 +321,7 @@ RULES = (
         "calls, or one hangs, or is slower than the timeout: look at the task whose log ended first; "
         "init_process_group(timeout=...) allows for more",
     ),
-    Rule(
+    EndRule(
         (
             r"ncclInvalidUsage",
             r"NCCL (?:Error 5|version mismatch)",
@@ -330,7 +330,7 @@ RULES = (
         "the tasks use NCCL wrongly, or its versions differ between hosts{differ_text}: let all have one "
         "version; each task must take its own GPU",
     ),
-    Rule(
+    EndRule(
         (
             r"ncclRemoteError",
             r"ncclInternalError",
@@ -342,7 +342,7 @@ RULES = (
         ),
         _NCCL,
     ),
-    Rule(
+    EndRule(
         (
             r"socketStartConnect: Connect to \S{1,60} failed",
             r"NET/Socket",
@@ -351,7 +351,7 @@ RULES = (
         _NCCL,
         AFTERMATH,
     ),
-    Rule(
+    EndRule(
         (
             r"CUDA error: (\w[\w -]{1,60})",
             r"CUDA_ERROR_(\w{1,40})",

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, TextIO, cast
 
 from tflaunch.documents.json_lines import JsonReporter
-from tflaunch.documents.logs import Options
+from tflaunch.documents.log_keeping import Options
 from tflaunch.documents.writer import Stream
 
 if TYPE_CHECKING:

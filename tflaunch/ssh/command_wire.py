@@ -17,7 +17,7 @@ from tflaunch.ssh.connection import HostConnection
 from tflaunch.ssh.deadline import Deadline
 from tflaunch.ssh.failures import SLOW, last_words, session_refused, text
 from tflaunch.ssh.sockets import AT_ONCE, in_thread
-from tflaunch.ssh.transport import Stream
+from tflaunch.ssh.transport import SshStream
 
 # Bytes that may be on their way to us; whenever a tenth has come, we grant as many anew.  Launcher and agent agree by
 # themselves how much log an agent may send unread.
@@ -35,7 +35,7 @@ class SshWire:
 
     def __init__(self, connection: HostConnection, command: str, first: bytes, deadline: Deadline) -> None:
         self._transport: Transport = connection.transport
-        self._stream: Stream = connection.client.stream
+        self._stream: SshStream = connection.client.stream
         self._stderr = b""
         self._closed = False  # by us
         self._ungranted = 0  # bytes that came, and for which we have not granted the other side new ones

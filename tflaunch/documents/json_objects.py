@@ -16,7 +16,7 @@ from tflaunch.documents.json_events import EVENTS, SWEEP_EVENTS, DryRun
 from tflaunch.documents.json_things import THINGS
 
 
-class Declared(NamedTuple):
+class JsonObject(NamedTuple):
     """A JSON object: `fields` maps each field to what it holds; those of `sometimes` may be missing.
 
     holds: the fields that have things in them, with their kind.
@@ -30,7 +30,7 @@ class Declared(NamedTuple):
 
 
 @functools.cache
-def declared(kind: type) -> Declared:
+def declared(kind: type) -> JsonObject:
     """Return what a class declares, in the order of its text; `event` and `time` of events are not listed."""
     hints = get_type_hints(kind, include_extras=True)
     fields = {name: text for name, text in _field_texts(kind).items() if name in hints}
@@ -39,7 +39,7 @@ def declared(kind: type) -> Declared:
     holds = {name: each for name in fields for each in _kinds_in(hints[name]) if each in things}
     required: Any = NotRequired
     sometimes = frozenset(name for name in fields if get_origin(hints[name]) == required)
-    return Declared(" ".join((inspect.getdoc(kind) or "").split()), fields, holds, sometimes, kinds)
+    return JsonObject(" ".join((inspect.getdoc(kind) or "").split()), fields, holds, sometimes, kinds)
 
 
 def _field_texts(kind: type) -> dict[str, str]:
@@ -80,7 +80,7 @@ def things_of(document: type) -> list[str]:
     return list(found)
 
 
-def event_fields(kind: type) -> Declared:
+def event_fields(kind: type) -> JsonObject:
     """Return what an event declares, without `time`, which all have."""
     whole = declared(kind)
     return whole._replace(fields={name: text for name, text in whole.fields.items() if name != "time"})

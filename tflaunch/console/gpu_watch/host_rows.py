@@ -11,7 +11,7 @@ from typing import Any, Literal
 from tflaunch.console.gpu_watch.history import mean_use
 from tflaunch.planning.inventory import Gpu, GpuOrInstance
 from tflaunch.protocol.errors import ConnectError
-from tflaunch.survey.gpus import Answer, Machine, Overview, Wanted, look
+from tflaunch.survey.gpu_overview import Answer, Machine, Overview, WantedGpus, look
 
 WAITING = "waiting for its answer"
 
@@ -73,7 +73,7 @@ def users(devices: Iterable[GpuOrInstance]) -> Counter[str]:
 
 
 def rows(
-    answers: Sequence[Answer], wanted: Wanted, filtered: str, order: Order, *, reverse: bool = False
+    answers: Sequence[Answer], wanted: WantedGpus, filtered: str, order: Order, *, reverse: bool = False
 ) -> Rows:
     """Return the hosts that the words of `filtered` leave: each in a host's name, model or user."""
     overview = look(answers, wanted)

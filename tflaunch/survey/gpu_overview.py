@@ -102,7 +102,7 @@ class Overview:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class WantedGpus:
     """Which devices to show; a GPU in MIG mode is shown with those of its instances that fit."""
 
     free: bool = False
@@ -112,7 +112,7 @@ class Wanted:
     @property
     def everything(self) -> bool:
         """Whether all devices are shown."""
-        return self == Wanted()
+        return self == WantedGpus()
 
     def pick(self, gpus: Iterable[Gpu]) -> tuple[Gpu, ...]:
         """Those of `gpus` that fit."""
@@ -151,14 +151,14 @@ def state(device: GpuOrInstance) -> State:
     return "busy" if device.busy else "free"
 
 
-def look(answers: Sequence[Answer], wanted: Wanted | None = None, sort: Sort = "host") -> Overview:
+def look(answers: Sequence[Answer], wanted: WantedGpus | None = None, sort: Sort = "host") -> Overview:
     """Return what these answers have to show.
 
     Two hosts that are one machine (equal boot_id and GPUs) become one.  `sort`: "host" keeps the order of `answers`
     and, within a host, NVML's.  "memory", "utilization" and "temperature" sort the GPUs of each host, and the hosts by
     their first GPU: the most free memory, the least utilization, the highest temperature first.
     """
-    wanted = wanted or Wanted()
+    wanted = wanted or WantedGpus()
     machines: dict[object, Machine] = {}
     gpuless: dict[str, tuple[str, ...]] = {}
     failures: dict[str, ConnectError] = {}

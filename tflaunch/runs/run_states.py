@@ -91,7 +91,7 @@ class TaskState:
 
 
 @dataclass(frozen=True)
-class Share:
+class HostShare:
     """A host's part of a run: alive, ended (in order), lost, strays (the agent is dead, but processes of the run live).
 
     If the state is not known: elsewhere (its directory is of a machine that was not asked), unreachable,
@@ -113,7 +113,7 @@ class RunState:
     """One run, on all its hosts as far as they are known."""
 
     run_id: str
-    shares: tuple[Share, ...] = ()
+    shares: tuple[HostShare, ...] = ()
     tasks: tuple[TaskState, ...] = ()
     user: str = ""
     started: float | None = None

@@ -49,7 +49,7 @@ _CLUSTER = ("--ps_hosts", "--worker_hosts", "--job_name", "--task_index")
 
 
 @dataclass(frozen=True)
-class Ending:
+class KnownEnd:
     """An end of a task, as far as it is known to whoever asks."""
 
     task: str = ""
@@ -67,7 +67,7 @@ class Ending:
     port: int | None = None  # that it was given
 
 
-def facts_of(end: Ending) -> dict[str, str]:
+def facts_of(end: KnownEnd) -> dict[str, str]:
     """The facts of an end."""
     found = {
         "python": (end.argv[0] if end.argv else "") or "the interpreter",

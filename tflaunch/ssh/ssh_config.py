@@ -16,10 +16,10 @@ from tflaunch.hosts import Host
 from tflaunch.inputs import hostnames
 from tflaunch.protocol.errors import ConnectError
 from tflaunch.ssh.algorithms import ALGORITHMS, Algorithms
-from tflaunch.ssh.config_lines import EVERYWHERE, Setting, read_settings
+from tflaunch.ssh.config_keywords import KEYWORDS, hop, is_harmless, port_number, seconds
+from tflaunch.ssh.config_lines import EVERYWHERE, SshSetting, read_settings
 from tflaunch.ssh.config_match import Answers, answers
 from tflaunch.ssh.failures import CORRECT, or_openssh
-from tflaunch.ssh.keywords import KEYWORDS, hop, is_harmless, port_number, seconds
 from tflaunch.ssh.known_hosts import revoked_keys
 from tflaunch.ssh.target import SSH_PORT, StrictHostKeys, Target, check_host, known_hosts_name, shortened
 from tflaunch.ssh.tokens import OF_WAYS, Tokens, local_user, tilde
@@ -48,7 +48,7 @@ class SshConfig:
 
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
-        self._settings: list[Setting] = []
+        self._settings: list[SshSetting] = []
         self._revoked: dict[Path, frozenset[bytes]] = {}  # by file
         for file in (path,) if path else (Path.home() / ".ssh/config", SYSTEM_CONFIG):
             # Like ssh: other users may be able to write a file that was named, or the system's.
@@ -79,7 +79,7 @@ class SshConfig:
     def _answers(self, name: str, **given: object) -> Answers:
         """What ssh_config says about `name`; what is given comes first, as the options of `ssh` do."""
         options = [
-            Setting(EVERYWHERE, key, (str(value),), "hostfile")
+            SshSetting(EVERYWHERE, key, (str(value),), "hostfile")
             for key, value in given.items()
             if value is not None
         ]

@@ -14,7 +14,7 @@ from tflaunch.hosts import Hostfile
 from tflaunch.inputs.options.groups import SshOptions
 
 if TYPE_CHECKING:
-    from tflaunch.survey.gpus import Overview
+    from tflaunch.survey.gpu_overview import Overview
 
 Hosts = Hostfile | str | os.PathLike[str] | Iterable[str] | None
 
@@ -40,7 +40,7 @@ def gpus(
     `machines` of the result has the hosts with GPUs, `unreachable` those that could not be asked, with why.
     timeout_s: for one host to connect and to answer.
     """
-    from tflaunch.survey.gpus import look
+    from tflaunch.survey.gpu_overview import look
     from tflaunch.survey.survey import Survey
 
     hostfile = load_hosts(hosts)
