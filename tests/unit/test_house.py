@@ -36,7 +36,7 @@ FLOORS = (
     ("__main__",),
 )
 # Those of agent/, its highest, with the other files of the folder, left out.
-LAYERS = (("host",), ("files",), ("net",), ("gpus",), ("tasks",), ("facts", "viewer", "ledger"))
+LAYERS = (("host",), ("files",), ("net",), ("gpus",), ("tasks",), ("host_facts", "viewer", "ledger"))
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 SHIPPED = {"gpu_probe", "text", "protocol", "in_task", "diagnosis", "lifecycle", "frameworks", "agent"}
 LOOSE = {"__init__", "__main__", "hosts", "gpu_probe", "remote"}
@@ -259,3 +259,27 @@ def test_no_class_is_long_and_no_function_has_many_parameters() -> None:
         if not isinstance(node, ast.ClassDef) and parameters(node) > MOST_PARAMETERS
     }
     assert functions == LARGE_FUNCTIONS
+
+
+def public_classes(path: Path) -> set[str]:
+    nodes = ast.parse(path.read_text("utf-8")).body
+    return {node.name for node in nodes if isinstance(node, ast.ClassDef) and node.name[0] != "_"}
+
+
+def test_no_public_class_has_the_name_of_another() -> None:
+    defining: dict[str, list[str]] = {}
+    for name, path in FILES.items():
+        for each in public_classes(path):
+            defining.setdefault(each, []).append(name)
+    assert not {each: names for each, names in defining.items() if len(names) > 1}
+
+
+# Files of the same name in two rooms. A verb's file has the verb's name wherever its work is done: those in cli/ do not
+# count. Rename one of a pair when you come by; add nothing.
+SAME_FILES = {"sizes.py", "tensorflow.py", "times.py"}
+
+
+def test_few_files_have_the_name_of_another() -> None:
+    paths = [path for name, path in FILES.items() if room_of(name) != "cli" and path.name != "__init__.py"]
+    names = [path.name for path in paths]
+    assert {name for name in names if names.count(name) > 1} == SAME_FILES

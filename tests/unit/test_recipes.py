@@ -76,7 +76,7 @@ sys.exit(of_document("gpus", made) or print(made["hosts"][0]["gpus"][0]["fan_per
 ENDS = "ends/files.py"
 ENDS_CASES = "tests/unit/ends"
 MEANING = """
-    Rule(rf"bead ({PATH}) has come off", "{task} has lost the bead {0} on {host}: thread it again"),"""
+    EndRule(rf"bead ({PATH}) has come off", "{task} has lost the bead {0} on {host}: thread it again"),"""
 WATCHDOG = "lifecycle/watchdog.py"
 WATCHING = """
 from __future__ import annotations

@@ -91,7 +91,7 @@ def _mark(line: int, column: int = 1) -> yaml.Mark:
 
 
 def _plain(value: Any, loc: Loc, line: int, lines: dict[Loc, int], tree: Tree) -> Any:
-    """`value` as dict, list, Text or bool, entered in `tree`."""
+    """`value` as dict, list, PlacedText or bool, entered in `tree`."""
     mark = _mark(line)
     tree.keys[loc] = yaml.ScalarNode("tag:yaml.org,2002:str", str(loc[-1]), mark)
     if isinstance(value, dict):

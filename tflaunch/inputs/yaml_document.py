@@ -103,7 +103,7 @@ class Tree:
         self.problems.append(Problem(self.where, mark.line + 1, mark.column + 1, message))
 
     def plain(self, node: yaml.Node, loc: Loc, depth: int = 0) -> Any:
-        """`node` as dict, list, Text, bool or None; keys that cannot be read are reported."""
+        """`node` as dict, list, PlacedText, bool or None; keys that cannot be read are reported."""
         # Aliases share nodes, so a walk through a small document can be long, or endless.
         _limit(len(self.values), depth, node.start_mark)
         self.values[loc] = node

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import shlex
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from tflaunch.planning.cluster_plan import ClusterPlan
 from tflaunch.protocol.errors import UsageError
@@ -13,6 +13,7 @@ from tflaunch.runs.record import Record, run_ids_locked
 from tflaunch.runs.record_list import RunInfo, list_runs
 from tflaunch.runs.run_ids import new_run_id
 from tflaunch.sweeps.results import TRIALS, Metric, Results
+from tflaunch.sweeps.scoring import NoteWatcher
 from tflaunch.sweeps.seats import SweepRequest
 from tflaunch.sweeps.trials import Params, Trial, identity
 from tflaunch.text.numbers import agreeing, counted

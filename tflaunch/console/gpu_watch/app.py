@@ -76,7 +76,7 @@ class Canvas(Widget):
 
 
 class WatchApp(App[None]):
-    """Shows a State; `start` is called once there is a screen."""
+    """Shows a WatchView; `start` is called once there is a screen."""
 
     ENABLE_COMMAND_PALETTE = False
     CSS = "Screen { background: ansi_default; } Canvas { width: 100%; height: 100%; }"

@@ -56,7 +56,7 @@ class _Line:
 
 
 class Pages:
-    """Draws what a State says, in lines that fit the window."""
+    """Draws what a WatchView says, in lines that fit the window."""
 
     def __init__(self, state: WatchView, every_s: float, marks: Marks) -> None:
         self._state, self._every_s, self._marks = state, every_s, marks
