@@ -14,8 +14,8 @@ from tests.support.nvml import Fleet
 
 ASK = """
 import json, os, select, signal, sys, time
-from tflaunch.agent.gpus.gpu_driver import Driver
-driver = Driver()
+from tflaunch.agent.gpus.gpu_driver import GpuDriver
+driver = GpuDriver()
 for line in sys.stdin:
     fleet, question, within_s = json.loads(line)
     if fleet is not None:

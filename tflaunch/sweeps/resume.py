@@ -22,12 +22,6 @@ NAMED = "named"  # the file that marks the record of a sweep whose name the user
 _SHOWN = 3  # trials in a sentence
 
 
-class NoteWatcher(Protocol):
-    """Shows notes to the user."""
-
-    def note(self, text: str) -> None: ...
-
-
 def known_sweep(request: SweepRequest) -> Record | None:
     """The record of the sweep that goes on, locked; None for a new sweep.  Raises UsageError, RecordError."""
     name = request.name
