@@ -275,6 +275,7 @@ def test_a_visitor_sees_and_ends_a_living_run(host: Host) -> None:
         "killed": [],
         "survivors": [],
         "unsure": False,
+        "unsure_why": "",
         "gpus": [],
         "restarted": 0.0,
     }
@@ -340,6 +341,7 @@ def test_a_run_that_is_not_there_is_not_found(host: Host, run: str) -> None:
         "killed": [],
         "survivors": [],
         "unsure": False,
+        "unsure_why": "",
         "gpus": [],
         "restarted": 0.0,
     }
@@ -368,6 +370,7 @@ def test_a_word_that_is_no_run_ends_none(host: Host, run: str) -> None:
         "killed": [],
         "survivors": [],
         "unsure": False,
+        "unsure_why": "",
         "gpus": [],
         "restarted": 0.0,
     }

@@ -5,8 +5,11 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import signal
 import struct
+import subprocess
+import sys
 import termios
 import time
 from pathlib import Path
@@ -14,7 +17,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.agent_over_pipes import Channel, Host, descriptors, marked, running, task
+from tests.support import ROOT
+from tests.support.agent_over_pipes import Channel, Host, descriptors, kill_both, marked, running, task
 from tests.support.patience import until
 from tflaunch.agent.host import processes
 from tflaunch.agent.host.rundir import RunDirectory
@@ -39,16 +43,6 @@ def unread(guard: int) -> int:
         return int(struct.unpack("i", fcntl.ioctl(pipe, termios.FIONREAD, b"\0" * 4))[0])
     finally:
         os.close(pipe)
-
-
-def kill_both(host: Host) -> None:
-    """Kill agent and guard, neither of which can act between the two."""
-    about = agents(host)
-    for number in (signal.SIGSTOP, signal.SIGKILL):
-        for name in ("guard", "pid"):
-            os.kill(about[name], number)
-    until(lambda: not processes.alive(about["pid"], about["start"]), "the agent's end")
-    until(lambda: not processes.alive(about["guard"], about["guard_start"]), "the guard's end")
 
 
 def listed(host: Host, **wishes: Any) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -115,7 +109,7 @@ def test_a_guard_that_cannot_write_what_it_found_leaves_no_socket_and_no_traceba
 
 def test_whoever_comes_next_ends_what_a_dead_agent_has_left(host: Host) -> None:
     running(host.start(), task("sleep", "600"))
-    kill_both(host)
+    kill_both(host.directory)
     entry, ended = listed(host)  # which only looks
     assert (entry["state"], ended) == ("strays", [])
     entry, ended = listed(host, tidy=True)
@@ -130,7 +124,7 @@ def test_whoever_comes_next_ends_what_a_dead_agent_has_left(host: Host) -> None:
 
 def test_the_agent_of_another_run_ends_what_a_dead_agent_has_left(host: Host) -> None:
     running(host.start(), task("sleep", "600"))
-    kill_both(host)
+    kill_both(host.directory)
     other = host.open("start", run=f"{host.run}-other")
     other.wait("hello")
     assert marked(host.run)
@@ -148,7 +142,7 @@ def test_nothing_is_ended_whose_agent_may_live(host: Host, known: str) -> None:
     if known == "guard alive":
         os.kill(about["pid"], signal.SIGSTOP)
     if known not in ("alive", "guard alive"):
-        kill_both(host)
+        kill_both(host.directory)
         changed = {"machine": [about["machine"][0], "another boot"], "namespace": about["namespace"] + 1}
         path.write_text(json.dumps({**about, known: changed.get(known, 0)}))
     assert listed(host, tidy=True)[1] == []
@@ -162,7 +156,7 @@ def test_nothing_is_ended_whose_agent_may_live(host: Host, known: str) -> None:
 def test_an_agent_that_comes_back_to_its_directory_keeps_its_tasks(host: Host) -> None:
     """Its marks are those of the strays; but it has written another agent.json before its first task."""
     running(host.start(), task("sleep", "600"))
-    kill_both(host)
+    kill_both(host.directory)
     running(host.start(), task("sleep", "600"))  # the run is planned again
     assert listed(host, tidy=True)[1] == []
     assert agents(host)["tasks"] == ["worker/0"]
@@ -182,3 +176,59 @@ def test_a_visit_does_not_wait_where_too_many_wait_for_an_agent_that_hangs(host:
     assert said is not None and "does not answer" in said["reason"]
     for each in waiting:
         each.close()
+
+
+SWEEPS = """\
+import os, sys, time
+from tflaunch.agent.host import guard, processes
+from tflaunch.agent.host.rundir import RunDirectory
+
+class Impatient(processes.Sweep):
+    def __init__(self, victims, limit_s):
+        super().__init__(victims, 0.3)
+
+guard.processes.Sweep = Impatient
+directory = RunDirectory(*sys.argv[1:4])
+directory.create()
+heard, told = os.pipe()
+waits = os.fork()
+if waits == 0:
+    os.execvp("cat", ["cat", sys.argv[4]])
+while "wait_answer" not in open("/proc/%d/wchan" % waits).read():
+    time.sleep(0.01)
+agent = os.fork()
+if agent == 0:
+    time.sleep(600) if sys.argv[5] == "hangs" else os._exit(1)
+os.close(told)
+if sys.argv[5] == "hangs":
+    guard._watch = lambda *_: (None, 9.0)
+guard._sweep_behind(agent, heard, directory)
+print(guard.unswept(directory))
+"""
+
+
+@pytest.mark.parametrize("agent", ["killed", "hangs"])
+def test_a_guard_that_cannot_end_a_process_names_it(dead: Path, tmp_path: Path, agent: str) -> None:
+    """It waits for a file server, and no signal ends it: nobody has killed the guard."""
+    directory = RunDirectory(str(tmp_path / "runs"), "run-abcdef", "h1")
+    words = [
+        sys.executable,
+        "-c",
+        SWEEPS,
+        directory.parent,
+        directory.run,
+        directory.host,
+        f"{dead}/x",
+        agent,
+    ]
+    with (tmp_path / "agent.log").open("wb") as log:  # a pipe would stay open in what does not end
+        subprocess.run(
+            words, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log, check=True, timeout=60
+        )
+    why = directory.read("guard.json")["why"]
+    assert re.fullmatch(
+        "its agent gave no sign of life for 9 s: " * (agent == "hangs")
+        + r"its guard could not end pid \d+ cat \(D: waits in the kernel, cannot be killed\)",
+        why,
+    )
+    assert (tmp_path / "agent.log").read_text() == why.rpartition("9 s: ")[2] + "\n"

@@ -111,6 +111,26 @@ def test_those_who_connect_and_are_slow_hold_nobody_up(meet: Open, monkeypatch: 
         until(is_answered, "the slow ones are cut off")
 
 
+def test_who_leaves_before_the_answer_ends_nothing(meet: Open) -> None:
+    """As a task that dies just then: head and value of the answer are two writes to a connection that is closed."""
+    _, port = meet()
+    assert ask(port, "PUT", "/global/0", b"mine")[0] == 200
+    for _ in range(20):
+        with socket.create_connection(("127.0.0.1", port), 10) as raw:
+            raw.sendall(b"GET /global/0 HTTP/1.0\r\n")  # the end of the connection ends the head
+    assert ask(port, "GET", "/global/0") == (200, b"mine")
+
+
+@pytest.mark.parametrize("head", ["A: " + "x" * 60_000, "\r\n".join(["A: x"] * 60)], ids=["long", "many"])
+def test_a_head_is_no_larger_than_horovods(meet: Open, head: str) -> None:
+    """Python would take 6 MB, and a hundred callers at once."""
+    _, port = meet()
+    with socket.create_connection(("127.0.0.1", port), 10) as raw, contextlib.suppress(ConnectionError):
+        raw.sendall(b"GET /global/0 HTTP/1.0\r\n" + head.encode() + b"\r\n\r\n")
+        assert b" 431 " in raw.recv(100)
+    assert ask(port, "GET", "/global/0")[0] == 404
+
+
 def test_after_the_death_of_the_server_another_one_takes_the_port(meet: Open) -> None:
     first, port = meet()
     assert first._process is not None

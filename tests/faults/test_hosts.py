@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults import FULL, NOTHING, Trial, over_both_wires
+from tests.support.dead_files import dead_files, missing
 from tests.support.patience import until
 from tflaunch.agent.host import reserve as reserves
 
@@ -199,6 +200,27 @@ def test_disk_turns_read_only_before_a_task_prints(trial: Trial) -> None:
     trial.task("worker/0").kill(signal.SIGSTOP)
     trial.check(76, sockets_left_on=[host])
     assert "Read-only file system; its agent ended the tasks" in " ".join(trial.running.err.split())
+
+
+@pytest.mark.skipif(bool(missing()), reason=missing())
+@pytest.mark.fault(
+    "the file system of the run directory answers no more, as that of a file server that is away",
+    "its guard ends the tasks when the lease is over; the run ends, 76; agent and guard end once it answers again",
+    "what its tasks had printed in the last moment is on that host only",
+)
+def test_file_system_of_the_run_directory_hangs(trial: Trial) -> None:
+    trial.up(2)
+    trial.start(lines=100_000, lease_s=8)
+    host = trial.placement["worker/0"]
+    with dead_files(Path("/var/tmp"), host.inside()):
+        trial.now()
+        trial.wait_until_noticed()
+        until(lambda: trial.running.process.poll() is not None, "the launcher's end")
+        trial.after("ended")
+        left = [each for each in host.processes() if each.env.get("TFLAUNCH_TASK")]
+        assert not left, f"its agent hangs, and {left} are left"
+        assert f"{host.name} was lost" in trial.running.err
+    trial.check(76, gone=[host])
 
 
 @pytest.mark.fault(

@@ -7,6 +7,7 @@ import re
 import socket
 import struct
 import time
+import traceback
 import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Literal
 import pytest
 from paramiko import Channel, Message, Transport
 
+from tests.support.evil import harmless
 from tests.support.hostile_sshd import HostileSshd, Listener, Talker, WelcomingSshd
 from tests.support.sshd import SshNetwork, make_key, public
 from tests.support.wires import Client
@@ -136,6 +138,7 @@ def test_whatever_a_server_does_ends_in_time_with_a_sentence(
     finally:
         tracemalloc.stop()
     assert len(error.message + error.hint) < LONGEST
+    harmless("".join(traceback.format_exception(error)))  # as a notebook shows it
 
 
 def test_a_packet_is_no_longer_than_openssh_takes(client: Client, reach: Callable[..., Host]) -> None:

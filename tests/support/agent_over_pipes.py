@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import json
 import os
 import select
 import shutil
@@ -269,6 +270,16 @@ class Host:
             processes.send(process, signal.SIGKILL)
         until(lambda: not marked(self.run), "the processes of the run to be gone")
         shutil.rmtree(self.run_dir, ignore_errors=True)
+
+
+def kill_both(directory: Path) -> None:
+    """Kill the agent of that run directory and its guard, neither of which can act between the two."""
+    about = json.loads((directory / "agent.json").read_text())
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        for name in ("guard", "pid"):
+            os.kill(about[name], number)
+    until(lambda: not processes.alive(about["pid"], about["start"]), "the agent's end")
+    until(lambda: not processes.alive(about["guard"], about["guard_start"]), "the guard's end")
 
 
 def task(*argv: str, id: str = "worker/0", **fields: Any) -> dict[str, Any]:

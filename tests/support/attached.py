@@ -8,7 +8,7 @@ from tests.support.pipes import Opener, Pipe
 from tflaunch.hosts import Host, Hostfile
 from tflaunch.protocol import wire
 from tflaunch.runs.follow import Follower
-from tflaunch.runs.run_states import HostShare, RunState, TaskState
+from tflaunch.runs.run_states import LEASE_S, HostShare, RunState, TaskState
 from tflaunch.runs.wanted import WantedLogs
 from tflaunch.sessions.group import Connected, Sessions
 
@@ -28,7 +28,7 @@ class Watcher:
 class Attached:
     """A run with a task on each of its hosts, watched; the test says what the hosts say."""
 
-    def __init__(self, hosts: int) -> None:
+    def __init__(self, hosts: int, lease_s: float = LEASE_S) -> None:
         self.names = [f"host{number}" for number in range(1, hosts + 1)]
         self.sessions = Sessions(Opener(), lambda *_: None)
         self.pipes = {name: Pipe() for name in self.names}
@@ -40,6 +40,7 @@ class Attached:
             "run-1",
             tuple(HostShare(name, "alive", asked=name) for name in self.names),
             tuple(TaskState(f"worker/{number}", name, "running") for number, name in enumerate(self.names)),
+            lease_s=lease_s,
         )
         self.watcher = Watcher()
         hostfile = Hostfile("test", tuple(map(Host, self.names)))

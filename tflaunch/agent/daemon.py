@@ -55,6 +55,7 @@ class Daemon:
         self._leave_at = None  # type: Optional[float]
         self._term = False
         self._removal = None  # type: Optional[Aside]  # of containers
+        self._cleared = False  # it has found that none is left
 
         self._viewers = Viewers(directory, self._selector, self._handle, self._left)
         self._team = Team(directory, self._journal, self._selector, self._viewers.send_to_launcher)
@@ -131,8 +132,8 @@ class Daemon:
 
     def _reap(self) -> None:
         for pid, status, peak_bytes in processes.reap(self._team.dead):
-            if self._removal is not None:
-                self._removal.reaped(pid)
+            if self._removal is not None and self._removal.reaped(pid):
+                self._cleared = status == 0
             if not self._team.reaped(pid, status, peak_bytes):
                 self._requests.reaped(pid, status)
 
@@ -143,7 +144,8 @@ class Daemon:
         if now >= self._lease_end and not self._team.ending:
             who = "coordinator" if self._requests.detached.begun else "launcher"
             self._expire(
-                "no %s has renewed the lease for %g s: its agent ended the tasks" % (who, self._team.lease_s)
+                "no %s has renewed the lease for %.12g s: its agent ended the tasks"
+                % (who, self._team.lease_s)
             )
         trouble = self._directory.trouble
         if (
@@ -279,7 +281,7 @@ class Daemon:
             killed=self._sweep.killed,
             survivors=[
                 *(processes.describe(process) for process in self._sweep.survivors),
-                *container.left(self._directory),
+                *([] if self._cleared or not self._team.contained else container.left(self._directory)),
             ],
             gpus=used,
             logs={each.task: [each.attempt, each.size(each.attempt)] for each in logs},

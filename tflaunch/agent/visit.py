@@ -13,7 +13,7 @@ from tflaunch.agent import host_facts, ledger
 from tflaunch.agent.gpus.gpu_driver import LOOK_S, GpuDriver
 from tflaunch.agent.gpus.tickets import QueuePlace
 from tflaunch.agent.host import container, processes, strays
-from tflaunch.agent.host.guard import GUARD
+from tflaunch.agent.host.guard import GUARD, unswept
 from tflaunch.agent.host.rundir import NOWHERE, HostError, RunDirectory, all_runs, is_there
 from tflaunch.agent.net.channel import SILENCE_S, pass_on, write_all
 from tflaunch.protocol import messages, wire
@@ -209,15 +209,18 @@ class Visit:
         killed += sweep.killed
         survivors += [processes.describe(process) for process in sweep.survivors]
         for directory in mine:
-            survivors += container.remove(directory)
-            if not survivors:
+            containers = container.remove(directory)
+            survivors += containers
+            if not containers:
                 strays.forget(directory)
+        unsure = next(filter(None, map(_unswept, mine)), "")
         return {
             "known": bool(mine or agents or killed),
             "found": bool(agents or killed),
             "killed": killed,
-            "survivors": survivors,
-            "unsure": any(map(_unswept, mine)),
+            "survivors": list(dict.fromkeys(survivors)),  # a guard is among those of the run, too
+            "unsure": bool(unsure),
+            "unsure_why": unsure,
             "restarted": max(map(ledger.restarted, mine), default=0.0),
             "gpus": gpus,
         }
@@ -276,12 +279,12 @@ class Visit:
         return survivors
 
 
-def _unswept(directory: RunDirectory) -> bool:
-    """Whether agent and guard were both killed, so that neither could sweep behind the tasks.
+def _unswept(directory: RunDirectory) -> str:
+    """Why neither agent nor guard has swept behind the tasks; "" where one has.
 
     Then nothing can find a process that has left its parents and cleared its environment.  After a restart of the
     machine there is no such process.
     """
     record = directory.read("agent.json")
     ended = record.get("over", False) or directory.read(GUARD).get("swept", False)
-    return bool(record.get("tasks")) and not ended and not ledger.restarted(directory)
+    return unswept(directory) if record.get("tasks") and not ended and not ledger.restarted(directory) else ""

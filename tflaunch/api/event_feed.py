@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import json
-import queue
+import threading
+from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, TextIO, cast
 
@@ -30,9 +30,11 @@ class Events(io.TextIOBase):
     encoding = "utf-8"
 
     def __init__(self) -> None:
-        self._queue: queue.Queue[str | None] = queue.Queue(EVENTS_KEPT)
+        self._lines: deque[str] = deque()
+        self._ended = self._dropping = False
+        self._drops = 0  # how often `discard` was called
+        self._changed = threading.Condition()  # held for all of these
         self._rest = ""
-        self._dropping = False
 
     def write(self, text: str) -> int:
         *lines, self._rest = (self._rest + text).split("\n")
@@ -45,34 +47,43 @@ class Events(io.TextIOBase):
 
     def end(self) -> None:
         """After this no more events come."""
-        self._put(None)
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
 
     def discard(self) -> None:
         """Drop what is not read, and what comes."""
-        self._dropping = True
-        with contextlib.suppress(queue.Empty):
-            while True:
-                if self._queue.get_nowait() is None:
-                    self._queue.put(None)
-                    return
+        with self._changed:
+            self._dropping = True
+            self._drops += 1
+            self._lines.clear()
+            self._changed.notify_all()
 
     def keep(self) -> None:
         """Keep what comes from now on."""
-        self._dropping = False
+        with self._changed:
+            self._dropping = False
 
     def __iter__(self) -> Iterator[Event]:  # type: ignore[override]
         self.keep()
-        while (line := self._queue.get()) is not None:
+        while (line := self._next()) is not None:
             yield json.loads(line)
-        self._queue.put(None)  # for whoever iterates again
 
-    def _put(self, line: str | None) -> None:
-        while line is None or not self._dropping:
-            try:
-                self._queue.put(line, timeout=0.2)
-            except queue.Full:
-                continue
-            return
+    def _next(self) -> str | None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._lines or self._ended)
+            line = self._lines.popleft() if self._lines else None
+            self._changed.notify_all()
+        return line
+
+    def _put(self, line: str) -> None:
+        # A line that waits for room when `discard` is called is dropped, even if `keep` follows at once.
+        with self._changed:
+            dropped = self._drops
+            self._changed.wait_for(lambda: self._drops > dropped or len(self._lines) < EVENTS_KEPT)
+            if not (self._dropping or self._drops > dropped):
+                self._lines.append(line)
+                self._changed.notify_all()
 
 
 class EventReporter(JsonReporter):

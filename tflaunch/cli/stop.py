@@ -116,12 +116,11 @@ def _tell(run: str, finished: Mapping[str, Finished], reporter: Reporter, *, sur
     """Show how the run ended on each host; `sure`: all hosts were asked."""
     from tflaunch.runs.record import note_stopped
     from tflaunch.runs.run_states import restarted_text
-    from tflaunch.runs.visits import UNSURE
 
     reporter.stopped(run, finished)
     for host, end in finished.items():
         if end.unsure:
-            reporter.warn(f"{host}: {UNSURE}")
+            reporter.warn(f"{host}: {end.doubt}")
         elif end.restarted:
             reporter.note(restarted_text(host, end.restarted))
     if sure and all(end.clean for end in finished.values()):

@@ -425,8 +425,8 @@ class StoppedEvent(_Told):
     """the run's id"""
     hosts: dict[str, dict[str, Any]]
     """host -> `known` (it had the run), `found` (something was alive), `killed`, `survivors`, `unsure`
-    (processes of others could not be read), `gpus` (not free again), `restarted` (when the host rebooted
-    during the run, in epoch seconds; 0: never)
+    (a process that hides would not be found) and `unsure_why`, `gpus` (not free again), `restarted` (when the host
+    rebooted during the run, in epoch seconds; 0: never)
     """
 
 

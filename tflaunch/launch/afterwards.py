@@ -120,7 +120,7 @@ def verify(
     if not lost:
         return {}, survivors, gpus, None
     from tflaunch.runs.run_states import restarted_text
-    from tflaunch.runs.visits import UNSURE, Visits
+    from tflaunch.runs.visits import Visits
 
     visits = Visits(connections, watcher)
     signal: int | None = None
@@ -137,7 +137,7 @@ def verify(
                 for host, error in failures.items()
                 if not (isinstance(error, Gone) and error.swept)
             }
-            unsure = dict.fromkeys((host for host, end in finished.items() if end.unsure), UNSURE)
+            unsure = {host: end.doubt for host, end in finished.items() if end.unsure}
             for host, end in finished.items():
                 if end.restarted:
                     watcher.note(restarted_text(host, end.restarted))
@@ -146,8 +146,6 @@ def verify(
             unverified, unsure = {host.name: NOT_AWAITED for host in lost}, {}
         finally:
             visits.close()
-    lease = (
-        f"; its agent ends the run there by itself {request.lease_s:g} s after it last heard of this launcher"
-    )
+    lease = f"; its agent ends the run there by itself {request.lease_s:.12g} s after it last heard of this launcher"
     unverified = {**{host: reason + lease for host, reason in unverified.items()}, **unsure}
     return unverified, survivors, gpus, signal

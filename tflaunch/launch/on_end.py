@@ -12,9 +12,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar, cast
 
 from tflaunch.protocol.errors import StopError, TflaunchError
-from tflaunch.protocol.outcome import HostLost, Outcome, Reclaimed, TaskExit, how
+from tflaunch.protocol.outcome import HostLost, Outcome, Reclaimed, TaskExit, how, signal_named
 from tflaunch.text.safe import one_line
 
+LONGEST = 20_000  # characters of a variable: Linux takes 128 KiB of one, and hosts have a say in it
 LIMIT_S = 60.0  # for the command; then it is killed
 INTERRUPTED_FROM = 128  # exit codes of commands that a signal has ended
 
@@ -74,9 +75,9 @@ class OnEnd:
             "TFLAUNCH_RUN": self._run if outcome is None else outcome.run_id,
             "TFLAUNCH_STATUS": status,
             "TFLAUNCH_EXIT_CODE": str(exit_code),
-            "TFLAUNCH_FAILURE": one_line(self._failure()),
+            "TFLAUNCH_FAILURE": one_line(self._failure())[:LONGEST],
             "TFLAUNCH_SECONDS": "" if outcome is None else f"{outcome.seconds:.1f}",
-            "TFLAUNCH_COMMAND": shlex.join(self._line),
+            "TFLAUNCH_COMMAND": shlex.join(self._line)[:LONGEST],
         }
 
     def _failure(self) -> str:
@@ -121,24 +122,30 @@ class _Heard:
 
 def _run(command: str, environment: Mapping[str, str]) -> str:
     """Run it, with all that it starts in one process group; return why it failed, or ""."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    starter = ThreadPoolExecutor(1)  # Ctrl-C meets the main thread alone, and leaves none half started
+    starting = starter.submit(
+        subprocess.Popen,
+        ["/bin/sh", "-c", command],
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=2,
+        start_new_session=True,
+    )
     try:
-        process = subprocess.Popen(
-            ["/bin/sh", "-c", command],
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=2,
-            start_new_session=True,
-        )
+        code = starting.result().wait(LIMIT_S)
     except (OSError, ValueError) as error:  # a null character, or too long
         return str(error)
-    try:
-        code = process.wait(LIMIT_S)
     except (subprocess.TimeoutExpired, KeyboardInterrupt) as error:
+        process = starting.result()
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         slow = isinstance(error, subprocess.TimeoutExpired)
         return f"killed, since it did not end within {LIMIT_S:.0f} s" if slow else "killed by Ctrl-C"
+    finally:
+        starter.shutdown()
     if code < 0:
-        return f"it was killed by {signal.Signals(-code).name}"
+        return f"it was killed by {signal_named(-code)}"
     return f"it ended with exit code {code}" if code else ""

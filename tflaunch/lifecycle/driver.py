@@ -264,7 +264,9 @@ class Driver(Generic[S]):
             self._consult(self._monitor, now)
         for host, why in self.links.down.items():
             if self.links.away_s(host, now) > self.lease_s:
-                reason = f"not heard of for {self.lease_s:g} s: by then its agent ends the run there ({why})"
+                reason = (
+                    f"not heard of for {self.lease_s:.12g} s: by then its agent ends the run there ({why})"
+                )
                 self.feed(HostLost(host, reason), now)
 
     def _consult(self, monitor: Monitor, now: float) -> None:

@@ -34,6 +34,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from tflaunch.text.safe import printable
+
 EXIT_USAGE = 2
 EXIT_PLAN = 65
 EXIT_NO_METRIC = 66  # of a sweep none of whose trials printed the metric
@@ -49,14 +51,17 @@ EXIT_STOPPED = 143
 
 
 class TflaunchError(Exception):
-    """An error with a sentence for the user: `message` says where and what is wrong, `hint` what to do next."""
+    """An error with a sentence for the user: `message` says where and what is wrong, `hint` what to do next.
+
+    Both may quote a server, a host or a file: nothing in them acts on a terminal, wherever a program shows them.
+    """
 
     exit_code = 1
 
     def __init__(self, message: str, hint: str = "") -> None:
-        super().__init__(message)
-        self.message = message
-        self.hint = hint
+        self.message = printable(message)
+        self.hint = printable(hint)
+        super().__init__(self.message)
 
 
 class UsageError(TflaunchError):
@@ -225,8 +230,8 @@ class LaunchError(TflaunchError):
         reclaimed: bool = False,
     ) -> None:
         super().__init__("\n".join(f"{host}: {reason}" for host, reason in failures.items()), hint)
-        self.failures = dict(failures)
-        self.unconfirmed = dict(unconfirmed or {})
+        self.failures = {host: printable(reason) for host, reason in failures.items()}
+        self.unconfirmed = {host: printable(reason) for host, reason in (unconfirmed or {}).items()}
         self.again = again
         if reclaimed:
             self.exit_code = EXIT_RECLAIMED

@@ -371,6 +371,7 @@ FROM_AGENT = dict(
         "killed": [a_text],
         "survivors": [a_text],
         "unsure": a_flag,
+        "?unsure_why": a_text,
         "gpus": _gpus_left,
         "?restarted": a_number,
     },

@@ -116,12 +116,15 @@ def exit_code_of(outcome: Outcome) -> str:
 
 def signal_name(exit: TaskExit) -> str:
     """The signal that ended a task, as its host calls it: SIGKILL; "" where it ended by itself."""
-    if exit.signal is None or exit.signal_name:
-        return exit.signal_name
+    return exit.signal_name if exit.signal is None or exit.signal_name else signal_named(exit.signal)
+
+
+def signal_named(number: int) -> str:
+    """`SIGKILL` for 9."""
     try:
-        return signal.Signals(exit.signal).name
+        return signal.Signals(number).name
     except ValueError:  # a real-time signal
-        return f"signal {exit.signal}"
+        return f"signal {number}"
 
 
 def how(exit: TaskExit) -> str:

@@ -150,8 +150,8 @@ sends MAGIC, so that what a login shell prints can be told from the frames.
     cleaned  {removed: {run: bytes}, left: {run: why}, code: {files, bytes}, environments: {...},
                                                            rest_bytes}
     finish   {run, grace_s}                                end all that is left of that run; answer: `finished`
-    finished {known, found, killed, survivors, unsure, gpus, restarted}   restarted: when the machine was; 0: it was
-                                                           not
+    finished {known, found, killed, survivors, unsure, unsure_why, gpus, restarted}   restarted: when the machine was;
+                                                           0: it was not
     probe    {topology, within_s}                          answer: `facts`; within_s: as for an agent
     module   {name} + source, zlib'd                       as above; `facts` again
 """

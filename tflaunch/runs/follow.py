@@ -34,7 +34,9 @@ ANSWER_S = 30.0  # for the first agent to accept the follower ...
 MORE_S = (
     5.0  # ... and for the others: what has answered by then is shown, the rest is named and may come later
 )
-GONE_S = 60.0  # to wait, at most, for the last lines of a host out of reach, once it is known how the run has ended
+GONE_S = (
+    60.0  # to wait, at most, for the last lines of a host out of reach, once it is known how the run ends
+)
 REST_S = 15.0  # to wait for a host out of reach while logs are printed
 NOTES = 200  # at most so many notes of one host are shown
 OUTCOME_S = 10.0  # for the deciding agent to say how the run ended, once every host has ended its part
@@ -54,6 +56,7 @@ class _Seen:
         False  # an agent ended its part because its lease ran out: no launcher or coordinator was heard of
     )
     reclaimed: Reclaimed | None = None  # the engine takes a slot back, or has
+    stopped: bool = False  # somebody ends the run, by `tflaunch stop` for example
     gone: set[str] = field(default_factory=set)  # hosts where the agent of the run is gone
     logs_through: set[str] = field(default_factory=set)  # hosts that have sent all their logs
     outcomes: dict[str, Mapping[str, Any]] = field(
@@ -188,7 +191,8 @@ class Follower(Linked):
         """How long to wait for hosts out of reach once all others have ended their part: by then they have, too."""
         if self._seen.expired:
             return 0.0  # no launcher or coordinator is there any more that could bring them back
-        return min(GONE_S, self.run.lease_s) if self._seen.outcomes else self.run.lease_s
+        decided = self._seen.outcomes or self._seen.stopped  # a lease may be days
+        return min(GONE_S, self.run.lease_s) if decided else self.run.lease_s
 
     def _do_without(self, host: str, why: str) -> None:
         """Wait for that host no more; it is lost, unless those who know how the run ended have heard its end."""
@@ -374,9 +378,10 @@ class Follower(Linked):
         elif type == "said":
             self._seen.replanned |= fields.get("replanned", False)
             self._move(host, fields.get("moved", ()))
-        elif type == "expired" and not fields["asked"]:
-            self._seen.expired = True
-            if "ends_in" in fields and self._seen.reclaimed is None:
+        elif type == "expired":
+            self._seen.expired |= not fields["asked"]
+            self._seen.stopped |= fields["asked"]
+            if "ends_in" in fields and not fields["asked"] and self._seen.reclaimed is None:
                 self._seen.reclaimed = Reclaimed(fields["reason"], self._there[host])
         if not self._events:
             return

@@ -19,9 +19,6 @@ from tflaunch.sessions.wires import Opener
 
 LIST_S = 30.0  # for a host to list its runs
 FINISH_MARGIN_S = 60.0  # what a visit may take, beyond the grace, to end a run
-UNSURE = (
-    "its agent and guard were killed: a process that left its parent and its environment would not be found"
-)
 
 
 @dataclass(frozen=True)
@@ -32,14 +29,21 @@ class Finished:
     found: bool  # a process of the run was alive
     killed: tuple[str, ...]
     survivors: tuple[str, ...]
-    unsure: bool = False  # the sentence UNSURE is true of this host
+    unsure: bool = False  # a process that left its parent and its environment would not be found
     gpus: tuple[GpuLeft, ...] = ()  # GPUs of the run that are not free again
     restarted: float = 0.0  # when the host rebooted during the run, by its clock (epoch seconds); 0: never
+    unsure_why: str = ""
 
     @property
     def clean(self) -> bool:
         """Whether nothing of the run is left on the host."""
         return not (self.survivors or any(gpu.own for gpu in self.gpus))
+
+    @property
+    def doubt(self) -> str:
+        """What cannot be known of this host, as a sentence; "" for nothing."""
+        unfound = "a process that left its parent and its environment would not be found"
+        return f"{self.unsure_why}: {unfound}" if self.unsure else ""
 
 
 class Visits:
@@ -145,6 +149,7 @@ class Visits:
                 said["unsure"],
                 gpus_left(said["gpus"]),
                 said.fields.get("restarted", 0.0),
+                said.fields.get("unsure_why", ""),
             )
             for name, said in replies.items()
         }, failures

@@ -10,6 +10,7 @@ import socket
 from collections.abc import Callable
 
 from tflaunch.protocol.errors import ConnectError
+from tflaunch.protocol.outcome import signal_named
 from tflaunch.sessions.wires import LARGE_PACKETS
 from tflaunch.ssh.deadline import Deadline
 from tflaunch.ssh.dropped import DROPPED, Dropped
@@ -26,7 +27,7 @@ from tflaunch.ssh.failures import (
     unreached,
     without_banner,
 )
-from tflaunch.ssh.openssh_log import SshLog, plain, signal_name
+from tflaunch.ssh.openssh_log import SshLog, plain
 from tflaunch.ssh.target import Target, known_hosts_name
 
 # How ssh words the errors of the system, in the user's locale.
@@ -75,7 +76,7 @@ def why_not(
     if code is None:
         return _late(log, target, deadline)
     if code < 0:
-        return ConnectError(f"{signal_name(code)} has ended ssh before the login", "try again")
+        return ConnectError(f"{signal_named(-code)} has ended ssh before the login", "try again")
     if (
         log.has("debug1: Executing proxy command")
         and not log.has_banner

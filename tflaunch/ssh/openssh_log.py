@@ -17,10 +17,10 @@ part of its log.
 from __future__ import annotations
 
 import re
-import signal
 from dataclasses import replace
 
 from tflaunch.protocol.errors import ConnectError
+from tflaunch.protocol.outcome import signal_named
 from tflaunch.sessions.child import STDERR_BYTES, last_words
 from tflaunch.ssh.failures import SILENT
 from tflaunch.ssh.target import Target
@@ -218,7 +218,7 @@ class SshLog:
         if closed or code is None:
             return last_words("", self._stderr)
         if code < 0:
-            return last_words(f"the connection broke ({signal_name(code)} has ended ssh)", self._stderr)
+            return last_words(f"the connection broke ({signal_named(-code)} has ended ssh)", self._stderr)
         if self._end == "exit-signal":
             return last_words("ended by a signal", self._stderr)
         if code == 255 and not self._end:
@@ -236,14 +236,6 @@ def _first(pattern: str, lines: list[str]) -> str:
 
 def _messages(lines: list[str]) -> list[str]:
     return [line for line in lines if line.strip() and not _DEBUG.match(line) and not _CHATTER.match(line)]
-
-
-def signal_name(code: int) -> str:
-    """`SIGKILL` for -9, the exit status of a process that it has ended."""
-    try:
-        return signal.Signals(-code).name
-    except ValueError:
-        return f"signal {-code}"
 
 
 def plain(line: str) -> str:

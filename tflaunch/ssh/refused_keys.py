@@ -45,7 +45,7 @@ class RefusedKey(ConnectError):
         self.line = (fingerprint or "a key that it has not shown again") + (
             f", not the one in {place}" if place else ""
         )
-        self.together = message.replace(place, self.path) if place else message
+        self.together = self.message.replace(place, self.path) if place else self.message
         self._compare = _COMPARE.format(file=f"/etc/ssh/ssh_host_{_FILES.get(kind, 'ecdsa')}_key.pub")
         self._otherwise = otherwise
 

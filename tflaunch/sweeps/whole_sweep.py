@@ -225,8 +225,8 @@ def _end_what_is_left(
         if len(absent) < len(failures) or not finished:
             raise ConnectErrors(failures, len(hosts))
         reporter.warn(
-            f"{described(absent)}: trials of the tflaunch that was killed end there by themselves, {run.lease_s:g} s "
-            "after that one was last heard of"
+            f"{described(absent)}: trials of the tflaunch that was killed end there by themselves, "
+            f"{run.lease_s:.12g} s after that one was last heard of"
         )
     if left := [host for host, end in finished.items() if not end.clean]:
         raise StopError(

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +88,14 @@ def test_a_run_that_could_not_start(heard: Path) -> None:
     assert heard.read_text().startswith("mnist-a3k2xq|failed|69|no host can be used||")
 
 
+def test_a_host_cannot_say_so_much_that_the_command_is_not_called(heard: Path) -> None:
+    called = made(heard)
+    lost = failed(HostLost("gpu02", "\N{WARNING SIGN}" * 65536))
+    called.begin("mnist-a3k2xq", ["tflaunch", "run", *["x" * 1000] * 200], Reporter()).report(lost)
+    called.call(76)
+    assert heard.read_text().startswith("mnist-a3k2xq|failed|76|gpu02 is lost: \N{WARNING SIGN}")
+
+
 def test_what_is_not_the_end_of_a_run(heard: Path, capfd: pytest.CaptureFixture[str]) -> None:
     made(heard).call(2)  # no run began
     handed_over = made(heard)
@@ -124,6 +134,7 @@ def test_without_a_command_the_reporter_is_left_alone() -> None:
     [
         ("exit 4", "it ended with exit code 4"),
         ("kill -TERM $$", "it was killed by SIGTERM"),
+        ("kill -40 $$", "it was killed by signal 40"),
         ("sleep 600 & wait", "killed, since it did not end within 0 s"),
         ("a\0b", "embedded null byte"),
     ],
@@ -145,6 +156,35 @@ def test_what_the_command_prints_goes_to_stderr(capfd: pytest.CaptureFixture[str
     assert capfd.readouterr() == ("", "told\nwrong\n")
 
 
+@pytest.fixture
+def ctrl_c() -> Iterator[None]:
+    """It raises KeyboardInterrupt; a test in the background ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("ctrl_c")
+def test_ctrl_c_while_the_command_is_started(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = []
+
+    class Interrupted(subprocess.Popen[bytes]):
+        def __init__(self, *words: Any, **more: Any) -> None:
+            super().__init__(*words, **more)
+            started.append(self.pid)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(on_end.subprocess, "Popen", Interrupted)
+    called = OnEnd("sleep 600")
+    called.begin("mnist-a3k2xq", LINE, Reporter()).report(failed(None))
+    called.call(7)
+    assert capfd.readouterr().err.endswith("killed by Ctrl-C\n")
+    assert not _alive(started[0])
+
+
+@pytest.mark.usefixtures("ctrl_c")
 def test_ctrl_c_ends_the_command_and_all_that_it_has_started(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -157,15 +197,9 @@ def test_ctrl_c_ends_the_command_and_all_that_it_has_started(
         os.kill(os.getpid(), signal.SIGINT)
 
     thread = threading.Thread(target=interrupt)
-    before = signal.signal(
-        signal.SIGINT, signal.default_int_handler
-    )  # which a test in the background ignores
-    try:
-        thread.start()
-        called.call(7)
-        thread.join()
-    finally:
-        signal.signal(signal.SIGINT, before)
+    thread.start()
+    called.call(7)
+    thread.join()
     assert capfd.readouterr().err.endswith("killed by Ctrl-C\n")
     until(lambda: not _alive(int(pid.read_text())), "all of it to be gone")
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 from tests.support.attached import EXIT, Attached, ended
 from tflaunch.protocol import wire
+from tflaunch.runs import follow
 
 
 @pytest.mark.parametrize("liar", ["host1", "host2", "host3"])
@@ -55,3 +58,20 @@ def test_what_a_host_says_that_does_not_decide_has_its_name_and_an_end() -> None
     assert notes[0] == "note: the work is done"
     assert 100 < len(notes) < 300
     assert all(text.startswith("note: host2: ") for text in notes[1:])
+
+
+def test_who_watches_does_not_wait_for_a_long_lease_once_the_run_is_stopped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """host2 is out of reach, for good; nobody will say how the run ended."""
+    monkeypatch.setattr(follow, "GONE_S", 0.5)
+    monkeypatch.setattr(follow, "OUTCOME_S", 0.1)
+    attached = Attached(2, lease_s=1e6)
+    attached.pipes["host2"].feed(b"")
+    attached.say("host1", "expired", reason="tflaunch stop ends the run", asked=True)
+    attached.ends("host1", 0, None)
+    work = threading.Thread(target=attached.follower.follow, daemon=True)
+    work.start()
+    work.join(20)
+    assert not work.is_alive()
+    assert any(text.startswith("lost: HostLost(host='host2'") for text in attached.watcher.shown)

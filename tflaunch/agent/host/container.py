@@ -223,12 +223,13 @@ def remove(directory: "RunDirectory") -> "List[str]":
 
 
 def remove_all(directory: "RunDirectory") -> None:
-    """Call `remove` in a separate process, and leave its result to `left`."""
+    """Call `remove` in a process of its own, which ends with 0 only where nothing is left; `left` says what is."""
     left = remove(directory)
     if left:
         directory.write(RECORD, {**directory.read(RECORD), "left": left})
+        raise SystemExit
 
 
 def left(directory: "RunDirectory") -> "List[str]":
-    """What `remove_all` could not remove."""
-    return list(directory.read(RECORD).get("left") or [])
+    """What `remove_all` has left where it did not end with 0, or did not end: the engine may still be removing it."""
+    return list(directory.read(RECORD).get("left") or ["perhaps a container: its removal was not finished"])

@@ -25,6 +25,7 @@ LEAST_S = (
 )
 BEAT_S = 5.0  # how often an agent gives a sign of life, at least; more often where the lease is short
 GUARD = "guard.json"
+NAMED = 8  # of the processes that it could not end
 _LEASE = struct.Struct("=d")
 
 
@@ -139,10 +140,14 @@ def _sweep_behind(agent_pid: int, heard: int, directory: RunDirectory) -> None:
         sweep.run()
     if removed() or (status == 0 and directory.is_served()):
         return  # by the next agent of the same run, which has a guard of its own
-    why = "its agent gave no sign of life for %.0f s: its guard ended it and its tasks" % silent_s
-    known = {"swept": not sweep.survivors, "why": why if status is None else ""}
+    left = ", ".join(map(processes.describe, sweep.survivors[:NAMED]))
+    why = []
+    if status is None:
+        why.append("its agent gave no sign of life for %.0f s" % silent_s)
+    if left or why:
+        why.append("its guard could not end %s" % left if left else "its guard ended it and its tasks")
     try:
-        directory.write(GUARD, known)
+        directory.write(GUARD, {"swept": not left, "why": ": ".join(why), "left": left})
     except OSError as error:  # a disk that is full, or turned read-only
         note("%s: %s" % (GUARD, error))
     from tflaunch.agent.host import container
@@ -187,6 +192,16 @@ def _reap(agent_pid: int) -> "tuple[bool, int]":
         pid, status = os.waitpid(-1, os.WNOHANG)
         if pid in (0, agent_pid):
             return pid == agent_pid, status
+
+
+def unswept(directory: RunDirectory) -> str:
+    """Why what a dead agent had left was not ended by its guard, as far as its directory tells."""
+    left = directory.read(GUARD).get("left")
+    if left:
+        return "its guard could not end %s" % left
+    if not os.access(directory.path, os.W_OK):
+        return "its agent and guard could not write to its directory whether they ended all of it"
+    return "its agent and guard were killed"
 
 
 def removed() -> bool:

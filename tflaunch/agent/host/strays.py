@@ -11,7 +11,7 @@ import os
 import time
 
 from tflaunch.agent.host import processes
-from tflaunch.agent.host.guard import GUARD
+from tflaunch.agent.host.guard import GUARD, unswept
 from tflaunch.agent.host.rundir import RunDirectory, all_runs
 from tflaunch.protocol.machine import pid_namespace, this_machine
 
@@ -59,8 +59,8 @@ def end_all(parent: str, but: str = "", engines: bool = True) -> "List[Dict[str,
         try:
             if sweep.killed:
                 left = "%d process%s" % (len(sweep.killed), "es" if len(sweep.killed) > 1 else "")
-                why = "its agent and guard were killed; %s that they left had to be ended later" % left
-                directory.write(GUARD, {"swept": False, "why": why})
+                why = "%s; %s that they left had to be ended later" % (unswept(directory), left)
+                directory.write(GUARD, {**directory.read(GUARD), "swept": False, "why": why})
             left_over = bool(sweep.survivors)
             if os.path.exists(os.path.join(directory.path, CONTAINERS)):
                 from tflaunch.agent.host import container
@@ -74,8 +74,9 @@ def end_all(parent: str, but: str = "", engines: bool = True) -> "List[Dict[str,
 
 
 def forget(directory: RunDirectory) -> None:
-    """Remove the socket and the reserve of an agent that is dead, once nothing is left of its run."""
-    if _is_dead(directory.read("agent.json")):
+    """Remove the socket and the reserve of an agent that is dead, unless a process of its run is left on its host."""
+    agent = directory.read("agent.json")
+    if _is_dead(agent) and not _left(directory, agent):
         _close(directory)
 
 

@@ -24,6 +24,7 @@ STORE_BYTES = 256 << 20
 ENTRY_BYTES = 200  # that an entry takes beside its key and value
 ANSWER_S = 20.0  # for one request, from its connection on
 CALLERS = 128  # connections of one address at a time
+HEADER = 4096, 32  # bytes of a line of a request's head, and such lines; Horovod sends 3
 BUSY_S = 0.05  # where no descriptor is left
 
 
@@ -81,12 +82,15 @@ def _plain(address: str) -> str:
 def serve(listening: socket.socket, peers: "Iterable[str]", parent: int) -> None:
     """Answer the callers from these addresses, until this process's parent, of that pid, has ended."""
     # Only the process that serves loads these.
+    import http.client
     import http.server
     import socket as whole_socket
     import socketserver
     import threading
     import time
 
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # a caller that does not wait for its answer
+    http.client._MAXLINE, http.client._MAXHEADERS = HEADER  # type: ignore[attr-defined]  # else 6 MB for each caller
     allowed, lock, store = set(peers), threading.Lock(), Store()
     callers = {}  # type: Dict[Any, Tuple[str, float]]  # connection -> its address, and since when it is there
     arriving = [0]  # bytes of bodies that are being read
