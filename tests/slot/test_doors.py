@@ -20,7 +20,7 @@ from tests.support.agent_over_pipes import descriptors
 from tests.support.patience import PATIENCE_S, until, written
 from tests.support.slots import CERTIFICATE, TOKEN
 from tests.support.wires import everything, read, serve
-from tflaunch.engines.door import Door, Line, dial, make_certificate
+from tflaunch.engines.door import DoorLine, SlotDoor, dial, make_certificate
 from tflaunch.protocol.errors import ConnectError, WireClosed
 
 LINES = b"".join(b"line %d of many\n" % number for number in range(50_000))
@@ -115,7 +115,7 @@ def test_the_end_of_a_wire_is_the_end_of_stdin(hold: Hold, tmp_path: Path) -> No
     held = hold()
     script = (
         "import sys, time\nfrom tests.support.slots import *\n"
-        "wire = Door(('127.0.0.1',), int(sys.argv[1]), open(sys.argv[2]).read(), TOKEN).open(sys.argv[3])\n"
+        "wire = SlotDoor(('127.0.0.1',), int(sys.argv[1]), open(sys.argv[2]).read(), TOKEN).open(sys.argv[3])\n"
         "wire.listen(lambda data: print(data, flush=True))\ntime.sleep(600)\n"
     )
     (tmp_path / "certificate").write_text(CERTIFICATE)
@@ -238,7 +238,7 @@ def test_closing_is_silent_and_idempotent(hold: Hold) -> None:
 # ---- who is not let in
 
 
-def refusal(door: Door, timeout_s: float = PATIENCE_S) -> ConnectError:
+def refusal(door: SlotDoor, timeout_s: float = PATIENCE_S) -> ConnectError:
     with pytest.raises(ConnectError) as caught:
         door.open("cat", timeout_s=timeout_s)
     assert caught.value.hint
@@ -248,14 +248,16 @@ def refusal(door: Door, timeout_s: float = PATIENCE_S) -> ConnectError:
 
 def test_another_certificate_is_refused(hold: Hold) -> None:
     port = hold().told["port"]
-    error = refusal(Door(("127.0.0.1",), port, make_certificate()[0], TOKEN))
+    error = refusal(SlotDoor(("127.0.0.1",), port, make_certificate()[0], TOKEN))
     assert error.message.endswith("is not its slot holder: it has another certificate")
 
 
 def test_a_wrong_token_hears_nothing(hold: Hold) -> None:
     held = hold()
     for token in ("", "5a" * 15, "\u00e4", TOKEN + "5"):
-        assert "wrong token" in refusal(Door(("127.0.0.1",), held.told["port"], CERTIFICATE, token)).message
+        assert (
+            "wrong token" in refusal(SlotDoor(("127.0.0.1",), held.told["port"], CERTIFICATE, token)).message
+        )
         line = dial(["127.0.0.1"], held.told["port"], CERTIFICATE, token, PATIENCE_S)
         line.send(b'{"token": "%s", "look": true}\n' % token.encode())
         with pytest.raises((EOFError, OSError)):
@@ -266,7 +268,7 @@ def test_a_wrong_token_hears_nothing(hold: Hold) -> None:
 def test_no_holder_at_all() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-        told = Door(("127.0.0.1",), port, CERTIFICATE, TOKEN)
+        told = SlotDoor(("127.0.0.1",), port, CERTIFICATE, TOKEN)
         assert "has not answered within 0.3 s" in refusal(told, 0.3).message
         listener.accept()[0].close()
         thread = serve(listener, b"SSH-2.0-OpenSSH_9.6\r\n", b"")
@@ -274,20 +276,22 @@ def test_no_holder_at_all() -> None:
         assert "hung up" in refusal(told).message
         thread.join(PATIENCE_S)
     assert refusal(told).message == f"port {port}, where the slot holder listens, refuses the connection"
-    assert "does not resolve" in refusal(Door(("no.such.name.invalid",), port, CERTIFICATE, TOKEN)).message
+    assert (
+        "does not resolve" in refusal(SlotDoor(("no.such.name.invalid",), port, CERTIFICATE, TOKEN)).message
+    )
 
 
 def test_the_next_address_is_tried(hold: Hold) -> None:
     """The first leads to something else; the holder's loopback is not tried where it has other addresses."""
     with socket.create_server(("127.0.0.2", 0)) as other:
         port = other.getsockname()[1]
-        error = refusal(Door(("192.0.2.77", "127.0.0.2"), port, CERTIFICATE, TOKEN), 0.3)
+        error = refusal(SlotDoor(("192.0.2.77", "127.0.0.2"), port, CERTIFICATE, TOKEN), 0.3)
         assert "port" in error.message or "route" in error.message
         other.settimeout(0.0)
         with pytest.raises(BlockingIOError):
             other.accept()
     held = hold()
-    door = Door(("127.0.0.2", "127.0.0.1"), held.told["port"], CERTIFICATE, TOKEN)
+    door = SlotDoor(("127.0.0.2", "127.0.0.1"), held.told["port"], CERTIFICATE, TOKEN)
     assert door.look(PATIENCE_S).running == 0
 
 
@@ -309,7 +313,7 @@ def test_a_caller_without_proof_is_dropped(hold: Hold) -> None:
 def test_a_line_without_end_is_dropped(hold: Hold) -> None:
     held = hold()
     before = resident(held.pid)
-    lines: list[Line] = []
+    lines: list[DoorLine] = []
     for _ in range(20):
         line = dial(["127.0.0.1"], held.told["port"], CERTIFICATE, TOKEN, PATIENCE_S)
         lines.append(line)

@@ -20,7 +20,7 @@ from tests.support.agent_over_pipes import IS_ROOT
 from tests.support.patience import PATIENCE_S
 from tests.support.slots import CERTIFICATE, KEY, TOKEN
 from tests.support.wires import Line
-from tflaunch.engines.door import Door
+from tflaunch.engines.door import SlotDoor
 from tflaunch.protocol import wire
 from tflaunch.protocol.errors import ConnectError
 from tflaunch.sessions import payload
@@ -96,7 +96,7 @@ class Liar:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._thread = threading.Thread(target=self._serve)
         self._thread.start()
-        self.door = Door(("127.0.0.1",), self._listener.getsockname()[1], CERTIFICATE, TOKEN)
+        self.door = SlotDoor(("127.0.0.1",), self._listener.getsockname()[1], CERTIFICATE, TOKEN)
 
     def _serve(self) -> None:
         while True:

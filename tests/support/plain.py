@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tflaunch.engines.door import Door, make_certificate
+from tflaunch.engines.door import SlotDoor, make_certificate
 from tflaunch.engines.engine import EngineKey, ForWhom, GivenSlots, Handle
 from tflaunch.engines.holder_text import holder_text, relay_text
 from tflaunch.hosts import Host
@@ -186,8 +186,8 @@ class Plain:
         return found
 
     @staticmethod
-    def _door(slot: Mapping[str, str]) -> Door:
-        return Door(
+    def _door(slot: Mapping[str, str]) -> SlotDoor:
+        return SlotDoor(
             tuple(slot["addresses"].split(",")), int(slot["port"]), slot["certificate"], slot["token"]
         )
 

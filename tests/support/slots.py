@@ -16,7 +16,7 @@ from typing import Any
 
 from tests.support.patience import PATIENCE_S
 from tests.support.wires import Line
-from tflaunch.engines.door import Door, make_certificate
+from tflaunch.engines.door import SlotDoor, make_certificate
 from tflaunch.engines.holder_text import holder_text, relay_text
 from tflaunch.slot import relay
 
@@ -117,8 +117,8 @@ class Held:
         return int(self.told["pid"])
 
     @property
-    def door(self) -> Door:
-        return Door(("127.0.0.1",), self.told["port"], CERTIFICATE, TOKEN)
+    def door(self) -> SlotDoor:
+        return SlotDoor(("127.0.0.1",), self.told["port"], CERTIFICATE, TOKEN)
 
     def let_go(self) -> None:
         """Close its stdin."""

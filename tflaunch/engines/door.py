@@ -1,7 +1,7 @@
 """Wires to slot holders by TLS, and what else a slot holder answers to whoever has the token.
 
     certificate, key = make_certificate()                          # for all slots of one command
-    door = Door(("10.0.0.7",), 40123, certificate, token)           # what the slot holder has told
+    door = SlotDoor(("10.0.0.7",), 40123, certificate, token)           # what the slot holder has told
     wire = door.open("exec python3 -c ...", source, timeout_s=30)   # from any thread
     door.leave("the run is over", timeout_s=5)
 
@@ -72,7 +72,7 @@ def make_certificate() -> tuple[str, str]:
 
 
 @dataclass(frozen=True)
-class Look:
+class SlotLook:
     """How a slot is."""
 
     ends_in: float | None  # seconds; None: the engine has not taken it back
@@ -81,7 +81,7 @@ class Look:
 
 
 @dataclass(frozen=True)
-class Door:
+class SlotDoor:
     """Where a slot holder listens, and what proves that it is the right one, and that we are."""
 
     addresses: tuple[str, ...]
@@ -124,12 +124,12 @@ class Door:
         """Give the slot back: its holder ends, with all that is below it.  Raises ConnectError."""
         self._ask(timeout_s, leave=why)
 
-    def look(self, timeout_s: float) -> Look:
+    def look(self, timeout_s: float) -> SlotLook:
         """How the slot is.  Raises ConnectError."""
         answer = self._ask(timeout_s, look=True)
         ends_in = answer.get("ends_in")
         try:
-            return Look(
+            return SlotLook(
                 None if ends_in is None else float(ends_in),
                 str(answer["why"])[:LONGEST_WHY],
                 int(answer["running"]),
@@ -150,11 +150,11 @@ class Door:
         finally:
             line.close()
 
-    def _dial(self, timeout_s: float) -> Line:
+    def _dial(self, timeout_s: float) -> DoorLine:
         return dial(self.addresses, self.port, self.certificate, self.token, timeout_s)
 
 
-def dial(addresses: Sequence[str], port: int, certificate: str, token: str, timeout: float) -> Line:
+def dial(addresses: Sequence[str], port: int, certificate: str, token: str, timeout: float) -> DoorLine:
     """A connection to the slot holder with that certificate, at the first address that answers.
 
     `timeout` is for all of it, and for the first answer.  Raises ConnectError.
@@ -171,7 +171,7 @@ def dial(addresses: Sequence[str], port: int, certificate: str, token: str, time
         except OSError as error:
             first = first or _unreached(error, port, timeout)
             continue
-        line = Line(raw, certificate, token, timeout)
+        line = DoorLine(raw, certificate, token, timeout)
         try:
             line.shake(time.monotonic() + limit)
         except ConnectError as error:
@@ -186,7 +186,7 @@ def dial(addresses: Sequence[str], port: int, certificate: str, token: str, time
     raise first or ConnectError("the slot holder has told no address", _OVER)
 
 
-class Line:
+class DoorLine:
     """A TLS connection to a slot holder; one thread receives, any thread sends."""
 
     def __init__(self, raw: socket.socket, certificate: str, token: str, timeout_s: float) -> None:
@@ -331,7 +331,7 @@ class DoorWire:
 
     advice = OF_SLOT
 
-    def __init__(self, door: Door, line: Line, call: str, first: bytes) -> None:
+    def __init__(self, door: SlotDoor, line: DoorLine, call: str, first: bytes) -> None:
         self._door, self._line, self._call = door, line, call
         self._closed = False  # by us
         self._reading = threading.Lock()

@@ -13,7 +13,7 @@ from tflaunch.launch.request import Connections, Request
 from tflaunch.launch.run_watcher import RunWatcher
 from tflaunch.launch.steering import Steering
 from tflaunch.lifecycle.ending import NOT_AWAITED
-from tflaunch.protocol.errors import FetchError, Gone, RecordError
+from tflaunch.protocol.errors import FetchError, RecordError
 from tflaunch.protocol.outcome import GpuLeft, Outcome
 from tflaunch.sessions.group import Stopped
 
@@ -131,12 +131,9 @@ def verify(
             failures.update(more)
             survivors.update({host: end.survivors for host, end in finished.items() if end.survivors})
             gpus.update({host: end.gpus for host, end in finished.items()})
-            # The engine has killed all that was in a slot that is over: it counts as swept.
-            unverified = {
-                host: error.message
-                for host, error in failures.items()
-                if not (isinstance(error, Gone) and error.swept)
-            }
+            # Where the engine has killed all that was in a slot that is over, it counts as swept.
+            left = {host: gone for host, gone in visits.gone.items() if not gone.swept}
+            unverified = {host: error.message for host, error in {**failures, **left}.items()}
             unsure = {host: end.doubt for host, end in finished.items() if end.unsure}
             for host, end in finished.items():
                 if end.restarted:

@@ -55,6 +55,7 @@ class Visits:
         self._sessions.as_user = as_user
         self._unreachable: dict[str, ConnectError] = {}
         self.gone: dict[str, Gone] = {}  # slots of which their engine says that they are over
+        self._phase = watcher.phase
         self.interrupts = self._sessions.interrupts
 
     def open(
@@ -87,6 +88,7 @@ class Visits:
             self.gone |= gone
             failures = {name: error for name, error in failures.items() if name not in gone}
             note_gone(gone, hosts)
+            self._phase(phase, len(names) - len(failures), len(names))
         self._unreachable = dict(failures)
         return failures
 

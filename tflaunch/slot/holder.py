@@ -89,7 +89,7 @@ def note(words: str) -> None:
         pass  # nobody does
 
 
-class Place:
+class HoldersPlace:
     """The holder's own directory, which no other user can enter, and its socket in it; where this process works."""
 
     def __init__(self, wanted: str) -> None:
@@ -356,14 +356,14 @@ class Seal:
         return bytes(self.outlet.read())
 
 
-class Call:
+class HeldCall:
     """A command of the door: its last words, and how it has ended."""
 
     def __init__(self, holder: "Holder", stderr: int) -> None:
         self.holder, self.stderr = holder, stderr
         self.words = b""
         self.code = None  # type: Optional[int]
-        self.waiting = []  # type: List[Caller]
+        self.waiting = []  # type: List[SlotCaller]
         os.set_blocking(stderr, False)
         holder.loop.watch(stderr, READ, self.read)
 
@@ -387,14 +387,14 @@ class Call:
             self.answer(caller)
         self.waiting.clear()
 
-    def answer(self, caller: "Caller") -> None:
+    def answer(self, caller: "SlotCaller") -> None:
         """Tell what is known."""
         self.read()
         caller.waits_for = None
         caller.say(last=True, words=self.words.decode("utf-8", "replace"), code=self.code)
 
 
-class Caller:
+class SlotCaller:
     """Someone who has called at one of the doors."""
 
     def __init__(self, holder: "Holder", endpoint: socket.socket, seal: "Optional[Seal]") -> None:
@@ -412,7 +412,7 @@ class Caller:
         self.parted = False  # ... and all has been
         self.closed = False
         self.limit = time.monotonic() + PROOF_S  # type: Optional[float]
-        self.waits_for = None  # type: Optional[Call]
+        self.waits_for = None  # type: Optional[HeldCall]
         endpoint.setblocking(False)
         holder.callers.add(self)
         self.update()
@@ -608,9 +608,9 @@ class Holder:
     def __init__(self, settings: "Dict[str, Any]") -> None:
         self.settings = settings
         self.loop = Loop()
-        self.callers = set()  # type: Set[Caller]
+        self.callers = set()  # type: Set[SlotCaller]
         self.children = Children()
-        self.calls = {}  # type: Dict[str, Call]
+        self.calls = {}  # type: Dict[str, HeldCall]
         self.called = self.over = False  # somebody has, a run is
         self.ends_at = None  # type: Optional[float]
         self.why = ""
@@ -618,7 +618,7 @@ class Holder:
         self.look_at = 0.0
         self.caught = []  # type: List[int]
         self._be_ready()
-        self.place = Place(settings["place"])
+        self.place = HoldersPlace(settings["place"])
         try:
             self._listen()
         except BaseException:
@@ -707,7 +707,7 @@ class Holder:
             if struct.unpack("3i", peer)[1] != os.geteuid():
                 endpoint.close()
                 return
-            Caller(self, endpoint, None)
+            SlotCaller(self, endpoint, None)
             return
         self.relieve()
         try:
@@ -718,7 +718,7 @@ class Holder:
         except OSError:
             endpoint.close()
             return
-        Caller(self, endpoint, Seal(context))
+        SlotCaller(self, endpoint, Seal(context))
 
     def relieve(self) -> None:
         """Drop callers that have not proved themselves, if there are too many, or too much is kept for them."""
@@ -728,7 +728,7 @@ class Holder:
         if sum(len(caller.heard) for caller in unproved) > UNPROVED_BYTES:
             max(unproved, key=lambda caller: len(caller.heard)).close()
 
-    def hear(self, caller: Caller, said: "Dict[str, Any]") -> None:
+    def hear(self, caller: SlotCaller, said: "Dict[str, Any]") -> None:
         """Do what a caller says; raises for what nobody says."""
         if not caller.proved:
             token = self.settings["token"].encode()
@@ -766,7 +766,7 @@ class Holder:
         """The seconds until the slot is taken back; None where it is not."""
         return None if self.ends_at is None else max(0.0, round(self.ends_at - time.monotonic(), 3))
 
-    def _tell(self, agent: Caller) -> None:
+    def _tell(self, agent: SlotCaller) -> None:
         agent.say(ends_in=self.ends_in(), why=self.why)
 
     def take_back(self, seconds: float, why: str, code: int) -> None:
@@ -802,7 +802,7 @@ class Holder:
 
     # -- commands
 
-    def _start(self, caller: Caller, command: str, call: str) -> None:
+    def _start(self, caller: SlotCaller, command: str, call: str) -> None:
         why = ""
         if not isinstance(command, str) or "\0" in command:
             raise ValueError
@@ -825,7 +825,7 @@ class Holder:
         elif why:
             caller.say(last=True, started=False, ends_in=self.ends_in(), why=why)
 
-    def _start_stream(self, caller: Caller, command: str, call: str) -> str:
+    def _start_stream(self, caller: SlotCaller, command: str, call: str) -> str:
         """Start a command of the door; returns why that cannot be."""
         theirs = []  # type: List[int]
         ours = []  # type: List[int]
@@ -834,7 +834,7 @@ class Holder:
                 ends = os.pipe()
                 theirs.append(ends[write_theirs])
                 ours.append(ends[not write_theirs])
-            started = Call(self, ours[2])
+            started = HeldCall(self, ours[2])
             self.children.start(command, theirs, started.ended)
         except OSError as error:
             for each in ours:

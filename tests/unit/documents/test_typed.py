@@ -31,6 +31,7 @@ REWORDED = {
     ("waiting run", "planning"),
     ("waiting run", "pid"),
     ("report", "first_failure"),
+    ("detached", "host"),
     ("stopped", "hosts"),
 }
 
