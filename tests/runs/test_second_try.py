@@ -28,6 +28,7 @@ def project(tmp_path: Path) -> Path:
     scripts = {
         ".ci/run": (ROOT / ".ci/run").read_text(),
         "scripts/check": "#!/bin/sh\n",
+        "scripts/engines": '#!/bin/sh\necho "asked for $*"\n',
         "scripts/test": f'#!/bin/sh\nPYTHONPATH={ROOT} exec {sys.executable} -m pytest -n 1 "$@"\n',
     }
     for name, text in scripts.items():
@@ -96,3 +97,16 @@ def test_many_are_not_tried_again(project: Path) -> None:
 def test_neither_is_what_cannot_be_collected(project: Path) -> None:
     code, _ = ci(project, "assert tried('collected')\n")
     assert code not in (0, 1)
+
+
+@pytest.mark.parametrize(("code", "lines"), [("0", 0), ("1", 1)], ids=["built", "no compiler"])
+def test_horovod_is_built_before_the_tests_and_is_not_needed(project: Path, code: str, lines: int) -> None:
+    with (project / "scripts/engines").open("a") as engines:
+        engines.write(f"exit {code}\n")
+    (project / "test_it.py").write_text("def test_a(): pass\n")
+    env = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    done = subprocess.run([project / ".ci/run"], env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0
+    assert done.stdout.startswith("asked for horovod\n")
+    assert "1 passed" in done.stdout.splitlines()[-1]
+    assert done.stderr.count("Horovod cannot be built here: its tests are skipped") == lines

@@ -118,6 +118,28 @@ for says in ("step 7", "bead 3 is lost"):
     rule.looked("h1", {"tasks": {"worker/0": {"says": says}}}, 1.0)
     print([each.text for each in rule.sentences(1.0, set())])
 """
+VERB = "cli/beads.py"
+COUNTING = """
+from __future__ import annotations
+
+from tflaunch.inputs.options.groups import SshOptions
+
+def beads(*, ssh: SshOptions) -> None:
+    \'\'\'Print how many beads there are.\'\'\'
+    print(f"seven beads, within {ssh.connect_timeout:g} s")
+"""
+GUIDED = """
+        "beads": Guide("Count the beads", (
+            Example("tflaunch beads", "all"), Example("tflaunch beads > count", "into a file"),
+            Example("tflaunch beads | cat", "through a pipe"))),
+"""
+# What the suite asks of verbs in general.
+OF_VERBS = (
+    "cli/test_help.py::test_every_verb_has_its_place_in_the_help",
+    "cli/test_help.py::test_every_exit_code_is_told_once",
+    "cli/test_configured.py::test_each_key_is_an_option_of_its_verb[beads]",
+    "test_reference.py::test_the_man_page_has_every_verb",
+)
 # What the suite asks of options in general.
 CHECKS = (
     "api/test_keywords.py::test_every_option_of_run_is_a_keyword",
@@ -246,6 +268,32 @@ def test_an_option_that_is_declared_and_used_is_everywhere(tree: Path) -> None:
         "no:cacheprovider",
         *(f"tests/unit/{each}" for each in CHECKS),
     )
+
+
+# Before the framework, which has no page here: the reference could not be made.
+def test_a_verb_that_has_its_file_and_its_four_lines_is_everywhere(tree: Path) -> None:
+    lines = {"VERBS": "cli/__init__.py", "Guide": "cli/guide.py", "ExitCode": "cli/exit_codes.py"}
+    configured = "inputs/options/in_files.py"
+    assert {"cli/", *lines.values(), configured, "scripts/docs"} <= named_in("A verb")
+    (tree / "tflaunch" / VERB).write_text(COUNTING)
+    insert(tree / "tflaunch" / lines["VERBS"], r"\nVERBS = \{\n", '    "beads": ("beads:beads", _COMMAND),\n')
+    insert(tree / "tflaunch" / lines["Guide"], r'\n    "More": \{', GUIDED)
+    insert(tree / "tflaunch" / lines["ExitCode"], r"\nOF_VERB:[^\n]*\n", '    "beads": (_PRINTED,),\n')
+    insert(tree / "tflaunch" / configured, r"\nOF_VERB:[^\n]*\n", '    "beads": (SshOptions,),\n')
+    assert typed(tree, "beads --connect-timeout=9") == ["seven beads, within 9 s\n"]
+    (tree / "config.toml").write_text("[beads]\nconnect_timeout = '1m'\n")
+    assert typed(tree, "beads") == ["seven beads, within 60 s\n"]
+    (tree / "config.toml").unlink()
+    everything, page = typed(tree, "help", "beads --help")
+    assert "Count the beads" in everything
+    assert "Print how many beads there are." in page
+    assert "through a pipe" in page
+    assert "Exit codes" in page
+    run(tree / "docs", "-c", "import pathlib, generator; generator.write(pathlib.Path('reference'))")
+    pages = {page.stem for page in (tree / "docs/reference").iterdir() if "beads" in page.read_text()}
+    assert {"beads", "tflaunch.1"} <= pages
+    played = (f"tests/unit/{each}" for each in OF_VERBS)
+    run(tree, "-m", "pytest", "-q", "-n0", "-p", "no:cacheprovider", *played)
 
 
 def test_a_framework_that_has_its_file_and_its_place_is_everywhere(tree: Path) -> None:
