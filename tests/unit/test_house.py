@@ -261,6 +261,20 @@ def test_no_class_is_long_and_no_function_has_many_parameters() -> None:
     assert functions == LARGE_FUNCTIONS
 
 
+@cache
+def names_of(path: Path) -> set[str]:
+    """The functions and classes of this file, methods as `Class.method`."""
+    found = set()
+    for node in ast.parse(path.read_text("utf-8")).body:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef):
+            inside = node.body if isinstance(node, ast.ClassDef) else []
+            found |= {
+                node.name,
+                *(f"{node.name}.{each.name}" for each in inside if isinstance(each, ast.FunctionDef)),
+            }
+    return found
+
+
 def public_classes(path: Path) -> set[str]:
     nodes = ast.parse(path.read_text("utf-8")).body
     return {node.name for node in nodes if isinstance(node, ast.ClassDef) and node.name[0] != "_"}
