@@ -16,7 +16,7 @@ CODE = re.compile(r"`((?:[a-z_]+\.)+\w+(?:\.\w+)*)`")
 
 def walks() -> dict[str, str]:
     text = PAGE.read_text("utf-8").partition("\n## Eight walks\n")[2].partition("\n## ")[0]
-    first, *rest = re.split(r"^### ", text, flags=re.MULTILINE)
+    _, *rest = re.split(r"^### ", text, flags=re.MULTILINE)
     return dict(each.split("\n", 1) for each in rest)
 
 
