@@ -317,14 +317,14 @@ def _metric(text: str) -> object:
 
 
 def _size(text: str) -> object:
-    from tflaunch.inputs.sizes import size
-    from tflaunch.text.sizes import amount
+    from tflaunch.inputs.amounts import size
+    from tflaunch.text.numbers import amount
 
     return amount(size(text))
 
 
 def _time(text: str) -> object:
-    from tflaunch.inputs.times import seconds
+    from tflaunch.inputs.amounts import seconds
     from tflaunch.text.times import written
 
     return written(seconds(text))

@@ -49,7 +49,7 @@ class Daemon:
         self._lease_end = time.monotonic() + FIRST_LEASE_S
         self._end_by = 0.0
         self._full_at = None  # type: Optional[float]  # since when the disk is full
-        self._sweep = None  # type: Optional[processes.Sweep]
+        self._purge = None  # type: Optional[processes.Purge]
         self._swept = False
         self._over = False
         self._leave_at = None  # type: Optional[float]
@@ -124,7 +124,7 @@ class Daemon:
         rest_s = self._notice.watch(hungry, time.monotonic())
         if self._requests.restless or self._viewers.behind:
             return 0.0
-        if self._sweep is not None or self._team.restless or self._requests.staging.restless:
+        if self._purge is not None or self._team.restless or self._requests.staging.restless:
             return 0.02
         if rest_s is not None:
             return rest_s
@@ -254,18 +254,18 @@ class Daemon:
         if self._removal is not None and self._removal.alive and now < self._end_by + container.REMOVAL_S:
             return  # do not kill the engine's processes while they clear up
         gpus = self._requests.holdings.gpus
-        if self._sweep is None:
+        if self._purge is None:
             me = os.getpid()
             keep = [me, os.getppid(), self._requests.detached.coordinator]
             driver = self._requests.holdings.driver
-            self._sweep = processes.Sweep(lambda: leftovers(self._directory, me, [*keep, *driver.pids]))
+            self._purge = processes.Purge(lambda: leftovers(self._directory, me, [*keep, *driver.pids]))
         if not self._swept:
-            if not self._sweep.step():
+            if not self._purge.step():
                 return
             self._reap()
             self._swept = True
             if self._team.ran and not self._reclaimed:  # else there is no time to see its GPUs free
-                gpus.begin([*self._sweep.met, *self._team.ran])
+                gpus.begin([*self._purge.met, *self._team.ran])
         used = gpus.result()
         if used is None:
             return
@@ -278,15 +278,15 @@ class Daemon:
         logs = self._team.logs().values()
         self._journal.add(
             "swept",
-            killed=self._sweep.killed,
+            killed=self._purge.killed,
             survivors=[
-                *(processes.describe(process) for process in self._sweep.survivors),
+                *(processes.describe(process) for process in self._purge.survivors),
                 *([] if self._cleared or not self._team.contained else container.left(self._directory)),
             ],
             gpus=used,
             logs={each.task: [each.attempt, each.size(each.attempt)] for each in logs},
         )
-        self._sweep = None
+        self._purge = None
         if self._requests.staging.passing or not (self._journal.has("started") or self._known):
             # A check, a dry run, or a launch that failed: there is nothing to keep, and it is removed before the
             # launcher hears that all is swept.

@@ -186,7 +186,7 @@ def serve(
 ) -> None:
     """Serve TensorBoard for a visit to a run, alive or not, until the channel ends; then nothing of it remains.
 
-    Like an agent, the process that serves it has a guard: this process, which only waits and then sweeps.
+    Like an agent, the process that serves it has a guard: this process, which only waits and then purges.
     """
     processes.become_subreaper()
     guard = os.getpid()
@@ -200,7 +200,7 @@ def serve(
         ended, _ = os.waitpid(-1, 0)
         if ended == pid:
             break
-    processes.Sweep(lambda: processes.descendants(guard, processes.every())).run()
+    processes.Purge(lambda: processes.descendants(guard, processes.every())).run()
 
 
 def _serve(

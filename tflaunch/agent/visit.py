@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
     from tflaunch.agent.gpus.gpu_driver import DeviceAnswer
 
-MARGIN_S = 25.0  # how long an agent may take, beyond the grace, to kill, sweep and look at its GPUs
+MARGIN_S = 25.0  # how long an agent may take, beyond the grace, to kill, purge and look at its GPUs
 AGENT_S = 5.0  # how long an agent may take to leave ...
-GUARD_S = 15.0  # ... and its guard to sweep behind it, before the visit kills them
+GUARD_S = 15.0  # ... and its guard to purge behind it, before the visit kills them
 HANGS_S = 10.0  # an agent of which nothing has come for so long hangs: one that lives says so every 2.5 s
 BEAT_S = 3.0
 
@@ -192,7 +192,7 @@ class Visit:
             try:
                 connection.sendall(wire.encode("end", grace_s=grace_s, by=by))
             except OSError:
-                pass  # the agent is just leaving; the sweep by mark finds what is left
+                pass  # the agent is just leaving; the purge by mark finds what is left
         deadline = time.monotonic() + grace_s + MARGIN_S
         hangs = False
         for connection in agents:
@@ -204,10 +204,10 @@ class Visit:
 
         # The run's agents, too: all that were to end in order have ended.
         hosts = [directory.host for directory in mine] or None
-        sweep = processes.Sweep(lambda: strays.of_run(run, hosts))
-        sweep.run()
-        killed += sweep.killed
-        survivors += [processes.describe(process) for process in sweep.survivors]
+        purge = processes.Purge(lambda: strays.of_run(run, hosts))
+        purge.run()
+        killed += purge.killed
+        survivors += [processes.describe(process) for process in purge.survivors]
         for directory in mine:
             containers = container.remove(directory)
             survivors += containers
@@ -241,7 +241,7 @@ class Visit:
             heard = time.monotonic()
             if not data:
                 connection.close()
-                return {}  # the agent has ended; the sweep by mark finds what is left
+                return {}  # the agent has ended; the purge by mark finds what is left
             for message in decoder.feed(data):
                 if message.type == "swept":
                     try:
@@ -258,7 +258,7 @@ class Visit:
 
         `agents_s`: how long the agents may take to leave.
 
-        Agents first: a guard that is still alive then sweeps even processes that do not carry the mark.
+        Agents first: a guard that is still alive then purges even processes that do not carry the mark.
         """
         survivors = []  # type: List[str]
         for name, name_start, patience_s in (("pid", "start", agents_s), ("guard", "guard_start", GUARD_S)):
@@ -273,9 +273,9 @@ class Visit:
             deadline = time.monotonic() + patience_s
             while left() and time.monotonic() < deadline:
                 time.sleep(0.02)
-            sweep = processes.Sweep(left)
-            sweep.run()
-            survivors += [processes.describe(process) for process in sweep.survivors]
+            purge = processes.Purge(left)
+            purge.run()
+            survivors += [processes.describe(process) for process in purge.survivors]
         return survivors
 
 

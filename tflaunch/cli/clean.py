@@ -21,10 +21,10 @@ from tflaunch.cli.arguments import JsonDocument
 from tflaunch.cli.options import parser
 from tflaunch.cli.reporting import Patient, Show, reporting
 from tflaunch.cli.verb_connections import visiting
+from tflaunch.inputs.amounts import seconds
 from tflaunch.inputs.options.declared import option
 from tflaunch.inputs.options.groups import SshOptions
 from tflaunch.inputs.options.values import parse_age
-from tflaunch.inputs.times import seconds
 from tflaunch.protocol.errors import CleanError, ConnectErrors, UsageError
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ def clean(
 
 
 def _criteria(runs: list[str], options: CleanOptions) -> Criteria:
-    from tflaunch.inputs.sizes import size
+    from tflaunch.inputs.amounts import size
     from tflaunch.runs.clean import Criteria
     from tflaunch.runs.run_ids import check_run_id
 

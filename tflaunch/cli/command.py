@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -80,10 +81,9 @@ class Verb(typer.core.TyperCommand):
     def invoke(self, ctx: typer.Context) -> Any:  # type: ignore[override]
         """Run the verb, after the banner of the configuration."""
         from tflaunch.api.requests import configured
-        from tflaunch.cli.banner import show_banner
 
         if ctx.info_name not in configured.NOT_FOR:
-            show_banner(ctx.params)
+            _show_banner(ctx.params)
         return super().invoke(ctx)
 
     def _completed(self, args: Sequence[str]) -> list[str]:
@@ -148,3 +148,16 @@ def _sentence(error: Mapping[str, Any]) -> str:
     else:
         fact = "is not accepted here"
     return f"{str(error['input'])!r} {fact}"
+
+
+def _show_banner(params: Mapping[str, Any]) -> None:
+    """Show the banner on a terminal, once, before anything else; never where programs read."""
+    from tflaunch.api.requests.configured import configuration
+
+    banner = configuration().get("banner")
+    if banner is None or params.get("json") or sys.stderr is None or not sys.stderr.isatty():
+        return
+    from tflaunch.text.safe import one_line
+
+    with contextlib.suppress(OSError):
+        print("\n".join(map(one_line, str(banner.value).split("\n"))), file=sys.stderr, flush=True)

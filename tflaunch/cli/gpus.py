@@ -13,11 +13,11 @@ from tflaunch.cli.arguments import Hosts
 from tflaunch.cli.command import Verb
 from tflaunch.cli.reporting import Show, reporting
 from tflaunch.cli.verb_connections import way_to_ask
+from tflaunch.inputs.amounts import seconds
 from tflaunch.inputs.options.declared import option
 from tflaunch.inputs.options.groups import OUTPUT
 from tflaunch.inputs.options.of_others import AnswerOptions, ListOptions, QuickOptions
 from tflaunch.inputs.options.values import TIME_WORD, TimeParser
-from tflaunch.inputs.times import seconds
 from tflaunch.protocol.errors import ConnectErrors, UsageError
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def gpus(
     """
     from tflaunch.console.gpus_output import GpusOutput
     from tflaunch.hosts import match
-    from tflaunch.inputs.sizes import size
+    from tflaunch.inputs.amounts import size
     from tflaunch.survey.gpu_overview import WantedGpus
     from tflaunch.survey.known_models import remember_models
     from tflaunch.survey.survey import Survey

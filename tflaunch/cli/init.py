@@ -246,7 +246,7 @@ def _described(each: HostAnswer) -> HostEntry:
     """Return what the hostfile says of a host that has answered."""
     from tflaunch.survey.gpu_overview import short_name
     from tflaunch.survey.hostfile_text import HostEntry
-    from tflaunch.text.sizes import amount
+    from tflaunch.text.numbers import amount
 
     facts = each.facts
     assert facts is not None  # noqa: S101 - the caller has checked

@@ -14,7 +14,7 @@ import typer.core
 from tflaunch.cli import exit_codes, guide
 from tflaunch.console.help_page import HelpPage, Section, columns_of, help_text, in_colour, sections_of
 from tflaunch.documents.writer import write_result
-from tflaunch.inputs.times import TIME
+from tflaunch.inputs.amounts import TIME
 
 # typer's and click's objects differ from version to version: only attributes that all of them have are read here.
 

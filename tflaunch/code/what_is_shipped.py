@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from tflaunch.code.bundle import Bundle
 from tflaunch.code.program import Program
 from tflaunch.hosts import fold
-from tflaunch.text.numbers import counted
-from tflaunch.text.sizes import amount
+from tflaunch.text.numbers import amount, counted
 
 if TYPE_CHECKING:
     from tflaunch.code.shipping import Shipped

@@ -30,6 +30,7 @@ Pages: what each command shows, as lines
 
 What pages are made with
     safe_text.py       lines without characters that act on the terminal
+    graph.py           values over time, in blocks
     text_table.py      draws all tables
     pen.py             signs and colours; renders lines as text for one stream
     screen.py          stdout, for a result that is shown at once

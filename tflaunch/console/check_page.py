@@ -20,9 +20,8 @@ from tflaunch.ssh.refused_keys import some_lines
 from tflaunch.survey.check_answers import CheckAnswers, HostAnswer, MatrixRow, is_open
 from tflaunch.survey.check_bandwidth import Throughput, slow
 from tflaunch.survey.check_findings import LEVELS, CheckFinding, Findings, Level
-from tflaunch.text.numbers import counted
+from tflaunch.text.numbers import amount, counted
 from tflaunch.text.safe import printable
-from tflaunch.text.sizes import amount
 
 PIPE_COLUMNS = 100
 MOST_COLUMNS = 16  # with more hosts, the matrix of connections between hosts is not shown

@@ -9,8 +9,7 @@ from tflaunch.console.pen import BAD, GOOD, WARN, Marks, Sheet
 from tflaunch.console.safe_text import Text, paragraph
 from tflaunch.console.text_table import Column, table
 from tflaunch.runs.clean import HERE, Kept, RunsPlace, Selection, named, titles
-from tflaunch.text.numbers import agreeing, counted
-from tflaunch.text.sizes import amount
+from tflaunch.text.numbers import agreeing, amount, counted
 from tflaunch.text.times import age
 
 ROWS = 30  # of the list of runs to remove; --json has all

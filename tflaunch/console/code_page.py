@@ -5,7 +5,7 @@ from __future__ import annotations
 from tflaunch.code.bundle import Bundle
 from tflaunch.code.what_is_shipped import summary
 from tflaunch.console.safe_text import Text
-from tflaunch.text.sizes import amount
+from tflaunch.text.numbers import amount
 
 _NAME_COLUMNS = 40
 

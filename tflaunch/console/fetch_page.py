@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 
 from tflaunch.console.pen import Marks
 from tflaunch.console.safe_text import Text
-from tflaunch.text.numbers import counted
+from tflaunch.text.numbers import amount, counted
 from tflaunch.text.safe import one_line
-from tflaunch.text.sizes import amount
 
 if TYPE_CHECKING:
     from tflaunch.runs.fetch_result import Fetched

@@ -13,8 +13,7 @@ from tflaunch.console.pen import Pen
 from tflaunch.console.phase_words import going_on, over
 from tflaunch.console.safe_text import Text
 from tflaunch.console.text_table import cut
-from tflaunch.text.numbers import counted
-from tflaunch.text.sizes import amount
+from tflaunch.text.numbers import amount, counted
 from tflaunch.text.times import duration
 
 _ROOMY_COLUMNS = 60  # room for a bar of full length

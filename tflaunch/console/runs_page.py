@@ -21,9 +21,8 @@ from tflaunch.protocol.job import TaskId, log_name
 from tflaunch.runs.listing import Listing
 from tflaunch.runs.progress import Progress
 from tflaunch.runs.run_states import HostShare, RunState, TaskState
-from tflaunch.text.numbers import counted
+from tflaunch.text.numbers import amount, counted
 from tflaunch.text.safe import one_line
-from tflaunch.text.sizes import amount
 from tflaunch.text.times import age, duration
 
 TAIL_LINES = 10

@@ -7,9 +7,9 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
+from tflaunch.console.graph import sparkline
 from tflaunch.console.pen import Marks, Sheet, whole
 from tflaunch.console.safe_text import Text
-from tflaunch.console.sparkline import sparkline
 from tflaunch.console.text_table import Column, cut, table
 from tflaunch.hosts import fold
 from tflaunch.protocol.job import TRIAL

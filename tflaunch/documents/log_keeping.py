@@ -10,7 +10,7 @@ import os
 import re
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,15 +33,24 @@ _ENDS_READ = 8
 
 @dataclass(frozen=True)
 class Options:
-    """Which lines of logs are shown, and how; see tflaunch.console.opening.open_reporter."""
+    """Which lines of logs are shown, and how, and what else a reporter may leave out."""
 
-    quiet: bool
-    only: frozenset[TaskId] | None
-    show_host: bool
-    grep: re.Pattern[str] | None
-    bare: bool
+    # Show no logs.
+    quiet: bool = False
+    # Show the logs of these tasks; of all where none is named.
+    only: Collection[TaskId] | None = None
+    # Name the host in each line.
+    show_host: bool = False
+    # Show only lines that match.
+    grep: re.Pattern[str] | None = None
+    # Put nothing in front of them.
+    bare: bool = False
+    # On a terminal, leave out and count the lines that TensorFlow writes at each start, and those that several tasks
+    # write alike.
     fold: bool = False
+    # With --json, print one object at the end instead of a line for each event, for a dry run.
     one_document: bool = False
+    # Show also the warnings that earlier runs have shown (Reporter.warn_once).
     repeat: bool = False
 
     def wanted(self, lines: str) -> str:
@@ -52,7 +61,7 @@ class Options:
 
     def shows(self, task: TaskId) -> bool:
         """Return whether the logs of a task are shown."""
-        return not self.quiet and (self.only is None or task in self.only)
+        return not self.quiet and (not self.only or task in self.only)
 
 
 @dataclass
@@ -121,7 +130,7 @@ class LogReporter:
     def _take_plan(self, plan: ClusterPlan) -> list[str]:
         """Remember the tasks of the plan; return a sentence for each `--only` that the plan lacks."""
         self._tasks = {task.id: task for task in plan.tasks}
-        strange = (self._options.only or frozenset()) - self._tasks.keys()
+        strange = frozenset(self._options.only or ()) - self._tasks.keys()
         return [f"--only {task}: the plan has {tasks_there(task.job, plan)}" for task in sorted(strange)]
 
     def _next_step(self, outcome: Outcome) -> str:

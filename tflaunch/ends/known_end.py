@@ -35,8 +35,8 @@ from tflaunch.diagnosis.rule import names_of
 from tflaunch.frameworks.table import PACKAGES
 from tflaunch.hosts import fold
 from tflaunch.protocol.job import TRIAL
+from tflaunch.text.numbers import amount
 from tflaunch.text.safe import one_line
-from tflaunch.text.sizes import amount
 
 _FULL_BYTES = 1 << 20  # a disk with less is full
 _SHM_LEFT = 0.02

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from tflaunch.hosts import Host
+from tflaunch.inputs.amounts import seconds
 from tflaunch.inputs.documents import PlacedText
 from tflaunch.inputs.engine_words import WantedSlots
-from tflaunch.inputs.times import seconds
 from tflaunch.protocol.errors import HostfileError, Problem
 from tflaunch.sessions.wires import Wire
 

@@ -3,7 +3,7 @@
 options/        every option of every verb, each once: for the command line, the files and the API
 variables       what may stand in a task's environment
 placeholders    `{index}` in arguments and variables of tasks
-times, sizes    `90s`, `2h`, `40GiB`, as they are written
+amounts         `90s`, `2h`, `40GiB`, as they are written
 documents       text files that users write; words that know their line and column
 hostnames       ranges of names: `gpu[01-16]`, expanded and folded
 patterns        which paths `--fetch` takes

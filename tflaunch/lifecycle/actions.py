@@ -9,7 +9,7 @@ from tflaunch.protocol.job import TaskId
 
 
 class End(NamedTuple):
-    """Every agent ends all tasks (TERM, KILL after the grace period), sweeps its host and reports."""
+    """Every agent ends all tasks (TERM, KILL after the grace period), purges its host and reports."""
 
     grace_s: float
     stacks: bool = False  # the tasks hang: each first writes into its log where it hangs

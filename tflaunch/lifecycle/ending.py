@@ -1,12 +1,12 @@
 """How a run ends and how a sweep ends: the rules that both state machines share; pure.
 
-Once the end begins (phase `ending`), each agent stops its tasks and sweeps its host.  All is `over` when every host is
+Once the end begins (phase `ending`), each agent stops its tasks and purges its host.  All is `over` when every host is
 swept or lost.
 
     Ctrl-C, SIGTERM     the first one begins the end: TERM, KILL after the grace period; the second one kills at once;
                         the third one ends the wait: hosts that have not reported count as lost
     tflaunch stop       begins the end, as the first Ctrl-C does
-    an agent is silent  SWEEP_MARGIN_S after the grace period, its host counts as lost
+    an agent is silent  PURGE_MARGIN_S after the grace period, its host counts as lost
 
 Shipped to hosts: the coordinator of a detached run ends it by the same rules.
 """
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 
     from tflaunch.protocol.job import TaskId
 
-SWEEP_DUE = "sweep due"  # the timer after which a host that has not reported counts as lost
-SWEEP_MARGIN_S = 25.0  # for the agents, after the grace period: to kill, to sweep, to see the GPUs free
+PURGE_DUE = "sweep due"  # the timer after which a host that has not reported counts as lost
+PURGE_MARGIN_S = 25.0  # for the agents, after the grace period: to kill, to purge, to see the GPUs free
 NO_REPORT = "its agent did not report in time"
 NOT_AWAITED = "the user told tflaunch not to wait for its agent"
 
@@ -115,7 +115,7 @@ def step(state: S, event: object) -> tuple[S, list[Action]] | None:
         return _swept(state, event), []
     if isinstance(event, Interrupted):
         return _interrupted(state, event)
-    if isinstance(event, TimerFired) and event.name == SWEEP_DUE:
+    if isinstance(event, TimerFired) and event.name == PURGE_DUE:
         return (without_unreported(state, NO_REPORT) if state.phase == "ending" else state), []
     if isinstance(event, HostLost):
         if event.host in state.swept or event.host in state.lost:
@@ -132,8 +132,8 @@ def step(state: S, event: object) -> tuple[S, list[Action]] | None:
 
 
 def end(state: S, grace_s: float, *, stacks: bool = False) -> tuple[S, list[Action]]:
-    """Begin the end: every agent stops its tasks, sweeps its host and reports, or it counts as lost."""
-    actions: list[Action] = [End(grace_s, stacks), StartTimer(SWEEP_DUE, grace_s + SWEEP_MARGIN_S)]
+    """Begin the end: every agent stops its tasks, purges its host and reports, or it counts as lost."""
+    actions: list[Action] = [End(grace_s, stacks), StartTimer(PURGE_DUE, grace_s + PURGE_MARGIN_S)]
     return _over_if_all_reported(dataclasses.replace(state, phase="ending")), actions
 
 

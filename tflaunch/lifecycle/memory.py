@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from tflaunch.lifecycle.ending import SWEEP_DUE
+from tflaunch.lifecycle.ending import PURGE_DUE
 from tflaunch.lifecycle.states import DRAIN, RESTART
 from tflaunch.protocol.fields import (
     Each,
@@ -203,7 +203,7 @@ def check_driver(state: State, data: Any) -> None:
         kind, _, of = name.partition(" ")
         if kind == DRAIN and of:
             return a_number(float(of))
-        return of in tasks if kind == RESTART and of else name in (SWEEP_DUE, RESTART)
+        return of in tasks if kind == RESTART and of else name in (PURGE_DUE, RESTART)
 
     check(
         {

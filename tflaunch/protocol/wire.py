@@ -62,7 +62,7 @@ sends MAGIC, so that what a login shell prints can be told from the frames.
                                                            is killed.  A repetition does nothing
     look     {gpus_s}                                      what does each task do? answer: `looked`; with gpus_s, also
                                                            how its GPUs are used, asked so often
-    end      {grace_s, stacks}                             stop every task, sweep; answer: `swept`.  stacks: the tasks
+    end      {grace_s, stacks}                             stop every task, purge; answer: `swept`.  stacks: the tasks
                                                            hang: have them write where (tflaunch.agent.tasks.stacks)
     find     {patterns: [[regex, whether]], roots}         which outputs of the tasks match? answer: `found`
     read     {path, offset, size, digest}                  a piece of an output, or its SHA-256; answer: `piece`

@@ -18,7 +18,7 @@ from tflaunch.runs.fetch_search import Search
 from tflaunch.runs.fetch_transfer import Transfer, part_of
 from tflaunch.sessions.group import Sessions
 from tflaunch.sessions.watcher import Watcher
-from tflaunch.text.sizes import amount
+from tflaunch.text.numbers import amount
 
 TOGETHER = 64  # files under way at a time, from all hosts together: each needs an open descriptor
 

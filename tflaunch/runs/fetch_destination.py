@@ -22,7 +22,7 @@ from tflaunch.inputs.patterns import is_git, same_name
 from tflaunch.protocol import directories
 from tflaunch.protocol.errors import FetchError
 from tflaunch.runs.fetch_part import Refused, others_write, part_name
-from tflaunch.text.sizes import amount
+from tflaunch.text.numbers import amount
 
 NAME_BYTES, PATH_BYTES = 255, 4095  # as Linux has them
 # Errors after which no other file can be written either.

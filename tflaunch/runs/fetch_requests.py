@@ -10,7 +10,7 @@ from tflaunch.inputs.patterns import WantedPaths, Wish
 from tflaunch.protocol.wire import Message
 from tflaunch.runs.fetch_destination import leads_elsewhere
 from tflaunch.runs.fetch_pipeline import Dishonest, FetchRequest
-from tflaunch.text.sizes import amount
+from tflaunch.text.numbers import amount
 
 # The most files that one host may name: an agent sends no more.
 MOST_NAMES, MOST_NAME_BYTES = 200_000, 32 * 2**20

@@ -23,7 +23,7 @@ from tflaunch.runs.fetch_requests import (
     read_request,
 )
 from tflaunch.runs.fetch_result import Fetched
-from tflaunch.text.sizes import amount
+from tflaunch.text.numbers import amount
 
 BLOCK_BYTES = 4 * 1024 * 1024  # that one digest covers
 _THERE = 12  # names that are shown where no file matches

@@ -17,7 +17,7 @@ from tflaunch.runs.fetch_requests import FoundFile, read_request
 from tflaunch.runs.fetch_result import Fetched
 from tflaunch.runs.fetch_search import BLOCK_BYTES
 from tflaunch.sessions.watcher import Watcher
-from tflaunch.text.sizes import amount
+from tflaunch.text.numbers import amount
 
 PIECE_BYTES = 256 * 1024
 TRIES = 3  # for a file that changes while it is read

@@ -12,9 +12,8 @@ from tflaunch.runs.fetch_result import Fetched
 from tflaunch.runs.fetch_search import Search
 from tflaunch.sessions.group import Sessions, Stopped
 from tflaunch.sessions.watcher import Watcher
-from tflaunch.text.numbers import agreeing
+from tflaunch.text.numbers import agreeing, amount
 from tflaunch.text.safe import one_line
-from tflaunch.text.sizes import amount
 
 ASKED_S = 2.0  # the end of a run waits no longer for it
 _NAMES = 4

@@ -4,5 +4,4 @@ safe.py     what may be shown of a text from elsewhere
 lines.py    whole lines, made of the bytes of a log
 numbers.py  numbers with their nouns and verbs
 times.py    how long, how long ago, when
-sizes.py    numbers of bytes
 """

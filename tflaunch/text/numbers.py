@@ -1,4 +1,4 @@
-"""Numbers with their nouns and verbs."""
+"""Numbers with their nouns and verbs, and numbers of bytes, as they are shown."""
 
 from __future__ import annotations
 
@@ -18,3 +18,12 @@ def plural(noun: str, number: int) -> str:
 def agreeing(number: int, one: str, more: str) -> str:
     """Return the word, a verb mostly, that goes with the number."""
     return one if number == 1 else more
+
+
+def amount(size: float) -> str:
+    """`12.1 GiB`."""
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB", "PiB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if size >= 10 or unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:,.1f} EiB"

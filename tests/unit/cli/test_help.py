@@ -194,7 +194,7 @@ def test_the_help_loads_little_more_than_typer() -> None:
         "tflaunch.documents",
         "tflaunch.documents.writer",
         "tflaunch.inputs",
-        "tflaunch.inputs.times",
+        "tflaunch.inputs.amounts",
         "tflaunch.protocol",
         "tflaunch.protocol.errors",
         "tflaunch.text",

@@ -9,8 +9,8 @@ import time
 import pytest
 from rich.cells import cell_len
 
+from tflaunch.console.graph import sparkline
 from tflaunch.console.pen import ASCII, UNICODE, Marks, Sheet
-from tflaunch.console.sparkline import sparkline
 from tflaunch.console.sweep_page import last_line, progress_lines, summary_lines
 from tflaunch.sweeps.controller import Summary, SweepProgress, TrialRow
 from tflaunch.sweeps.results import Metric, Result

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.gpus import GIB
-from tflaunch.inputs.sizes import size
+from tflaunch.inputs.amounts import size
 from tflaunch.protocol.errors import UsageError
 
 

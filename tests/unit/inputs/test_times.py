@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tflaunch.inputs.times import seconds
+from tflaunch.inputs.amounts import seconds
 from tflaunch.text.times import written
 
 

@@ -12,8 +12,8 @@ from tflaunch.lifecycle.actions import Action, End, Say, StartTimer
 from tflaunch.lifecycle.ending import (
     NO_REPORT,
     NOT_AWAITED,
-    SWEEP_DUE,
-    SWEEP_MARGIN_S,
+    PURGE_DUE,
+    PURGE_MARGIN_S,
     Ending,
     outcome_of,
 )
@@ -74,13 +74,13 @@ def test_ctrl_c_once_twice_three_times(make: Any, what: str) -> None:
     assert actions == [
         Say(f"Ctrl-C: stopping {what}, 10 s to end by themselves; once more kills at once"),
         End(10.0),
-        StartTimer(SWEEP_DUE, 10.0 + SWEEP_MARGIN_S),
+        StartTimer(PURGE_DUE, 10.0 + PURGE_MARGIN_S),
     ]
     state, actions = after(state, CTRL_C)
     assert actions == [
         Say(f"Ctrl-C again: killing {what}"),
         End(0.0),
-        StartTimer(SWEEP_DUE, SWEEP_MARGIN_S),
+        StartTimer(PURGE_DUE, PURGE_MARGIN_S),
     ]
     state, actions = after(state, HostSwept("b"), CTRL_C)
     assert (state.phase, state.lost, actions) == ("over", {"a": NOT_AWAITED}, [])
@@ -113,7 +113,7 @@ def test_a_host_that_does_not_report_is_lost_and_a_late_report_counts(make: Any)
     begun = make()
     ended, _ = after(begun, *succeeded(begun), HostSwept("a"))
     assert ended.phase == "ending"
-    state, _ = after(ended, TimerFired(SWEEP_DUE))
+    state, _ = after(ended, TimerFired(PURGE_DUE))
     assert (state.phase, state.lost) == ("over", {"b": NO_REPORT})
     assert outcome_of(state, "run", 1.0, unverified=state.lost).exit_code == EXIT_UNCLEAN
     state, _ = after(state, HostSwept("b"))

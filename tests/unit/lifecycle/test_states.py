@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tflaunch.lifecycle.actions import Action, End, Restart, Say, StartTimer
 from tflaunch.lifecycle.driver import understand
-from tflaunch.lifecycle.ending import NOT_AWAITED, SWEEP_DUE, SWEEP_MARGIN_S, outcome_of
+from tflaunch.lifecycle.ending import NOT_AWAITED, PURGE_DUE, PURGE_MARGIN_S, outcome_of
 from tflaunch.lifecycle.states import DRAIN, RESTART, Restarts, State, decisive, state_data, state_from, step
 from tflaunch.protocol.errors import EXIT_INTERRUPTED, EXIT_TIMEOUT, EXIT_UNCLEAN
 from tflaunch.protocol.events import AgentGaveUp, Event, HostSwept, Interrupted, TaskStarted, TimerFired
@@ -34,7 +34,7 @@ EVALUATOR, DATA = TaskId("evaluator", 0), TaskId("data", 0)
 HOSTS = {PS: "a", W0: "b", W1: "c"}
 GRACE, DRAIN_S = 10.0, 3.0
 
-ENDING = [End(GRACE), StartTimer(SWEEP_DUE, GRACE + SWEEP_MARGIN_S)]
+ENDING = [End(GRACE), StartTimer(PURGE_DUE, GRACE + PURGE_MARGIN_S)]
 DRAINED = f"{DRAIN} {DRAIN_S}"
 DRAINING = [StartTimer(DRAINED, DRAIN_S)]
 INT, TERM = Interrupted(signal.SIGINT), Interrupted(signal.SIGTERM)
@@ -94,7 +94,7 @@ def said(actions: Sequence[Action]) -> list[str]:
             [[], DRAINING, ENDING, []],
             "ending",
         ),
-        ("workers", [TimerFired(DRAINED), TimerFired(SWEEP_DUE)], [[], []], "running"),
+        ("workers", [TimerFired(DRAINED), TimerFired(PURGE_DUE)], [[], []], "running"),
     ],
 )
 def test_success(done: Done, events: list[Event], actions: list[list[Action]], phase: str) -> None:
@@ -344,7 +344,7 @@ def test_a_host_that_is_swept_cannot_be_lost_any_more() -> None:
 
 
 def test_hosts_that_do_not_report_in_time_are_lost() -> None:
-    last, took = follow(state(), [ended(W0, 1), HostSwept("a"), HostLost("c", "x"), TimerFired(SWEEP_DUE)])
+    last, took = follow(state(), [ended(W0, 1), HostSwept("a"), HostLost("c", "x"), TimerFired(PURGE_DUE)])
     assert took[-1] == []
     assert (last.phase, last.lost) == ("over", {"b": "its agent did not report in time", "c": "x"})
 
@@ -352,7 +352,7 @@ def test_hosts_that_do_not_report_in_time_are_lost() -> None:
 def test_an_answer_that_comes_late_counts_after_all() -> None:
     last, _ = follow(state(), [ended(W0, 1), HostSwept("a"), HostLost("b", "silent"), HostSwept("b")])
     assert (last.phase, last.lost, last.swept) == ("ending", {}, {"a": (), "b": ()})
-    last, _ = follow(last, [TimerFired(SWEEP_DUE), HostSwept("c", ("pid 4 python (D)",))])
+    last, _ = follow(last, [TimerFired(PURGE_DUE), HostSwept("c", ("pid 4 python (D)",))])
     assert (last.phase, last.lost, last.swept["c"]) == ("over", {}, ("pid 4 python (D)",))
 
 
@@ -362,7 +362,7 @@ def test_an_answer_that_comes_late_counts_after_all() -> None:
 def test_a_limit_that_is_reached_fails_the_run_and_asks_for_stacks() -> None:
     limit = TimedOut("no task has written anything for 60 s", (PS, W0, W1))
     end, actions = follow(state(), [limit])
-    assert actions == [[End(GRACE, stacks=True), StartTimer(SWEEP_DUE, GRACE + SWEEP_MARGIN_S)]]
+    assert actions == [[End(GRACE, stacks=True), StartTimer(PURGE_DUE, GRACE + PURGE_MARGIN_S)]]
     assert (end.status, end.phase, end.first_failure) == ("failed", "ending", limit)
     end, _ = follow(end, [ended(W0, None, signal.SIGABRT, stopped=True), *SWEPT])
     assert (end.phase, end.first_failure) == ("over", limit)
@@ -399,7 +399,7 @@ def test_once_stops_twice_kills_three_times_leaves(
     last, actions = step(last, event)
     (words,) = said(actions)
     assert words.startswith(f"{name} again: killing {alive} task")
-    assert actions[1:] == [End(0.0), StartTimer(SWEEP_DUE, SWEEP_MARGIN_S)]
+    assert actions[1:] == [End(0.0), StartTimer(PURGE_DUE, PURGE_MARGIN_S)]
     last, _ = follow(last, [HostSwept("b")])
     assert last.phase == "ending"
     last, actions = step(last, event)
@@ -462,7 +462,7 @@ def test_where_an_engine_takes_a_slot_back_all_hosts_get_the_time_that_is_left(
     last, actions = step(state(), AgentGaveUp("b", "PREEMPTED", ends_in=ends_in))
     assert [action for action in actions if not isinstance(action, Say)] == [
         End(grace_s),
-        StartTimer(SWEEP_DUE, grace_s + SWEEP_MARGIN_S),
+        StartTimer(PURGE_DUE, grace_s + PURGE_MARGIN_S),
     ]
     assert said(actions) == [f"b: PREEMPTED; stopping the 3 tasks left, {grace_s:g} s to end by themselves"]
     last, took = follow(
@@ -490,7 +490,7 @@ def test_a_slot_that_is_taken_back_when_the_work_is_done_is_no_failure() -> None
     last, _ = follow(state(), [ended(W0), ended(W1)])
     assert last.phase == "draining"
     last, actions = step(last, AgentGaveUp("a", "PREEMPTED", ends_in=3.0))
-    assert actions == [End(2.0), StartTimer(SWEEP_DUE, 2.0 + SWEEP_MARGIN_S)]
+    assert actions == [End(2.0), StartTimer(PURGE_DUE, 2.0 + PURGE_MARGIN_S)]
     last, _ = follow(last, [ended(PS, 3, stopped=True), *SWEPT])
     assert (last.status, last.exit_code(True)) == ("succeeded", 0)
 
@@ -541,7 +541,7 @@ def any_event(data: Draw, now: State, asked_to_end: set[str]) -> Event:
             return TimedOut("too long", tuple(sorted(now.hosts.keys() - now.exits.keys())))
         case "timer":
             return TimerFired(
-                data.draw(st.sampled_from([f"{DRAIN} {now.drain_s}", f"{DRAIN} 60.0", SWEEP_DUE]))
+                data.draw(st.sampled_from([f"{DRAIN} {now.drain_s}", f"{DRAIN} 60.0", PURGE_DUE]))
             )
         case _:
             return HostSwept(data.draw(st.sampled_from(sorted(asked_to_end))))
@@ -574,7 +574,7 @@ def test_no_sequence_of_events_is_wrong(cluster: list[TaskId], done: Done, data:
             times = {now.drains_s.get(task.job, now.drain_s) for task in now.hosts.keys() - now.exits.keys()}
             assert {StartTimer(f"{DRAIN} {s}", s) for s in times} <= set(actions), "a drain without an end"
         if now.phase == "ending" and before.phase != "ending":
-            assert any(isinstance(action, StartTimer) and action.name == SWEEP_DUE for action in actions)
+            assert any(isinstance(action, StartTimer) and action.name == PURGE_DUE for action in actions)
         assert not now.swept.keys() & now.lost.keys()
         for clean in (True, False):
             if now.exit_code(clean) == 0:

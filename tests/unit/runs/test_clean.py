@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.ages import DAY_S
-from tflaunch.inputs.times import seconds
+from tflaunch.inputs.amounts import seconds
 from tflaunch.protocol.errors import UsageError
 from tflaunch.runs.clean import Criteria, Kept, RunsPlace, Selection, full_names, select
 

@@ -7,7 +7,7 @@ reserve      room for the agent's own files on a disk that fills up
 journal      the events of a run, numbered
 python_site  the directory by which a task's Python prepares itself to tell its stacks
 container    tasks in containers of podman or docker
-guard        the agent's parent: sweeps what is left, whatever ended the agent; ends one that hangs
+guard        the agent's parent: purges what is left, whatever ended the agent; ends one that hangs
 strays       what is left where agent and guard were both killed: whoever comes next ends it
 recipient    who gets messages, as those know him who stand below viewer.py
 aside       work that takes long, in a process of its own

@@ -1,4 +1,4 @@
-"""The agent's parent: it waits until the agent ends, by kill -9 or otherwise, and sweeps what the agent leaves.
+"""The agent's parent: it waits until the agent ends, by kill -9 or otherwise, and purges what the agent leaves.
 
 An agent may also hang: stopped, or waiting for a disk or a driver that never answers.  So it gives its guard signs of
 life through a pipe; one that gives none for the lease of the run is ended together with its tasks.
@@ -92,7 +92,7 @@ def under_guard(
             os.close(heard)
             _run(lambda: agent(Beats(told)), failed)
         close_all_but(heard)
-        _sweep_behind(agent_pid, heard, directory)
+        _purge_behind(agent_pid, heard, directory)
     except BaseException as error:
         if isinstance(error, OSError) and not agent_pid:
             failed(error)
@@ -129,18 +129,18 @@ def _run(agent: "Callable[[], None]", failed: "Callable[[OSError], None]") -> No
     os._exit(0)
 
 
-def _sweep_behind(agent_pid: int, heard: int, directory: RunDirectory) -> None:
+def _purge_behind(agent_pid: int, heard: int, directory: RunDirectory) -> None:
     """Wait until the agent ends or its signs of life stay away; kill what it left, or the agent, too."""
     status, silent_s = _watch(agent_pid, heard)
     me = os.getpid()
-    sweep = processes.Sweep(lambda: leftovers(directory, me, [me]), limit_s=30.0)
+    purge = processes.Purge(lambda: leftovers(directory, me, [me]), limit_s=30.0)
     if status != 0 or _has_children():  # otherwise the agent itself has swept
         # First what descends from here: for that no process is looked into, which might keep its reader waiting.
-        processes.Sweep(lambda: below(me), limit_s=30.0).run()
-        sweep.run()
+        processes.Purge(lambda: below(me), limit_s=30.0).run()
+        purge.run()
     if removed() or (status == 0 and directory.is_served()):
         return  # by the next agent of the same run, which has a guard of its own
-    left = ", ".join(map(processes.describe, sweep.survivors[:NAMED]))
+    left = ", ".join(map(processes.describe, purge.survivors[:NAMED]))
     why = []
     if status is None:
         why.append("its agent gave no sign of life for %.0f s" % silent_s)

@@ -259,7 +259,7 @@ def describe(process: "Process") -> str:
     return "pid %d %s" % (process.pid, process.name) + (" (%s)" % state if state else "")
 
 
-class Sweep:
+class Purge:
     """Kills every process that `victims` returns, again and again until it returns none.
 
     Each `step` freezes all of them before it kills any: a frozen process cannot fork.

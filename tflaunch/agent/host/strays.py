@@ -49,19 +49,19 @@ def end_all(parent: str, but: str = "", engines: bool = True) -> "List[Dict[str,
         left_s = until - time.monotonic()
         if left_s <= 0:
             break  # the next one who comes goes on
-        sweep = processes.Sweep(lambda: _left(directory, agent), left_s)  # noqa: B023 - it is run at once
-        while not sweep.step():
+        purge = processes.Purge(lambda: _left(directory, agent), left_s)  # noqa: B023 - it is run at once
+        while not purge.step():
             time.sleep(0.02)  # not `run`, which reaps: an agent must see the ends of its own children
-        if sweep.killed:
-            ended.append({"run": directory.run, "host": directory.host, "killed": sweep.killed})
+        if purge.killed:
+            ended.append({"run": directory.run, "host": directory.host, "killed": purge.killed})
         if directory.read("agent.json") != agent:
             continue
         try:
-            if sweep.killed:
-                left = "%d process%s" % (len(sweep.killed), "es" if len(sweep.killed) > 1 else "")
+            if purge.killed:
+                left = "%d process%s" % (len(purge.killed), "es" if len(purge.killed) > 1 else "")
                 why = "%s; %s that they left had to be ended later" % (unswept(directory), left)
                 directory.write(GUARD, {**directory.read(GUARD), "swept": False, "why": why})
-            left_over = bool(sweep.survivors)
+            left_over = bool(purge.survivors)
             if os.path.exists(os.path.join(directory.path, CONTAINERS)):
                 from tflaunch.agent.host import container
 

@@ -72,7 +72,7 @@ class Task:
         self.peak_bytes = 0  # the most memory that a process of the attempt had
         self.open_files = 0  # how many the program might open
         self.unreported = False  # the process has ended, and what it left is still being swept
-        self._sweep = None  # type: Optional[processes.Sweep]
+        self._purge = None  # type: Optional[processes.Purge]
         self._gate = -1
         self._shell_said = b""
         self.ready_pipe = -1
@@ -325,14 +325,14 @@ class Task:
 
     def sweep_step(self) -> bool:
         """Kill what the ended attempt left behind; call it until it returns True."""
-        if self._sweep is None:
+        if self._purge is None:
             run, host = self._directory.run, self._directory.host
-            self._sweep = processes.Sweep(
+            self._purge = processes.Purge(
                 lambda: processes.marked(processes.every().values(), run, host, self.id)
             )
-        if not self._sweep.step():
+        if not self._purge.step():
             return False
-        self._sweep = None
+        self._purge = None
         return True
 
     def restart(self, attempt: int) -> None:

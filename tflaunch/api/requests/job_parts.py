@@ -25,7 +25,7 @@ LEASE_S = {False: 60.0, True: 600.0}  # whether the run is detached -> how long 
 
 def gpu_choice(options: GpuOptions) -> GpuChoice:
     """Return which GPUs the tasks may get; raises UsageError."""
-    from tflaunch.inputs.sizes import size
+    from tflaunch.inputs.amounts import size
     from tflaunch.planning.gpu_choice import GpuChoice
 
     per_worker = options.gpus_per_worker
@@ -212,7 +212,7 @@ def trainer_code(
     from tflaunch.code.bundle import LIMIT_BYTES, code_of
     from tflaunch.code.program import find_program, program_there
     from tflaunch.code.what_is_shipped import own_code, tell
-    from tflaunch.inputs.sizes import size
+    from tflaunch.inputs.amounts import size
 
     most = size(program.max_code, "an amount of data for --max-code") if program.max_code else LIMIT_BYTES
     if program.show_files and not dry_run:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, cast, get_args
 
 from tflaunch.api.requests.job_parts import environment, inherited
-from tflaunch.inputs.times import seconds
+from tflaunch.inputs.amounts import seconds
 from tflaunch.protocol.errors import UsageError
 from tflaunch.protocol.job import (
     CHIEF,

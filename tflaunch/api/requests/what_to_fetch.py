@@ -33,8 +33,8 @@ def make_wish(
     patterns: tuple[Pattern, ...], *, to: Path | None, overwrite: bool, keep_mode: bool, most: str
 ) -> Wish:
     """Return how to fetch what the patterns match; raises UsageError for a bad directory or size."""
+    from tflaunch.inputs.amounts import size
     from tflaunch.inputs.patterns import Wish
-    from tflaunch.inputs.sizes import size
 
     if to is not None and to.exists() and not to.is_dir():
         raise UsageError(f"{to} is not a directory", "name another one")

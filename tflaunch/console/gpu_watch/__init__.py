@@ -2,7 +2,6 @@
 
 Pure, from answers and keys to lines
     history.py     use and memory of each GPU and each host over time; kept in memory only
-    graph.py       values over time as blocks
     host_rows.py   the hosts as rows: filtered and ordered
     state.py       what the user looks at: page, filter, order, selected host; what each key does
     layout.py      how wide each column is, and the lines of hosts and GPUs

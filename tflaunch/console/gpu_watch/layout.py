@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from tflaunch.console.gpu_watch.graph import graph
 from tflaunch.console.gpu_watch.history import Pair, Value, mean_use
 from tflaunch.console.gpu_watch.host_rows import WAITING, HostRow, users
 from tflaunch.console.gpus_states import STYLES, WORDS
 from tflaunch.console.gpus_table import complaints
+from tflaunch.console.graph import graph
 from tflaunch.console.pen import BUSY, WARN, Marks
 from tflaunch.console.safe_text import Text
 from tflaunch.console.text_table import cut, fitted

@@ -14,11 +14,10 @@ from typing import Annotated, Any
 
 from pydantic import Field, PlainValidator, WithJsonSchema
 
+from tflaunch.inputs.amounts import TIME, seconds, size
 from tflaunch.inputs.options.declared import Option
 from tflaunch.inputs.options.values import TimeParser
 from tflaunch.inputs.patterns import Pattern
-from tflaunch.inputs.sizes import size
-from tflaunch.inputs.times import TIME, seconds
 from tflaunch.inputs.yaml_values import UNSAID, Unacceptable, Variables, text_of, whole
 from tflaunch.protocol.errors import UsageError
 from tflaunch.protocol.job import FLAGS, TASK_FLAG, job_name_fault

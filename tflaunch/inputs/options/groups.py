@@ -193,7 +193,7 @@ class EndOptions:
         False,
         "--detach",
         "-d",
-        help="Start the run and return; it goes on without this command.",
+        help="Start the run and return; its hosts go on with it, without this machine.",
         also_in=FILES,
         also_of=("sweep",),
     )

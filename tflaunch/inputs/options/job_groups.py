@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from tflaunch.frameworks.table import CHOICES
+from tflaunch.inputs.amounts import FOR_EVER
 from tflaunch.inputs.options.declared import EVERYWHERE, NOWHERE, In, Part, argument, option
 from tflaunch.inputs.options.values import TIME_WORD, parse_gpus, parse_wait
-from tflaunch.inputs.times import FOR_EVER
 from tflaunch.protocol.job import GpuCount
 
 CLUSTER, GPUS, START, AGAIN = "Cluster", "GPUs", "Start", "When a task fails"

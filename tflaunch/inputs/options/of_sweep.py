@@ -137,7 +137,7 @@ class SweepOptions:
         Part(
             of="sweep",
             help={
-                "detach": "Return once the trials start; the sweep goes on from this machine, without this terminal.",
+                "detach": "Return once the trials start; the sweep goes on from this machine (no host takes it over).",
                 "timeout": "End a trial that takes longer; it counts as failed.",
                 "lease": "Hosts end their trials after this time without word from this command [60s]",
             },

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tflaunch.inputs.times import FOR_EVER, seconds
+from tflaunch.inputs.amounts import FOR_EVER, seconds
 from tflaunch.text.times import written
 
 if TYPE_CHECKING:

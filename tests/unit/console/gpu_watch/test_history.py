@@ -8,8 +8,8 @@ import math
 import pytest
 
 from tests.support.gpus import MIG, answer, gpu
-from tflaunch.console.gpu_watch.graph import graph
 from tflaunch.console.gpu_watch.history import COLUMNS, REFRESHES, History, Series
+from tflaunch.console.graph import graph
 from tflaunch.console.pen import UNICODE
 from tflaunch.protocol.errors import ConnectError
 

@@ -1,14 +1,16 @@
-"""Times as people write them."""
+"""Times and numbers of bytes, as people write them."""
 
 from __future__ import annotations
 
 import re
 
+from tflaunch.protocol.errors import UsageError
 from tflaunch.text.times import UNITS_S
 
 FOR_EVER = "forever"  # what an option that takes a time means without one, as --wait alone
 TIME = "90 (seconds), 90s, 15m, 12h or 2d"
 MOST_S = 10 * 365 * 86400.0  # the system takes no time-outs of centuries
+_UNITS = {unit: 1 << 10 * power for power, unit in enumerate("KMGT", 1)}
 
 
 def seconds(text: str) -> float:
@@ -22,3 +24,13 @@ def seconds(text: str) -> float:
     if (time_s := float(found[1]) * UNITS_S[found[2] or "s"]) > MOST_S:
         raise ValueError("is longer than ten years")
     return time_s
+
+
+def size(text: str, what: str = "an amount of memory") -> int:
+    """Bytes of `40GiB`, `40G` (the same) or `40GB` (powers of 1,000); raises UsageError."""
+    found = re.fullmatch(r"([0-9]{1,6}(?:\.[0-9]{1,3})?)\s*([KMGT])(iB|B|)", text.strip(), re.IGNORECASE)
+    if found is None:
+        raise UsageError(f"{text[:40]!r} is not {what}", "write it with its unit: 40GiB")
+    number, unit, suffix = float(found[1]), found[2].upper(), found[3].lower()
+    scale = 1000 ** " KMGT".index(unit) if suffix == "b" else _UNITS[unit]
+    return int(number * scale)

@@ -22,3 +22,20 @@ def _cell(top: int | None, bottom: int, blocks: str) -> str:
     if top is None or top < bottom:
         return " "
     return blocks[min(len(blocks) - 1, top - bottom)]
+
+
+def sparkline(values: Sequence[float], width: int, blocks: str) -> str:
+    """Return a graph of at most `width` columns, in which the lowest value is empty and the highest full.
+
+    Where there are more values than that, each column stands for the last of its share of them.
+    """
+    if width <= 0 or not values:
+        return ""
+    count = min(width, len(values))
+    shown = [values[(number + 1) * len(values) // count - 1] for number in range(count)]
+    low, high = min(shown), max(shown)
+    if low == high:
+        return graph([0.5] * count, blocks)[0]
+    # Halved, for the difference of two finite numbers may be infinite.
+    span = high / 2 - low / 2
+    return graph([(value / 2 - low / 2) / span if span else 0.0 for value in shown], blocks)[0]
