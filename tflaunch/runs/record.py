@@ -251,7 +251,7 @@ class Record:
 
     def replan(self, plan: ClusterPlan, hostfile: Hostfile) -> None:
         """Note that the run continues by another plan, and on which hosts it may be; raises RecordError."""
-        self.about = {**self.about, "plan": plain(plan_without_values(plan)), "hostfile": plain(hostfile)}
+        self.about = {**self.about, "plan": plain(plan_without_values(plan)), "hostfile": _hostfile_data(hostfile)}
         with writing(self.path):
             write_object(self.path / "run.json", self.about)
 
@@ -303,6 +303,14 @@ class Record:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
+
+
+def _hostfile_data(hostfile: Hostfile) -> dict[str, Any]:
+    """The hostfile as a record has it; tflaunch 0.2, which knows no slots, reads it where there are none."""
+    hosts = [
+        {key: value for key, value in plain(host).items() if key != "slot" or value} for host in hostfile.hosts
+    ]
+    return {"source": hostfile.source, "hosts": hosts, "notes": list(hostfile.notes)}
 
 
 def hostfile_from(record: Record) -> Hostfile:
@@ -364,6 +372,6 @@ def _about(
         "command": list(command),
         "ssh_config": ssh_config,
         "detached": detached,
-        "hostfile": plain(hostfile),
+        "hostfile": _hostfile_data(hostfile),
         "plan": plain(plan_without_values(plan)),
     }
