@@ -64,7 +64,7 @@ class Host:
     )
     gpus_by: str = ""  # likewise, for `gpus`
     # Where an engine's slot is and what opens it: enough for every command of this user, from any terminal.
-    slot: Mapping[str, str] = field(default_factory=dict)
+    slot: Mapping[str, str] = field(default_factory=dict, repr=False)  # it has a secret in it
 
 
 @dataclass(frozen=True)

@@ -51,6 +51,11 @@ class Connector:
             by_way.setdefault(host.connection, []).append(host)
         self._options, self._ask = options, ask
         self._ways = {connection: self._way(connection, those) for connection, those in by_way.items()}
+        unknown = [name for name in self._ways if name not in ("ssh", "openssh", "local", *registry.names())]
+        if unknown and len(unknown) == len(self._ways):  # else the others are reached all the same
+            error = self._ways[unknown[0]]
+            assert isinstance(error, ConnectError)  # noqa: S101 - what _way has made of it
+            raise UsageError(f"{by_way[unknown[0]][0].name}: {error.message}", error.hint)
 
     def _way(self, connection: str, hosts: list[Host]) -> Way | ConnectError:
         """The way that `connection` names; a ConnectError where this machine lacks what it takes."""
@@ -76,10 +81,10 @@ class Connector:
             case "local":
                 return ThisMachine()
         if (engine := registry.engine(connection)) is None:
-            raise UsageError(
-                f"{hosts[0].name}: there is no connection {connection!r}",
-                "tflaunch of another version may have written the record; it has: ssh, openssh, local, "
-                + ", ".join(registry.names()),
+            return ConnectError(
+                f"there is no connection {connection!r}",
+                "tflaunch of another version may have written the record; this one has "
+                + ", ".join(("ssh", "openssh", "local", *registry.names())),
             )
         return SlotWay(engine, options.timeout_s)
 

@@ -149,9 +149,10 @@ class Plain:
 
         def gone() -> Gone | None:
             over = get(Path(slot["at"]) / "over" / f"{slot['job']}.{slot['index']}.json")
-            return (
-                Gone(f"plain: {over['words']}", "start the run again", swept=over["swept"]) if over else None
-            )
+            if not over:
+                return None
+            words, in_order = f"plain: {over['words']}", over.get("in_order", False)
+            return Gone(words, "start the run again", swept=over["swept"], in_order=in_order)
 
         if (error := gone()) is not None:
             raise error

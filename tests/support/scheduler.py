@@ -144,7 +144,9 @@ class Scheduler:
             for (job, name), slot in self.slots.items():
                 over = self.directory / "over" / f"{job}.{name}.json"
                 if slot.process.poll() is not None and not over.exists():
-                    put(over, {"words": f"the slot has ended with {slot.process.returncode}", "swept": True})
+                    code = slot.process.returncode
+                    words = f"the slot has ended with {code}"
+                    put(over, {"words": words, "swept": True, "in_order": code == 0})
             for path in (self.directory / "released").glob("job*.json"):
                 for (job, _), slot in self.slots.items():
                     if job == path.stem and slot.process.poll() is None:

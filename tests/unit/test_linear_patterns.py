@@ -198,7 +198,10 @@ GROWING = {
 }
 # Patterns that the code makes of what it is given -> what it is given, and on which text.
 MADE = {
-    ("tflaunch/slot/holder.py", "<pattern>"): "two patterns of its own, on what the kernel says of its addresses",
+    (
+        "tflaunch/slot/holder.py",
+        "<pattern>",
+    ): "two patterns of its own, on what the kernel says of its addresses",
     (
         "tflaunch/agent/files/outputs.py",
         "<regex>",

@@ -96,7 +96,9 @@ class Attached(WatchedRun):
         @contextlib.contextmanager
         def opened(before: View | None) -> Iterator[View]:
             where = self._where if before is None else self._where._replace(run=self.id)
-            with open_run_or_kept(where, self._ssh, reporter, SILENT, WantedLogs(), before=before) as view:
+            with open_run_or_kept(
+                where, self._ssh, reporter, SILENT, WantedLogs(), before=before, wait=True
+            ) as view:
                 self.id = view.run.run_id
                 yield view
 

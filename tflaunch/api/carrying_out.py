@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -10,6 +11,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from tflaunch.api.connecting import SlotsFor, connected, reaching
 from tflaunch.planning.cluster_plan import ClusterPlan
+from tflaunch.protocol.errors import RecordError, TflaunchError
+from tflaunch.protocol.outcome import EndedByRule, Outcome
 
 if TYPE_CHECKING:
     from tflaunch.documents.reporter import Reporter
@@ -84,6 +87,13 @@ def carry_out(
             on = OnSlots(there.slots, record)
             return launch(on_slots, there.connector, reporter, on)
     except BaseException as error:
-        if not getattr(error, "may_go_on", False):
+        if record.begun or getattr(error, "may_go_on", False):
+            record.close()
+        elif log.exists() and isinstance(error, TflaunchError):  # nobody has seen it: the record keeps it
+            why = EndedByRule(error.message, (), error.exit_code)
+            with contextlib.suppress(RecordError):
+                record.finish(Outcome(request.run_id, "failed", error.exit_code, 0.0, first_failure=why))
+            record.close()
+        else:
             record.discard()
         raise

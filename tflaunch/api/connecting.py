@@ -84,11 +84,13 @@ def reaching(
     reporter: Reporter,
     about: SlotsFor | None = None,
     *,
+    watcher: ProgressWatcher | None = None,
     ask: Callable[[str], str] | None = None,
 ) -> Iterator[Reached]:
     """Connect as `connected` does; where an engine gives slots, they are taken before, and given back at the end.
 
-    about: the run that takes them; None: a command that only looks.  Raises TflaunchError, Stopped.
+    about: the run that takes them; None: a command that only looks.  watcher: sees how the wait for them goes; None:
+    the reporter.  Raises TflaunchError, Stopped.
     """
     if hostfile.wanted is None:
         with connected(hostfile.hosts, ssh, reporter, ask=ask) as connector:
@@ -97,7 +99,7 @@ def reaching(
     from tflaunch.engines.taken_slots import ForCommand, taking
 
     about = about or SlotsFor()
-    command = ForCommand(about.run_id, reporter, about.limit_s, keep=about.keep)
+    command = ForCommand(about.run_id, watcher or reporter, about.limit_s, keep=about.keep)
     with taking(hostfile, command) as (there, slots), connected(there.hosts, ssh, reporter) as connector:
         yield Reached(there, connector, slots)
 

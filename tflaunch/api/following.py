@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from tflaunch.api.connecting import connected
 from tflaunch.api.hostfiles import Hosts, load_known
-from tflaunch.protocol.errors import EXIT_UNCLEAN, ConnectErrors, StopError, UsageError
+from tflaunch.protocol.errors import EXIT_UNCLEAN, ConnectErrors, RecordError, StopError, UsageError
 from tflaunch.sessions.watcher import ProgressWatcher
 from tflaunch.text.times import duration
 
@@ -33,14 +33,26 @@ REPLAN_S = 120.0  # time for a launcher that has lost a host to look for tasks l
 
 
 class SlotsOver(UsageError):
-    """The slots of that run are over: there is no host any more to ask."""
+    """There is no host to ask: the slots of that run are over, or its launcher still waits for them."""
 
     def __init__(self, run: str) -> None:
-        super().__init__(
-            f"the slots of {run} are over, and what was there with them",
-            f"what this machine has of it: tflaunch logs {run}, tflaunch status {run}",
-        )
+        self.waits = _launcher_lives(run)
+        if self.waits:
+            super().__init__(f"{run} waits for its slots", f"how it stands: tflaunch status {run}")
+        else:
+            super().__init__(
+                f"the slots of {run} are over, and what was there with them",
+                f"what this machine has of it: tflaunch logs {run}, tflaunch status {run}",
+            )
         self.run = run
+
+
+def _launcher_lives(run: str) -> bool:
+    from tflaunch.runs.record import Record
+
+    with contextlib.suppress(UsageError, RecordError):
+        return Record.open(run).running()
+    return False
 
 
 class ConnectingProgress(ProgressWatcher, Protocol):
@@ -89,6 +101,8 @@ def open_run(
     from tflaunch.runs.visits import Visits
 
     hosts, run = where.hostfile.hosts, where.run
+    if not hosts and run is not None:
+        raise SlotsOver(run)
     with (
         connected(hosts, ssh, known_config=where.known_config, ask=ask) as connector,
         contextlib.closing(Visits(connector, progress)) as visits,
@@ -97,7 +111,9 @@ def open_run(
             failures = visits.open(hosts, ssh.connect_timeout)
             if run is not None and len(visits.gone) == len(hosts):
                 raise SlotsOver(run)
-            if len(failures) == len(hosts):
+            if failures and len(failures) == len(hosts):
+                if before is not None and any(host.slot for host in hosts):
+                    raise SlotsOver(before.run.run_id)  # they are being given back
                 raise ConnectErrors(failures, len(hosts))
             state = _state(visits, run, before)
             if run is None:
@@ -127,8 +143,12 @@ def open_run_or_kept(
     *,
     before: View | None = None,
     ask: Callable[[str], str] | None = None,
+    wait: bool = False,
 ) -> Iterator[View]:
-    """Open the run as `open_run` does; where its slots are over, what this machine has kept of it."""
+    """Open the run as `open_run` does; where its slots are over, what this machine has kept of it.
+
+    wait: where its launcher waits for slots, wait with it.  Raises UsageError for such a run without `wait`.
+    """
     from tflaunch.runs.kept import KeptRun
 
     assert not isinstance(before, KeptRun)  # noqa: S101 - such a run has no later plan
@@ -138,8 +158,29 @@ def open_run_or_kept(
             view: View = stack.enter_context(opened)
         except SlotsOver as over:
             progress.settle()
-            view = KeptRun(over.run, reporter, wanted)
+            if over.waits and not wait:
+                raise
+            there = _when_given(over.run, where, reporter) if over.waits else None
+            if there is None:
+                view = KeptRun(over.run, reporter, wanted)
+            else:
+                again = open_run(there, ssh, reporter, progress, wanted, before=before, ask=ask)
+                view = stack.enter_context(again)
         yield view
+
+
+def _when_given(run: str, where: Where, reporter: Reporter) -> Where | None:
+    """Where the run is, once its launcher has slots for it, other ones than before; None if it ends before."""
+    from tflaunch.runs.record import Record, hostfile_from
+
+    reporter.note(f"{run} waits for its slots")
+    before = [host.slot for host in where.hostfile.hosts]
+    while (record := Record.open(run)).running():
+        hostfile = hostfile_from(record)
+        if hostfile.hosts and [host.slot for host in hostfile.hosts] != before:
+            return where._replace(hostfile=hostfile)
+        time.sleep(1.0)
+    return None
 
 
 def follow_to_the_end(

@@ -129,7 +129,7 @@ class Run(WatchedRun):
         hosts = self._prepared.hostfile.hosts
         with signals_alone(), self._prepared.visiting() as visits:
             failures = visits.open(hosts, self._prepared.request.connect_s)
-            if len(failures) == len(hosts):
+            if failures and len(failures) == len(hosts):
                 raise ConnectErrors(failures, len(hosts))
             found = visits.runs(everything=True, only=self.id)
             detach_run(pick_run(self.id, found.runs), visits.sessions)

@@ -132,7 +132,7 @@ def _follow(
     def opened(before: View | None) -> Iterator[View]:
         named = run if before is None else before.run.run_id
         with (
-            _open(named, reach, show, wanted, json, before=before) as view,
+            _open(named, reach, show, wanted, json, before=before, wait=True) as view,
             _keys(view, show, wanted=events and not json),
         ):
             yield view
@@ -189,12 +189,15 @@ def _open(
     json: bool,
     *,
     before: View | None = None,
+    wait: bool = False,
 ) -> Iterator[View]:
     """Yield the run, as `open_view` does; where its slots are over, what this machine has kept of it."""
     from tflaunch.api.following import open_run_or_kept
 
     where, progress, ask = _where(run, reach), Patient(show.reporter, json), way_to_ask()
-    with open_run_or_kept(where, reach, show.reporter, progress, wanted, before=before, ask=ask) as view:
+    with open_run_or_kept(
+        where, reach, show.reporter, progress, wanted, before=before, ask=ask, wait=wait
+    ) as view:
         yield view
     if view.missed:
         show.exit_code = show.exit_code or ConnectErrors.exit_code

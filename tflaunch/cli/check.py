@@ -47,8 +47,8 @@ def check(
         for note in () if json else job.notes:
             show.reporter.warn(note)
         connection.connect_timeout = min(CONNECT_S, what.timeout)
-        with reaching(hostfile, connection, show.reporter, ask=way_to_ask()) as there:
-            patient = Patient(show.reporter, json)
+        patient = Patient(show.reporter, json)
+        with reaching(hostfile, connection, show.reporter, watcher=patient, ask=way_to_ask()) as there:
             check_run = CheckRun(
                 there.hostfile,
                 there.connector,

@@ -44,7 +44,7 @@ def detach(
             visits.interrupts(),
         ):
             failures = visits.open(hostfile.hosts, reach.connect_timeout)
-            if len(failures) == len(hostfile.hosts):
+            if failures and len(failures) == len(hostfile.hosts):
                 raise ConnectErrors(failures, len(hostfile.hosts))
             listed = visits.runs(everything=True, only=run or "")
             state = pick_run(run, listed.runs)

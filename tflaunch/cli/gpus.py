@@ -11,7 +11,7 @@ from tflaunch.api.connecting import reaching
 from tflaunch.api.requests.which_hosts import default_source, kind_of_file, load_hosts
 from tflaunch.cli.arguments import Hosts
 from tflaunch.cli.command import Verb
-from tflaunch.cli.reporting import Show, reporting
+from tflaunch.cli.reporting import Patient, Show, reporting
 from tflaunch.cli.verb_connections import way_to_ask
 from tflaunch.inputs.amounts import seconds
 from tflaunch.inputs.options.declared import option
@@ -102,7 +102,9 @@ def gpus(
         hostfile = _chosen(hosts, which.only_hosts, connection.connection)
         # Leave some time for the answer, so that a dead host fails with the error of its connection.
         connection.connect_timeout = 0.8 * answer.timeout
-        with reaching(hostfile, connection, show.reporter, ask=way_to_ask()) as there:
+        waits = Patient(show.reporter, form.json)
+        with reaching(hostfile, connection, show.reporter, watcher=waits, ask=way_to_ask()) as there:
+            waits.settle()
             chosen = there.hostfile.hosts
             if there.slots is not None and which.only_hosts:
                 chosen = tuple(match(which.only_hosts, there.hostfile))

@@ -63,7 +63,7 @@ def stacks(
                 visits.interrupts(),
             ):
                 failures = visits.open(hostfile.hosts, reach.connect_timeout)
-                if len(failures) == len(hostfile.hosts):
+                if failures and len(failures) == len(hostfile.hosts):
                     raise ConnectErrors(failures, len(hostfile.hosts))
                 listed = visits.runs(everything=run is not None, only=run or "")
                 one = pick_run(run, listed.runs)

@@ -31,7 +31,7 @@ from tflaunch.sessions.wires import Advice
 
 LINE_BYTES = 1024 * 1024
 LONGEST_WHY = 400  # characters
-LOOK_S = 3.0  # a dial that takes longer asks the engine whether the slot is there at all
+LOOK_S = 3.0  # after a dial of so long the engine is asked whether the slot is there at all
 AGAIN_S = 0.3  # before the next dial
 WORDS_S = 5.0  # for the slot holder to say how a command has ended
 _OVER = "has the slot ended? ask the engine how its job is"
@@ -91,8 +91,33 @@ class SlotDoor:
 
     def open(self, command: str, first: bytes = b"", timeout_s: float = 30.0) -> DoorWire:
         """Run `command` in the slot, and send `first` to it.  Raises ConnectError."""
+        return self._start(self._dial(timeout_s), command, first)
+
+    def open_unless(
+        self, gone: Callable[[], Gone | None], command: str, first: bytes, timeout_s: float
+    ) -> DoorWire:
+        """Open as `open` does; while no connection comes about, ask the engine whether the slot is gone.
+
+        Raises ConnectError, Gone.
+        """
+        deadline = time.monotonic() + timeout_s
+        while True:
+            if (error := gone()) is not None:
+                raise error
+            try:
+                line = self._dial(min(LOOK_S, max(deadline - time.monotonic(), 0.1)))
+            except ConnectError as unreached:
+                if time.monotonic() + AGAIN_S < deadline:
+                    time.sleep(AGAIN_S)
+                    continue
+                if (error := gone()) is not None:
+                    raise error from None
+                raise unreached
+            line.deadline = max(deadline, time.monotonic() + LOOK_S)
+            return self._start(line, command, first)
+
+    def _start(self, line: DoorLine, command: str, first: bytes) -> DoorWire:
         call = os.urandom(8).hex()
-        line = self._dial(timeout_s)
         try:
             answer = line.ask(start=command, call=call)
             if answer.get("started") is not True:
@@ -101,24 +126,6 @@ class SlotDoor:
         except BaseException:
             line.close()
             raise
-
-    def open_unless(
-        self, gone: Callable[[], Gone | None], command: str, first: bytes, timeout_s: float
-    ) -> DoorWire:
-        """Open as `open` does, and ask the engine meanwhile whether the slot is gone.  Raises ConnectError, Gone."""
-        deadline = time.monotonic() + timeout_s
-        while True:
-            if (error := gone()) is not None:
-                raise error
-            left = deadline - time.monotonic()
-            try:
-                return self.open(command, first, min(left, LOOK_S))
-            except ConnectError as unreached:
-                if left <= LOOK_S:
-                    if (error := gone()) is not None:
-                        raise error from None
-                    raise unreached
-                time.sleep(AGAIN_S)
 
     def leave(self, why: str, timeout_s: float) -> None:
         """Give the slot back: its holder ends, with all that is below it.  Raises ConnectError."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import queue
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +19,8 @@ from tflaunch.sessions.group import Stopped
 from tflaunch.sessions.interrupts import interrupts
 from tflaunch.sessions.watcher import SLOTS, ProgressWatcher
 
+RELEASE_S = 15.0  # for an engine to take its slots back
+
 
 def check_wanted(hostfile: Hostfile) -> None:
     """Raise HostfileError for settings that the hostfile's engine does not know; nothing is asked of the engine."""
@@ -27,7 +30,7 @@ def check_wanted(hostfile: Hostfile) -> None:
 
 @dataclass
 class ForCommand:
-    """The command that slots are taken for; see tflaunch.engines.engine.About."""
+    """The command that slots are taken for; see tflaunch.engines.engine.ForWhom."""
 
     run_id: str
     watcher: ProgressWatcher
@@ -68,9 +71,9 @@ class TakenSlots:
         """Wait for the slots and return the hostfile with them as its hosts.  Raises TflaunchError, Stopped."""
         self.release()
         with self._about.listening():
-            taken = self._engine.take(self._wanted, self._about)
+            taken = self._taken = self._engine.take(self._wanted, self._about)
         self._about.waits(len(taken.hosts), len(taken.hosts), "")
-        self._taken = taken
+        self._about.pause(0.0)
         hosts = tuple(_as_wanted(host, self._as_wanted.hosts) for host in taken.hosts)
         return dataclasses.replace(self._as_wanted, hosts=hosts)
 
@@ -81,8 +84,21 @@ class TakenSlots:
     def release(self) -> None:
         """Give the slots back; idempotent."""
         taken, self._taken = self._taken, None
-        if taken is not None:
-            self._engine.release(taken.handle, taken.hosts)
+        if taken is None:
+            return
+        done, asked = threading.Event(), queue.SimpleQueue[Interrupted]()
+
+        def give_back() -> None:
+            with contextlib.suppress(Exception):  # slot holders end by themselves, too
+                self._engine.release(taken.handle, taken.hosts)
+            done.set()
+
+        # How the run has ended is known by now: whoever presses Ctrl-C ends the wait, and nothing else.
+        with interrupts(asked.put):
+            threading.Thread(target=give_back, name="give back", daemon=True).start()
+            until = time.monotonic() + RELEASE_S
+            while not done.wait(0.05) and asked.empty() and time.monotonic() < until:
+                pass
 
 
 @contextlib.contextmanager
@@ -95,10 +111,11 @@ def taking(hostfile: Hostfile, about: ForCommand) -> Iterator[tuple[Hostfile, Ta
         yield hostfile, None
         return
     slots = TakenSlots(hostfile, about)
-    try:
-        yield slots.take(), slots
-    finally:
-        slots.release()
+    with about.listening():  # what comes between two steps that listen themselves must not end this process
+        try:
+            yield slots.take(), slots
+        finally:
+            slots.release()
 
 
 def there(hostfile: Hostfile) -> Hostfile:

@@ -255,6 +255,7 @@ class LaunchedRun:
         if self.request.detach:
             state = dataclasses.replace(first_state(self.request, plan), reserve=self._moves.reserve)
             coordinator_host = starter.entrust(plan, state, watchdog)
+            self.record.begun = True
             starter.send_off({task.host for task in plan.tasks})
             self.leave(plan, coordinator_host)
             return None
@@ -264,6 +265,7 @@ class LaunchedRun:
     def release(self, starter: Starter, plan: ClusterPlan, watchdog: Watchdog, attempt: int) -> Started:
         """Start all tasks now; TensorBoard, too, if it is wanted."""
         state = first_state(self.request, plan, attempt)
+        self.record.begun = True
         steering = starter.release(state.hosts, attempt, self._copy_log, self.record.logs)
         self._show_tensorboard(steering, state)
         watchdog.begin(time.monotonic(), self._released)
@@ -274,6 +276,7 @@ class LaunchedRun:
         """Show that the run goes on without this launcher."""
         if self.slots is not None:
             self.slots.keep()
+            self.record.note_detached()
         self.record.close()
         self.watcher.detached(self.request.run_id, len(plan.tasks), coordinator_host)
 

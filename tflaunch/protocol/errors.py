@@ -169,12 +169,14 @@ class Breach(ConnectError):
 class Gone(ConnectError):
     """The engine says that this slot is over.  It is not dialled again.
 
-    `swept`: the engine has killed all that was there.
+    `swept`: the engine has killed all that was there.  `in_order`: the slot holder has ended by itself, as it does when
+    nothing runs there any more.
     """
 
-    def __init__(self, message: str, hint: str = "", *, swept: bool = False) -> None:
+    def __init__(self, message: str, hint: str = "", *, swept: bool = False, in_order: bool = False) -> None:
         super().__init__(message, hint)
         self.swept = swept
+        self.in_order = in_order
 
 
 class NoThreads(ConnectError):
@@ -201,6 +203,8 @@ class ConnectErrors(TflaunchError):
         super().__init__(f"{len(failures)} of {total} hosts could not be used", hint)
         self.failures = dict(failures)
         self.total = total
+        if any(isinstance(error, Gone) for error in failures.values()):
+            self.exit_code = EXIT_RECLAIMED
 
     @property
     def again(self) -> bool:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 from tflaunch.hosts import Host
-from tflaunch.protocol.errors import EXIT_RECLAIMED, Gone, RecordError, UsageError
-from tflaunch.protocol.outcome import Outcome, Reclaimed
+from tflaunch.protocol.errors import EXIT_RECLAIMED, EXIT_UNCLEAN, Gone, RecordError, UsageError
+from tflaunch.protocol.outcome import EndedByRule, Outcome, Reclaimed
 from tflaunch.runs.record import Record, hostfile_from, note_end
 from tflaunch.runs.record_list import MAY_BE_ALIVE, list_runs
 
@@ -23,5 +23,13 @@ def note_gone(gone: Mapping[str, Gone], hosts: Collection[Host]) -> None:
             continue
         why = [error for way, slot, error in over if any((way, slot) == (h.connection, h.slot) for h in mine)]
         if len(why) == len(mine):
-            first = Reclaimed(why[0].message, mine[0].name)
-            note_end(Outcome(info.run_id, "failed", EXIT_RECLAIMED, 0.0, first_failure=first))
+            note_end(_end(info.run_id, mine[0].name, why))
+
+
+def _end(run: str, host: str, why: Sequence[Gone]) -> Outcome:
+    """The end of a run whose slots are over: taken back, or, after all had ended in order, not known."""
+    if taken_back := [error for error in why if not error.in_order]:
+        first = Reclaimed(taken_back[0].message, host)
+        return Outcome(run, "failed", EXIT_RECLAIMED, 0.0, first_failure=first)
+    unknown = "its slots have ended in order, and how the run has ended is not known here"
+    return Outcome(run, "failed", EXIT_UNCLEAN, 0.0, first_failure=EndedByRule(unknown, (), EXIT_UNCLEAN))

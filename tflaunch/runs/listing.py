@@ -73,7 +73,7 @@ def listing(
         elif info.status in MAY_BE_ALIVE and not failures.keys().isdisjoint(info.hosts):
             silent = tuple(HostShare(host, "unreachable") for host in info.hosts if host in failures)
             runs[info.run_id] = RunState(info.run_id, silent, started=info.started, command=info.command)
-        elif info.on_slots and (everything or info.status == "running"):
+        elif info.on_slots and (info.status == "ended" if everything and info.hosts else not info.hosts):
             runs[info.run_id] = kept_state(info)
     newest_first = sorted(runs.values(), key=lambda run: (-(run.started or 0.0), run.run_id))
     others = {run for said in replies.values() for run in said["others"]} - runs.keys()

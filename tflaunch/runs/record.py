@@ -68,6 +68,7 @@ class Record:
     def __init__(self, path: Path, about: dict[str, Any], lock: int | None = None) -> None:
         self.path = path
         self.about = about  # run.json, as data
+        self.begun = False  # this launcher has started tasks
         self.logs = RecordLogs(path / "logs")
         self._lock = lock
 
@@ -251,7 +252,11 @@ class Record:
 
     def replan(self, plan: ClusterPlan, hostfile: Hostfile) -> None:
         """Note that the run continues by another plan, and on which hosts it may be; raises RecordError."""
-        self.about = {**self.about, "plan": plain(plan_without_values(plan)), "hostfile": _hostfile_data(hostfile)}
+        self.about = {
+            **self.about,
+            "plan": plain(plan_without_values(plan)),
+            "hostfile": _hostfile_data(hostfile),
+        }
         with writing(self.path):
             write_object(self.path / "run.json", self.about)
 
@@ -308,7 +313,8 @@ class Record:
 def _hostfile_data(hostfile: Hostfile) -> dict[str, Any]:
     """The hostfile as a record has it; tflaunch 0.2, which knows no slots, reads it where there are none."""
     hosts = [
-        {key: value for key, value in plain(host).items() if key != "slot" or value} for host in hostfile.hosts
+        {key: value for key, value in plain(host).items() if key != "slot" or value}
+        for host in hostfile.hosts
     ]
     return {"source": hostfile.source, "hosts": hosts, "notes": list(hostfile.notes)}
 
