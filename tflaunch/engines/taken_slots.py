@@ -27,7 +27,7 @@ def check_wanted(hostfile: Hostfile) -> None:
 
 @dataclass
 class ForCommand:
-    """The command that slots are taken for; see tflaunch.engines.engine.About."""
+    """The command that slots are taken for; see tflaunch.engines.engine.ForWhom."""
 
     run_id: str
     watcher: ProgressWatcher
