@@ -15,12 +15,22 @@ _HOSTFILE = """\
 [The hostfile](../hostfile.md) tells how to write one. `tflaunch schema > hosts.schema.json` prints this page as a JSON
 Schema, with which editors complete and check it.
 
-A hostfile has two keys:
+A hostfile of hosts has two keys, one of [slots of an engine](#slots-of-an-engine) has four:
 """
 _SETTINGS = """\
 ## Settings
 
 A host, a group of hosts and `defaults:` take these. The innermost wins; `env` and `labels` merge.
+"""
+_SLOTS = """\
+## Slots of an engine
+
+[Engines](../engines.md) tells what they are. Such a hostfile has these keys:
+"""
+_SLOT = """\
+## Of slots of one size
+
+Every other key is a setting of the engine, for these slots alone.
 """
 _JOB_FILE = """\
 # Keys of the job file
@@ -53,6 +63,7 @@ _REFERENCES = {
     "Settings": "The [settings](#settings)",
     "HostSettings": "A [host with settings](#only-of-a-host)",
     "GroupSettings": "A [group of hosts](#only-of-a-group)",
+    "SlotSettings": "[Slots of one size](#of-slots-of-one-size)",
 }
 
 
@@ -78,7 +89,10 @@ def _hostfile() -> str:
     for name, of in (("HostSettings", "host"), ("GroupSettings", "group")):
         own = {key: value for key, value in kinds[name]["properties"].items() if key not in settings}
         parts += [f"## Only of a {of}\n\n{prose(kinds[name]['description'])}\n", *_keys(of, own)]
-    if left := kinds.keys() - {"Document", "Settings", "HostSettings", "GroupSettings"}:
+    parts += [_SLOTS, *_keys("hostfile of slots", kinds["SlotsDocument"]["properties"])]
+    parts += [_SLOT, *_keys("slots", kinds["SlotSettings"]["properties"])]
+    shown = {"Document", "Settings", "HostSettings", "GroupSettings", "SlotsDocument", "SlotSettings"}
+    if left := kinds.keys() - shown:
         raise LookupError(f"the page of the hostfile has no place for {', '.join(sorted(left))}")
     return "\n".join(parts)
 

@@ -51,6 +51,9 @@ _TAIL = """\
 `TFLAUNCH_CONNECTION`
 : `ssh`, or `openssh` to connect with the system's ssh
 
+`TFLAUNCH_ENGINES`
+: `WORD=MODULE,...`: engines of your own, Python modules that give slots
+
 `TFLAUNCH_YES`
 : agree beforehand to what would be asked
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import tomllib
@@ -18,6 +20,7 @@ from tests.support import ROOT
 from tflaunch.cli import VERBS
 from tflaunch.hosts import load
 from tflaunch.inputs import job_file
+from tflaunch.inputs.engine_words import VARIABLE
 from tflaunch.protocol.errors import TflaunchError
 
 PAGES = [*documents(), *also()]
@@ -133,6 +136,10 @@ def _yaml(block: Block, here: Path) -> None:
     elif keys and keys <= {"hosts", "defaults"}:
         (here / "hosts.yaml").write_text(block.text if "hosts" in keys else f"{block.text}\nhosts: [gpu01]\n")
         assert load(str(here / "hosts.yaml")).hosts
+    elif "engine" in keys:
+        (here / "slots.yaml").write_text(block.text)
+        with mock.patch.dict(os.environ, {VARIABLE: f"{document['engine']}=of.its.own"}):
+            assert load(str(here / "slots.yaml")).wanted
 
 
 def _python(block: Block, here: Path) -> None:

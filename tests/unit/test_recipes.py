@@ -37,6 +37,54 @@ FRAMEWORK = Framework(
     environment=_environment,
 )
 """
+ENGINES = "inputs/engine_words.py"
+# Its slots are processes of this machine.
+ENGINE = """
+import contextlib, json, secrets, subprocess, sys
+
+from tflaunch.engines.door import SlotDoor, make_certificate
+from tflaunch.engines.engine import EngineKey, GivenSlots
+from tflaunch.engines.holder_text import holder_text
+from tflaunch.hosts import Host
+from tflaunch.protocol.errors import ConnectError
+
+class Rack:
+    keys = (EngineKey("shelf", "The number of the shelf.", "count", "3"),)
+    at_once = 8
+
+    def take(self, wanted, about):
+        about.note({"job": "1"})
+        slots = range(wanted.count)
+        return GivenSlots({"job": "1"}, tuple(self._slot(f"bead{number}") for number in slots), about.run_id)
+
+    def _slot(self, name):
+        certificate, key = make_certificate()
+        secret = {"token": secrets.token_hex(16), "certificate": certificate}
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+        holder = subprocess.Popen([sys.executable, "-"], **pipes, start_new_session=True)
+        holder.stdin.write(holder_text({**secret, "key": key, "door": True, "gpus": "none"}).encode())
+        holder.stdin.close()
+        told = json.loads(holder.stdout.readline())
+        slot = {**secret, "port": str(told["port"])}
+        return Host(name, "rack", address="127.0.0.1", gpus=0, run_dir=told["directory"] + "/runs", slot=slot)
+
+    def open(self, host, command, first, timeout_s):
+        return self._door(host).open(command, first, timeout_s)
+
+    def release(self, handle, hosts):
+        for host in hosts:
+            with contextlib.suppress(ConnectError):
+                self._door(host).leave("the run is over", 5.0)
+
+    def there(self, settings):
+        return ()
+
+    def _door(self, host):
+        slot = host.slot
+        return SlotDoor(("127.0.0.1",), int(slot["port"]), slot["certificate"], slot["token"])
+
+ENGINE = Rack()
+"""
 FACTS = "protocol/facts.py"
 PROBE = "gpu_probe.py"
 FACT = """
@@ -319,6 +367,28 @@ def test_a_framework_that_has_its_file_and_its_place_is_everywhere(tree: Path) -
     assert '"abacus"' in (tree / "tflaunch/api/keywords.py").read_text()
     house = ("tests/unit/test_house.py", "-k", f"not every_python or {interpreters()[0]}")
     run(tree, "-m", "pytest", "-q", "-n0", "-p", "no:cacheprovider", *house)
+
+
+def test_an_engine_that_has_its_file_and_its_line_gives_slots(tree: Path) -> None:
+    own = {"engines/", "engines/engine.py", "engines/holder_text.py", "engines/door.py"}
+    assert {*own, ENGINES, "docs/engines.md"} <= named_in("An engine")
+    (tree / "tflaunch/engines/rack.py").write_text(ENGINE)
+    insert(tree / "tflaunch" / ENGINES, r"\nENGINES: [^\n]*= \{", '"rack": "tflaunch.engines.rack",')
+    (tree / "t.py").write_text("import os\nprint('counted on', os.environ['TFLAUNCH_HOST'])\n")
+    (tree / "slots.yaml").write_text("engine: rack\nslots:\n  - {count: 2, shelf: 3}\n")
+    options = "--ps 0 --workers 2 --no-flags t.py"
+    for printed in typed(tree, f"run rack:2,shelf=3 {options}", f"run slots.yaml {options}"):
+        assert "counted on bead0" in printed
+        assert "counted on bead1" in printed
+    (tree / "slots.yaml").write_text("engine: rack\nslots:\n  - {count: 2, shell: 3}\n")
+    words = ("rack:1,shelf=low", "rack:1,shell=3", "rack:0", "slots.yaml")
+    low, shell, none, in_a_file = typed(tree, *(f"check {each}" for each in words), code=EXIT_USAGE)
+    assert "shelf: 'low' is not a whole number, 1 or more, for example 3" in low
+    assert "shell: rack has no such setting; did you mean shelf?" in shell
+    assert "0 slots: want 1 to 10,000" in none
+    assert "slots.yaml:3:" in in_a_file
+    house = "floors_below or in_a_circle"
+    run(tree, "-m", "pytest", "-q", "-n0", "-p", "no:cacheprovider", "-k", house, "tests/unit/test_house.py")
 
 
 def test_a_fact_that_is_declared_and_found_out_is_everywhere(tree: Path) -> None:
