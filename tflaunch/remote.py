@@ -78,8 +78,8 @@ class Connector:
         if (engine := registry.engine(connection)) is None:
             raise UsageError(
                 f"{hosts[0].name}: there is no connection {connection!r}",
-                "tflaunch of another version may have written the record; it has: ssh, openssh, local, "
-                + ", ".join(registry.names()),
+                "tflaunch of another version may have written the record; this one has: "
+                + ", ".join(("ssh", "openssh", "local", *registry.names())),
             )
         return SlotWay(engine, options.timeout_s)
 
