@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.support import ROOT
 from tests.support.bed import Bed, FarLauncher
@@ -25,6 +27,18 @@ class OnSlots(FarLauncher):
         said = {"at": str(self.scheduler.directory), **settings}
         return ",".join([f"plain:{sizes}", *(f"{key}={value}" for key, value in said.items())])
 
+    def of_these(self, count: int = 2, **defaults: object) -> Path:
+        """A hostfile of so many slots, whose tasks run with the Python of the tests."""
+        path = self.directory / "slots.yaml"
+        said = {
+            "engine": "plain",
+            "slots": [{"count": count}],
+            "settings": {"at": str(self.scheduler.directory), "grace": 10},
+            "defaults": {"python": sys.executable, **defaults},
+        }
+        path.write_text(yaml.safe_dump(said))
+        return path
+
     def close(self) -> None:
         """End what the test started; every slot must be free by itself."""
         for running in self._started:
@@ -34,9 +48,18 @@ class OnSlots(FarLauncher):
 
 
 @pytest.fixture
-def scheduler(bed: Bed, tmp_path: Path) -> Iterator[Scheduler]:
+def shared(tmp_path: Path) -> Path:
+    """A directory that all nodes and the launcher's machine share."""
+    place = tmp_path / "shared"
+    place.mkdir()
+    return place
+
+
+@pytest.fixture
+def scheduler(bed: Bed, tmp_path: Path, shared: Path) -> Iterator[Scheduler]:
     """The scheduler of the plain engine, with a node on each of two hosts of the bed."""
-    nodes = [Node(host.name, host.inside(), host.inside()) for host in bed.up(2)]
+    hosts = bed.up(2, share=[str(shared)])
+    nodes = [Node(host.name, host.inside(), host.inside()) for host in hosts]
     scheduler = Scheduler(tmp_path / "plain", nodes)
     yield scheduler
     scheduler.close()

@@ -41,7 +41,8 @@ def tell_written(
         return
     found = {host: files for host, files in search.found.items() if files}
     if found:
-        watcher.note(written(run_id, found, whole=whole))
+        lasting = not any(host.slot for host in hosts)
+        watcher.note(written(run_id, found, whole=whole, lasting=lasting))
 
 
 class _Quiet(Pipeline):
@@ -54,8 +55,10 @@ class _Quiet(Pipeline):
         """Nothing."""
 
 
-def written(run_id: str, found: Mapping[str, Mapping[str, FoundFile]], *, whole: bool) -> str:
-    """The sentence; `found`: host -> path -> file.  `whole`: those are all."""
+def written(
+    run_id: str, found: Mapping[str, Mapping[str, FoundFile]], *, whole: bool, lasting: bool = True
+) -> str:
+    """The sentence; `found`: host -> path -> file.  `whole`: those are all.  `lasting`: they do not end with slots."""
     tops = sorted({_top(path) for files in found.values() for path in files})
     shown = [
         one_line(top if len(top) <= _NAME_COLUMNS else f"{top[:_NAME_COLUMNS]}…") for top in tops[:_NAMES]
@@ -68,7 +71,10 @@ def written(run_id: str, found: Mapping[str, Mapping[str, FoundFile]], *, whole:
     least = "" if whole else "at least "
     files = f"{least}{count:,} file{agreeing(count, '', 's')}, {amount(size)}"
     them = agreeing(count, "it", "them")
-    return f"the tasks wrote {names} on {fold(found)} ({files}); to copy {them} here: tflaunch fetch {run_id}"
+    told = f"the tasks wrote {names} on {fold(found)} ({files})"
+    if not lasting:
+        return f"{told}, and the end of the slots removes {them}; to copy {them} here next time: --fetch='{EVERYTHING}'"
+    return f"{told}; to copy {them} here: tflaunch fetch {run_id}"
 
 
 def _top(path: str) -> str:

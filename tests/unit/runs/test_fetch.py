@@ -65,6 +65,10 @@ def test_what_was_written_is_a_sentence() -> None:
     assert written("r-1", two, whole=True) == (
         "the tasks wrote m.h5 and tb/ on gpu[01-02] (6 files, 18 MiB); to copy them here: tflaunch fetch r-1"
     )
+    assert written("r-1", one, whole=True, lasting=False) == (
+        "the tasks wrote model.keras on gpu01 (1 file, 3.0 MiB), and the end of the slots removes it; "
+        "to copy it here next time: --fetch='**'"
+    )
     many = {"gpu01": {f"{name}/x": file for name in ("a\n", "b" * 50, *"cdef")}}
     assert f"wrote a\\n/, {'b' * 40}…, c/, d/ and 2 more on gpu01 (at least 6 files" in written(
         "r-1", many, whole=False
