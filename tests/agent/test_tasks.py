@@ -329,6 +329,30 @@ def test_only_the_named_tasks_are_stopped(host: Host) -> None:
     assert swept(channel)["survivors"] == []
 
 
+def test_the_programs_of_the_named_attempts_get_sigusr1_once(host: Host) -> None:
+    channel = host.start()
+    saver = "trap 'echo saves' USR1; sleep 600 & echo helper $!; echo up; while :; do wait; done"
+    staged(channel, shell(saver, id="ps/0"), shell(saver, id="worker/0"), shell("sleep 600", id="worker/1"))
+    every = {"ps/0": 0, "worker/0": 1, "worker/1": 0}
+    channel.send("signal", tasks=every)  # to the gates, where it would end the shells
+    channel.send("release")
+    channel.gather("started", 3)
+    for name in ("ps/0", "worker/0"):
+        channel.read_log(name, lambda log: b"up" in log)
+    channel.send("signal", tasks={**every, "worker/7": 0})
+    exited = channel.wait("exit")
+    assert (exited["task"], exited["signal"]) == ("worker/1", signal.SIGUSR1)
+    assert exited["facts"]["warned"]
+    log = channel.read_log("ps/0", lambda log: b"saves" in log)
+    helper = int(log.split()[1])
+    channel.send("signal", tasks={"ps/0": 0, "worker/0": 0})
+    channel.read_log("worker/0", lambda log: b"saves" in log)
+    assert processes.read(helper), "only the program itself got it"
+    assert swept(channel)["survivors"] == []
+    for name in ("ps-0", "worker-0"):
+        assert (host.directory / "logs" / f"{name}.log").read_bytes().count(b"saves") == 1
+
+
 def test_a_child_may_use_its_grace_when_its_wrapper_ends_first(host: Host) -> None:
     channel = host.start()
     saver = "trap 'sleep 1; echo saved; exit 0' TERM; echo up; while :; do sleep 0.05; done"

@@ -46,6 +46,16 @@ STUCK = """
 """
 
 
+# Says so when it gets SIGUSR1, and goes on.
+SAVES = """
+    import signal
+    signal.signal(signal.SIGUSR1, lambda *_: print("saving", flush=True))
+    print("trains", flush=True)
+    while True:
+        signal.pause()
+"""
+
+
 class Impatient(Launcher):
     """Whose tflaunch takes `wait_s` for long."""
 
@@ -188,6 +198,49 @@ def test_a_program_that_catches_sigterm_still_has_its_grace(launcher: Launcher) 
     assert done.err.partition("✗")[2].startswith(" the run has taken 6 s (--timeout)")
 
 
+def test_before_the_limit_the_tasks_get_a_signal_to_save(launcher: Launcher) -> None:
+    words = ("--ps=0", "--workers=2", "--timeout=24", "--warn-before=12s", "--grace=2")
+    done = launcher.run("run", launcher.local(2), launcher.script(SAVES), *words).ran(124)
+    assert done.out.count("saving") == 2
+    assert re.search(r"\b\d+ s before the time limit: 2 tasks got SIGUSR1 \(--warn-before\)", done.sentences)
+    assert done.err.partition("✗")[2].startswith(" the run has taken 24 s (--timeout)")
+
+
+def test_a_program_that_does_not_handle_the_signal_dies_of_it(launcher: Launcher) -> None:
+    trainer = launcher.script("import time\nprint('trains')\ntime.sleep(600)")
+    words = ("--ps=0", "--workers=1", "--timeout=600", "--warn-before=590", "--grace=2")
+    done = launcher.run("run", launcher.local(1), trainer, *words).ran(138)
+    assert "worker/0 on local1 was killed by SIGUSR1" in done.sentences
+    assert "--warn-before sent SIGUSR1 to worker/0, whose program has no handler for it" in done.sentences
+
+
+@pytest.mark.parametrize(
+    ("words", "said", "hint"),
+    [
+        (["--warn-before=90s"], "--warn-before 90s without --timeout", "add --timeout 12h"),
+        (
+            ["--warn-before=2m", "--timeout=120"],
+            "--warn-before 2m is not shorter than --timeout 2m",
+            "make --warn-before as long as the tasks need",
+        ),
+    ],
+)
+def test_a_warning_that_means_nothing_is_refused(
+    launcher: Launcher, words: list[str], said: str, hint: str
+) -> None:
+    done = launcher.run("run", launcher.local(1), launcher.script(""), *words).ran(2)
+    assert said in done.sentences
+    assert f"→ {hint}" in done.sentences
+
+
+def test_the_job_file_may_ask_for_the_warning(launcher: Launcher) -> None:
+    job = launcher.script("print('trains')").with_name("job.yaml")
+    job.write_text("program: trainer.py\nroles: {ps: 0, worker: 1}\nwarn_before: 90s\n")
+    done = launcher.run("run", launcher.local(1), job).ran(2)
+    assert "--warn-before 90s without --timeout" in done.sentences
+    launcher.run("run", launcher.local(1), job, "--timeout=1h").ran()
+
+
 def test_limits_that_are_not_reached_change_nothing(launcher: Launcher) -> None:
     trainer = launcher.script("print('done')")
     words = ("--ps=0", "--workers=1", "--timeout=60", "--stall-timeout=60", "--startup-timeout=60")
@@ -207,3 +260,13 @@ def test_a_detached_run_is_watched_over_by_its_hosts(launcher: Launcher) -> None
     launcher.wait_until_nothing_is_left()
     status = launcher.run("status", record.name, "--hosts", hosts)
     assert "✗ no task has written anything for" in status.out
+
+
+def test_a_detached_run_is_warned_by_its_hosts(launcher: Launcher) -> None:
+    words = ("--ps=0", "--workers=2", "--timeout=24", "--warn-before=12", "--grace=2", "--detach")
+    launcher.run("run", launcher.local(2), launcher.script(SAVES), *words).ran()
+    [record] = launcher.records()
+    done = launcher.run("attach", record.name).ran(124)
+    assert done.out.count("saving") == 2
+    assert re.search(r"\b\d+ s before the time limit: 2 tasks got SIGUSR1", done.sentences)
+    launcher.wait_until_nothing_is_left()

@@ -195,3 +195,18 @@ def test_they_see_each_others_leases_and_queue(users: Users, mine: str, other: s
     assert gpus.tickets == []
     (gpus.out / "order").unlink()
     users.gpus.launcher.wait_until_nothing_is_left()
+
+
+def test_the_older_one_follows_a_run_whose_tasks_are_warned_of_its_limit(users: Users) -> None:
+    """They die of it once, which their exits say, and start again."""
+    out, words = users.words("--detach", "--timeout=600", "--warn-before=585", "--restarts=1")
+    run = re.findall(r"(\S+) goes on by itself", users.of[NEWEST].run("run", *words).ran().err)[0]
+    with users.of[OLD].start("attach", run, "-H", users.gpus.hostfile) as watching:
+        for task in ("ps-0", "worker-0", "worker-1"):
+            watching.wait_for(f"{task} attempt 1 number 5")
+        for worker in ("worker-0", "worker-1"):
+            end(out, worker)
+        assert watching.end() == 0
+    assert "was killed by SIGUSR1" in watching.done().sentences
+    assert "tasks got SIGUSR1 (--warn-before)" in watching.done().sentences
+    users.gpus.launcher.wait_until_nothing_is_left()

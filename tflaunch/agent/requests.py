@@ -2,7 +2,7 @@
 
 Holdings    what the run holds of this host: ports, GPU leases, a place in the queue
 CodeUpload  shipped code, on its way into the store
-Staging     the tasks: prepared, staged, released, added, restarted, stopped
+Staging     the tasks: prepared, staged, released, added, restarted, signalled, stopped
 DialCheck   whether the hosts of the run reach each other
 Watching    events, logs and outputs, as a viewer wants them
 Tunnel      TensorBoard, and connections to it
@@ -72,6 +72,7 @@ class Requests:
             "restart": self.staging.restart,
             "move": self.staging.move,
             "stop": self.staging.stop_tasks,
+            "signal": self.staging.signal,
             "look": self.staging.look,
             "inspect": self.staging.inspect,
             "dial": self._dial,

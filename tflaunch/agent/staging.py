@@ -1,4 +1,4 @@
-"""From the launcher's messages to the team of tasks: prepare, stage, release, add, restart, stop, look."""
+"""From the launcher's messages to the team of tasks: prepare, stage, release, add, restart, signal, stop, look."""
 
 import os
 import time
@@ -162,6 +162,9 @@ class Staging:
 
     def stop_tasks(self, viewer: "Viewer", message: "Message") -> None:
         self._team.stop(message["tasks"], message["grace_s"])
+
+    def signal(self, viewer: "Viewer", message: "Message") -> None:
+        self._team.warn(message["tasks"])
 
     def look(self, viewer: "Viewer", message: "Message") -> None:
         try:

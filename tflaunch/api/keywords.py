@@ -73,6 +73,7 @@ class Keywords(TypedDict, total=False):
     grace: Time
     ps_grace: Time
     timeout: Time
+    warn_before: Time
     startup_timeout: Time
     stall_timeout: Time
     stop_idle: Time

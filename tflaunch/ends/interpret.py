@@ -24,6 +24,7 @@ from tflaunch.ends.tables import patterns
 _BY_SHELL = {
     128 + each: each for each in (4, 6, 7, 8, 9, 11, 15, 24, 25, 31)
 }  # how shells and containers say it
+_USR1 = 128 + 10  # the same, of SIGUSR1 on the hosts
 _SENT = {"SIGKILL", "SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGPIPE", "SIGALRM"}
 _SEARCHED = 16_000  # characters of lines, the last ones first, which bounds the time that a log can cost
 _SEEN = 200  # lines in which the words of a rule for signals are searched
@@ -56,6 +57,8 @@ NOWHERE = Here()
 def meaning(lines: Sequence[str], end: KnownEnd, here: Here = NOWHERE) -> Meaning:
     """Return what that end means, by the last lines of the log and by the facts."""
     name = end.signal or _signal_of(end.code)
+    if end.code == _USR1 and end.facts.get("warned"):
+        name = "SIGUSR1"
     log = log_end.read(lines, code=end.code, by_signal=bool(name))
     if name and not end.signal and log.ended_by_exception:
         name = ""  # a program that chose such a code

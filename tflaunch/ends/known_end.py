@@ -7,6 +7,7 @@ memory_limit  of the cgroup                                        near_limit   
 oom, oom_cgroup   how many processes the kernel has killed for want of memory on the host, by the cgroup's limit
 shm, shm_left     of /dev/shm                                      shm_full      next to nothing of it is left
 open_files    the limit
+warned        tflaunch has sent SIGUSR1 to the task (--warn-before)
 cpu           the vector instructions of the processor             no_avx, no_avx2, no_avx512   it lacks them
 disk_full     which disks are full                                 no_inodes     which have no room for files
 read_only     the directory of its log, whose disk takes no more writes
@@ -81,6 +82,8 @@ def facts_of(end: KnownEnd) -> dict[str, str]:
         found["done"] = names_of(end.done)
     told = end.facts
     _memory(told, found)
+    if told.get("warned"):
+        found["warned"] = "SIGUSR1"
     if told.get("open_files"):
         found["open_files"] = str(told["open_files"])
     if "cpu" in told:

@@ -46,6 +46,12 @@ KNOWN = (
         "{disk_full}, and the program writes there by mmap: make room, or send its files elsewhere",
         ("disk_full",),
     ),
+    SignalRule(
+        "SIGUSR1",
+        "--warn-before sent SIGUSR1 to {task}, whose program has no handler for it: set one as its first step "
+        "(Python: signal.signal(signal.SIGUSR1, save)), or leave --warn-before out",
+        ("warned",),
+    ),
     SignalRule("SIGILL", _VECTORS.replace("{lacks}", "{no_avx}"), ("no_avx",)),
     SignalRule("SIGILL", _VECTORS.replace("{lacks}", "{no_avx2}"), ("no_avx2",)),
 )

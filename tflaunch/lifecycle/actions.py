@@ -22,6 +22,12 @@ class StopTasks(NamedTuple):
     grace_s: float
 
 
+class Signal(NamedTuple):
+    """The agents of these tasks send SIGUSR1 to their programs, once, where that attempt runs."""
+
+    tasks: Mapping[TaskId, int]
+
+
 class Restart(NamedTuple):
     """The agents of these tasks start them again, each as the attempt of that number."""
 
@@ -59,4 +65,4 @@ class Say(NamedTuple):
     urgent: bool = True
 
 
-Action = Union[End, StopTasks, Restart, Move, Order, StartTimer, Say]
+Action = Union[End, StopTasks, Signal, Restart, Move, Order, StartTimer, Say]

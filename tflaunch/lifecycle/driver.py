@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-from tflaunch.lifecycle.actions import End, Move, Order, Restart, Say, StartTimer, StopTasks
+from tflaunch.lifecycle.actions import End, Move, Order, Restart, Say, Signal, StartTimer, StopTasks
 from tflaunch.lifecycle.links import LOOK_S, Links, Transport
 from tflaunch.protocol.events import AgentGaveUp, HostSwept, TaskStarted, TimerFired
 from tflaunch.protocol.job import TaskId
@@ -233,6 +233,8 @@ class Driver(Generic[S]):
                 self._all("end", "end", grace_s=action.grace_s, stacks=action.stacks)
             elif isinstance(action, StopTasks):
                 self._stop(action)
+            elif isinstance(action, Signal):
+                self._signal(action)
             elif isinstance(action, Restart):
                 self._restart(action.tasks)
             elif isinstance(action, Move):
@@ -306,6 +308,13 @@ class Driver(Generic[S]):
             by_host.setdefault(self.state.hosts[task], []).append(str(task))
         for host, tasks in by_host.items():
             self.order(host, "stop", "stop", tasks=tasks, grace_s=action.grace_s)
+
+    def _signal(self, action: Signal) -> None:
+        by_host: dict[str, dict[str, int]] = {}
+        for task, attempt in action.tasks.items():
+            by_host.setdefault(self.state.hosts[task], {})[str(task)] = attempt
+        for host, tasks in by_host.items():
+            self.order(host, "signal", "signal", tasks=tasks)
 
     def _restart(self, tasks: Mapping[TaskId, int]) -> None:
         for task, attempt in tasks.items():

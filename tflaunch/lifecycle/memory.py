@@ -195,9 +195,11 @@ def check_driver(state: State, data: Any) -> None:
         (one_of("move"), {"places": Each(a_host, a_host), "tasks": [a_task], "attempt": an_attempt}),
         (one_of("end"), {"grace_s": a_number, "stacks": a_flag}),
         (one_of("stop"), {"tasks": [a_task], "grace_s": a_number}),
-        (one_of("restart"), {"tasks": Each(a_task, an_attempt)}),
+        (one_of("restart", "signal"), {"tasks": Each(a_task, an_attempt)}),
     )
-    order_names = of_the_run("an order", ["end", "stop", "move", *(f"{RESTART} {task}" for task in tasks)])
+    order_names = of_the_run(
+        "an order", ["end", "stop", "signal", "move", *(f"{RESTART} {task}" for task in tasks)]
+    )
 
     def a_timer(name: str) -> bool:
         kind, _, of = name.partition(" ")

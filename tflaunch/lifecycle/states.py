@@ -13,14 +13,15 @@ Shipped to hosts: the coordinator of a detached run decides by the same rules as
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tflaunch.lifecycle import ending
-from tflaunch.lifecycle.actions import Action, Move, Restart, Say, StartTimer, StopTasks
+from tflaunch.lifecycle.actions import Action, Move, Restart, Say, Signal, StartTimer, StopTasks
 from tflaunch.lifecycle.ending import Ending
-from tflaunch.protocol.events import AgentGaveUp, Event, TaskStarted, TimerFired
+from tflaunch.protocol.events import AgentGaveUp, Event, LimitNears, TaskStarted, TimerFired
 from tflaunch.protocol.job import CHIEF, EVALUATOR, MASTER, WORKER, TaskId, ends_as
 from tflaunch.protocol.outcome import EndedByRule, Failure, HostLost, Reclaimed, TaskExit, TimedOut, how
 from tflaunch.protocol.wire import LAST_GRACE_S
@@ -178,9 +179,21 @@ def step(state: State, event: Event, now: float = 0.0) -> tuple[State, list[Acti
         return _lost(state, event, now)
     if isinstance(event, (TimedOut, EndedByRule)):
         return _fail(state, event) if state.phase == "running" else (state, [])
+    if isinstance(event, LimitNears):
+        return state, _warn(state, event)
     if isinstance(event, AgentGaveUp):
         return _gave_up(state, event, now)
     return _timer(state, event.name, now) if isinstance(event, TimerFired) else (state, [])
+
+
+def _warn(state: State, near: LimitNears) -> list[Action]:
+    left = _left(state) if state.phase == "running" else []
+    warned = {task: state.attempts.get(task, 0) for task in near.tasks if task in left}
+    if not warned:
+        return []
+    tasks = counted(len(warned), "task")
+    text = f"{math.ceil(near.left_s)} s before the time limit: {tasks} got SIGUSR1 (--warn-before)"
+    return [Signal(warned), Say(text, urgent=False)]
 
 
 def _started(state: State, started: TaskStarted, now: float) -> State:

@@ -1,6 +1,7 @@
 """The time limits that a user sets for a run, and which of them has been reached; no I/O, no clock.
 
     --timeout          the whole run, from the release of its tasks
+    --warn-before      how long before that the tasks are told
     --startup-timeout  until each task listens on its port (or, if it has none, has written something)
     --stall-timeout    for how long no task writes output; one task is no sign: often only the chief writes
     --stop-idle        for how long no GPU of the run is used; one that does not tell its use counts as used
@@ -37,6 +38,13 @@ class ReachedLimit(NamedTuple):
     ]  # of each task: `state S, in futex_do_wait`, or "" where it has not been looked at
 
 
+class NearLimit(NamedTuple):
+    """The limit of the whole run is near: how long it still has, and the tasks that are to be told."""
+
+    left_s: float
+    tasks: tuple[str, ...]
+
+
 class Limits:
     """The limits of one run, in seconds (0: none); all times are of one steady clock.
 
@@ -51,6 +59,7 @@ class Limits:
         stall_s: float = 0.0,
         idle_s: float = 0.0,
         *,
+        warn_s: float = 0.0,
         gpus: Mapping[str, Sequence[str]] = MappingProxyType({}),
         thresholds: Thresholds = Thresholds(),  # noqa: B008  frozen
     ) -> None:
@@ -58,6 +67,7 @@ class Limits:
         self.startup_s = startup_s
         self.stall_s = stall_s
         self.idle_s = idle_s
+        self.warn_s = warn_s
         limits = [limit / 4 for limit in (startup_s, stall_s, idle_s) if limit]
         # How often the agents are asked to look at their tasks.
         self.look_s = max(0.25, min([thresholds.look_s, *limits]))
@@ -66,6 +76,7 @@ class Limits:
         self._fresh_s = thresholds.fresh_s
         self._idle_use = thresholds.gpu_idle_use
         self._begun: float | None = None
+        self._warned = False
         self._started = dict.fromkeys(tasks, 0.0)  # living task -> when it started
         self._seen: dict[str, float] = {}  # task -> when an agent last looked at it
         self._ready: set[str] = set()
@@ -79,6 +90,7 @@ class Limits:
     def begin(self, now: float, begun: float | None = None) -> None:
         """All tasks are released now; `begun` is when the run began, if it has been planned anew since."""
         self._begun = now if begun is None else begun
+        self._warned = now > self._warn_at  # a run that is planned anew: its new tasks are not told late
         for task in self._started:
             self._started[task] = self._spoke[task] = now
         self._used = dict.fromkeys(self._gpus, now)
@@ -90,15 +102,18 @@ class Limits:
             "ready": sorted(self._ready),
             "spoke": self._spoke,
             "used": self._used,
+            "warned": self._warned,
         }
 
     def resume(self, memory: Any) -> None:
         """Continue from the `memory` of other limits; call `begin` first.  Raises ValueError for a wrong one."""
-        from tflaunch.protocol.fields import Each, a_number, check, of_the_run
+        from tflaunch.protocol.fields import Each, a_flag, a_number, check, of_the_run
 
         a_task = of_the_run("a task", self._started)
         times = Each(a_task, a_number)
-        check({"started": times, "ready": [a_task], "spoke": times, "used": times}, memory)
+        fields = {"started": times, "ready": [a_task], "spoke": times, "used": times, "warned": a_flag}
+        check(fields, memory)
+        self._warned = memory["warned"]
         self._started, self._ready, self._spoke = memory["started"], set(memory["ready"]), memory["spoke"]
         self._used.update(memory["used"])
 
@@ -141,6 +156,18 @@ class Limits:
     def ready(self) -> int:
         """How many living tasks have opened their port (or, if they have none, written something)."""
         return len(self._ready & self._started.keys())
+
+    @property
+    def _warn_at(self) -> float:
+        return (self._begun or 0.0) + self.timeout_s - self.warn_s
+
+    def nears(self, now: float) -> NearLimit | None:
+        """Once, `warn_s` before the whole run's limit: the living tasks, without those that started after that."""
+        if not self.warn_s or self._begun is None or self._warned or now < self._warn_at:
+            return None
+        self._warned = True
+        tasks = tuple(task for task, at in self._started.items() if at <= self._warn_at)
+        return NearLimit(self._begun + self.timeout_s - now, tasks) if tasks else None
 
     def reached_limit(self, now: float) -> ReachedLimit | None:
         """The limit that has been reached, if any."""

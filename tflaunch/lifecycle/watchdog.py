@@ -18,7 +18,7 @@ from tflaunch.diagnosis.thresholds import thresholds
 from tflaunch.diagnosis.unready import Unready
 from tflaunch.diagnosis.unshared import Unshared
 from tflaunch.lifecycle.time_limits import Limits
-from tflaunch.protocol.events import TaskStarted
+from tflaunch.protocol.events import LimitNears, TaskStarted
 from tflaunch.protocol.job import TaskId
 from tflaunch.protocol.outcome import EndedByRule, HostLost, TaskExit, TimedOut
 
@@ -192,8 +192,8 @@ class Watchdog:
         blind.update(dict.fromkeys(self._limits.blind()))
         return list(held)[:HELD], list(blind)[:HELD]
 
-    def next_event(self, now: float) -> TimedOut | EndedByRule | None:
-        """Why the run must end: a rule says so, or a time limit has been reached; None while it goes on."""
+    def next_event(self, now: float) -> TimedOut | EndedByRule | LimitNears | None:
+        """Why the run must end: a rule says so, or a time limit has been reached; or, once, that this is near."""
         for rule in self.rules.values():
             if (stop := rule.stop(now)) is not None:
                 return EndedByRule(
@@ -201,7 +201,8 @@ class Watchdog:
                 )
         limit = self._limits.reached_limit(now)
         if limit is None:
-            return None
+            near = self._limits.nears(now)
+            return near and LimitNears(near.left_s, tuple(map(TaskId.parse, near.tasks)))
         return TimedOut(limit.reason, tuple(map(TaskId.parse, limit.tasks)), limit.states)
 
     def wake_at(self) -> float:

@@ -43,6 +43,13 @@ class AgentGaveUp(NamedTuple):
     ends_in: float | None = None
 
 
+class LimitNears(NamedTuple):
+    """The time limit of the run ends it in `left_s`, and these tasks are to be told."""
+
+    left_s: float
+    tasks: tuple[TaskId, ...]
+
+
 class TimerFired(NamedTuple):
     """The time of an earlier StartTimer (lifecycle/actions.py) is over."""
 
@@ -50,5 +57,14 @@ class TimerFired(NamedTuple):
 
 
 Event = Union[
-    TaskStarted, TaskExit, HostLost, TimedOut, EndedByRule, Interrupted, HostSwept, AgentGaveUp, TimerFired
+    TaskStarted,
+    TaskExit,
+    HostLost,
+    LimitNears,
+    TimedOut,
+    EndedByRule,
+    Interrupted,
+    HostSwept,
+    AgentGaveUp,
+    TimerFired,
 ]

@@ -52,6 +52,8 @@ sends MAGIC, so that what a login shell prints can be told from the frames.
                                                            it only lives
     renew    {lease_s}                                     the launcher lives; without this the agent ends the run
     stop     {tasks: [...] | null, grace_s}                TERM, and KILL after the grace; null: every task
+    signal   {tasks: {task: attempt}}                      SIGUSR1 to the programs of these attempts where they run: the
+                                                           time limit is near.  A repetition does nothing
     restart  {tasks: {task: attempt}}                      start them again as those attempts; a repetition does nothing
     move     {places: {seat: host}, tasks, attempt}        the tasks that were on one host at first (its seat) are on
                                                            another one: start these tasks as that attempt, each where

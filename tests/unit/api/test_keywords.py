@@ -32,7 +32,7 @@ VALUES: dict[str, Any] = {
     "job_program": {"data": "server.py"}, "job_end": {"data": "sidecar"}, "job_grace": {"data": "5s"},
     "mig": True, "include": ["gpu1:0,1", "gpu2"], "wait": True, "env": {"A": "", "B": 1}, "grace": 0.5,
     "ps_grace": "2m", "timeout": 5400.25, "stall_timeout": "1d", "lease": 86400.0, "threshold": {"wait_s": 5.5},
-    "restart": {"ps": "task"}, "fetch": ["*.csv", "!a.csv"], "connection": "openssh",
+    "restart": {"ps": "task"}, "fetch": ["*.csv", "!a.csv"], "connection": "openssh", "warn_before": "10m",
 }  # fmt: skip
 
 

@@ -262,6 +262,14 @@ def test_signals_are_told_by_the_processor_and_by_shared_memory() -> None:
     assert said("ValueError: x", 128 + 7, full).text, "also without a traceback"
 
 
+def test_who_sent_sigusr1_is_told() -> None:
+    told = "--warn-before sent SIGUSR1 to worker/1"
+    assert said("step 1", "SIGUSR1", {"warned": True}).text.startswith(told)
+    assert said("step 1", 128 + 10, {"warned": True}).text.startswith(told), "as a container says it"
+    assert "SLURM sends it" in said("step 1", "SIGUSR1", {"warned": False}).text
+    assert told not in said("step 1", 128 + 10).text
+
+
 def test_every_signal_has_advice() -> None:
     for rule in SIGNALS:
         assert isinstance(rule, SignalRule)

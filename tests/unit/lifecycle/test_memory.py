@@ -78,6 +78,7 @@ def lived() -> tuple[Driver[State], Watchdog]:
     one.said("b", "exit", {"n": 2, "task": "worker/1", "attempt": 0, **exit}, b"", 1008.0)
     one.order("b", "stop", "stop", tasks=["worker/1"], grace_s=10.0)
     one.order("b", "restart worker/1", "restart", tasks={"worker/1": 1})
+    one.order("b", "signal", "signal", tasks={"worker/1": 0})
     one.order("a", "end", "end", grace_s=1.0, stacks=True)
     hangs = watchdog.rules["hangs"]
     assert isinstance(hangs, Hangs)

@@ -12,12 +12,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tflaunch.lifecycle.actions import Action, End, Restart, Say, StartTimer
+from tflaunch.lifecycle.actions import Action, End, Restart, Say, Signal, StartTimer
 from tflaunch.lifecycle.driver import understand
 from tflaunch.lifecycle.ending import NOT_AWAITED, PURGE_DUE, PURGE_MARGIN_S, outcome_of
 from tflaunch.lifecycle.states import DRAIN, RESTART, Restarts, State, decisive, state_data, state_from, step
 from tflaunch.protocol.errors import EXIT_INTERRUPTED, EXIT_TIMEOUT, EXIT_UNCLEAN
-from tflaunch.protocol.events import AgentGaveUp, Event, HostSwept, Interrupted, TaskStarted, TimerFired
+from tflaunch.protocol.events import (
+    AgentGaveUp,
+    Event,
+    HostSwept,
+    Interrupted,
+    LimitNears,
+    TaskStarted,
+    TimerFired,
+)
 from tflaunch.protocol.job import Done, RoleEnd, TaskId
 from tflaunch.protocol.outcome import (
     GpuLeft,
@@ -518,7 +526,7 @@ Draw = st.DataObject
 
 def any_event(data: Draw, now: State, asked_to_end: set[str]) -> Event:
     """Anything that can happen now; agents report that they have swept only once something made them."""
-    kinds = ["exit", "lost", "interrupt", "gave up", "timer", "limit"]
+    kinds = ["exit", "lost", "interrupt", "gave up", "timer", "near", "limit"]
     hosts = sorted(set(now.hosts.values()))
     if asked_to_end:
         kinds.append("swept")
@@ -537,6 +545,8 @@ def any_event(data: Draw, now: State, asked_to_end: set[str]) -> Event:
             return AgentGaveUp(
                 host, "why", asked, None if asked else data.draw(st.sampled_from([None, 0.0, 30.0]))
             )
+        case "near":
+            return LimitNears(60.0, tuple(sorted(now.hosts.keys() - now.exits.keys())))
         case "limit":
             return TimedOut("too long", tuple(sorted(now.hosts.keys() - now.exits.keys())))
         case "timer":
@@ -625,3 +635,20 @@ def test_gpus_that_are_not_free(
     assert outcome.exit_code == code
     assert outcome.gpus == ({"b": told} if told else {})
     assert outcome_from("run", json.loads(json.dumps(outcome_data(outcome))), {}).gpus == outcome.gpus
+
+
+# ---- before the time limit
+
+
+def test_the_tasks_that_run_get_a_signal_before_the_limit() -> None:
+    again, _ = follow(state("all"), [ended(PS), TaskStarted(W1, "c", 2)])
+    _, actions = step(again, LimitNears(89.7, (PS, W0, W1)))
+    assert actions[0] == Signal({W0: 0, W1: 2})
+    assert said(actions) == ["90 s before the time limit: 2 tasks got SIGUSR1 (--warn-before)"]
+
+
+def test_no_task_gets_a_signal_once_the_run_ends() -> None:
+    for events in ([INT], [ended(W0), ended(W1)], [ended(W0, 3)]):
+        begun, _ = follow(state(), events)
+        assert step(begun, LimitNears(90.0, (PS, W0, W1))) == (begun, [])
+    assert step(state(), LimitNears(90.0, ()))[1] == []

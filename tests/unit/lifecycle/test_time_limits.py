@@ -55,6 +55,47 @@ def test_a_run_that_is_planned_anew_began_before() -> None:
     assert "(--timeout)" in reason(made, 1060.0)
 
 
+def test_the_tasks_are_told_once_before_the_end() -> None:
+    made = limits(timeout_s=60.0, warn_s=20.0)
+    made.exited("ps/0")
+    assert made.nears(1039.9) is None
+    made.exited("worker/1")
+    made.started("worker/1", 1039.95)
+    assert made.nears(1040.5) == (19.5, ("worker/0", "worker/1"))
+    assert made.nears(1041.0) is None
+    assert limits(timeout_s=60.0).nears(1059.0) is None
+
+
+def test_a_task_that_starts_after_the_warning_is_not_told() -> None:
+    made = limits(timeout_s=60.0, warn_s=20.0)
+    for task in TASKS[1:]:
+        made.exited(task)
+    made.started("worker/0", 1040.1)
+    made.started("worker/1", 1039.0)
+    made.exited("ps/0")
+    assert made.nears(1045.0) == (15.0, ("worker/1",))
+
+
+def test_where_no_task_ran_by_then_nobody_is_told() -> None:
+    made = limits(timeout_s=60.0, warn_s=20.0)
+    for task in TASKS:
+        made.exited(task)
+        made.started(task, 1041.0)
+    assert made.nears(1042.0) is None
+    anew = Limits(TASKS, timeout_s=60.0, warn_s=20.0)
+    anew.begin(1050.0, 1000.0)
+    assert anew.nears(1051.0) is None
+
+
+def test_another_coordinator_knows_that_the_tasks_were_told() -> None:
+    made, after, unwarned = (limits(timeout_s=60.0, warn_s=20.0) for _ in range(3))
+    unwarned.resume(json.loads(json.dumps(made.memory())))
+    assert made.nears(1040.0)
+    after.resume(json.loads(json.dumps(made.memory())))
+    assert after.nears(1041.0) is None
+    assert unwarned.nears(1041.0)
+
+
 def test_on_a_machine_that_has_just_booted_what_was_never_seen_is_not_fresh() -> None:
     made = Limits(TASKS, startup_s=5.0, stall_s=5.0)
     made.begin(1.0)  # seconds since the boot

@@ -263,3 +263,23 @@ def test_a_success_that_is_none_is_told() -> None:
         " a larger number trains on, another directory begins anew"
     ]
     assert not watchdog.happened(dataclasses.replace(exit, facts={}), 1003.0)
+
+
+def test_the_tasks_are_warned_of_the_limit_once() -> None:
+    run = Run(timeout_s=60.0, warn_s=20.0)
+    run.on(39.0)
+    assert not [sent for sent in run.told if sent[1] == "signal"]
+    run.on(15.0)
+    signals = [sent for sent in run.scribe.sent if sent[1] == "signal"]
+    assert signals == [
+        ("gpu01", "signal", {"tasks": {"ps/0": 0}}),
+        ("gpu02", "signal", {"tasks": {"worker/0": 0}}),
+    ]
+    for _, type, fields in signals:
+        check(Message(type, fields), TO_AGENT)
+    assert [text for text in run.scribe.said if "SIGUSR1" in text] == [
+        "20 s before the time limit: 2 tasks got SIGUSR1 (--warn-before)"
+    ]
+    assert run.drive.state.phase == "running"
+    run.on(10.0)
+    assert isinstance(run.drive.state.first_failure, TimedOut)

@@ -15,6 +15,7 @@ peak_bytes                    the most memory that a process of the task has had
 memory_bytes, memory_available_bytes   of the host, now
 shm_bytes, shm_free_bytes     of /dev/shm
 open_files                    how many files the task's program might open (`ulimit -n`)
+warned                        the agent has sent it SIGUSR1, for the time limit was near (--warn-before)
 cpu                           which vector instructions the processor has; only after SIGILL
 disks                         free bytes and files of the disks that the task may have written to
 python                        the version of the task's Python
@@ -150,6 +151,8 @@ def facts(task: "Task", before: "Mapping[str, int]") -> "Dict[str, Any]":
         found["shm_bytes"], found["shm_free_bytes"] = shm.f_blocks * shm.f_frsize, shm.f_bavail * shm.f_frsize
     except OSError:
         pass
+    if task.warned:
+        found["warned"] = True
     if task.open_files:
         found["open_files"] = task.open_files
     if task.signal == SIGILL or task.code == 128 + SIGILL:

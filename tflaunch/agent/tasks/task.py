@@ -62,6 +62,7 @@ class Task:
         self.asks_keras = False  # the shell says which Keras the program gets, before the task is ready
         self.released_at = None  # type: Optional[float]
         self.stopped = False  # the launcher, or the agent at the end of the run, has stopped it
+        self.warned = False  # it got SIGUSR1: the time limit is near
         self.kill_at = None  # type: Optional[float]
         self._stacks_due = False  # the program writes its stacks before it is killed
         self.process = None  # type: Optional[processes.Process]
@@ -244,6 +245,14 @@ class Task:
         if self._gate >= 0:
             os.close(self._gate)
             self._gate = -1
+
+    def warn(self) -> None:
+        """Send SIGUSR1 to the program, once and if it runs; not to its helpers, which may have no handler for it."""
+        root = self.root if self.alive and self.released_at is not None and not self.stopped else 0
+        process = processes.read(root) if root and not self.warned else None
+        if process is not None:
+            self.warned = True
+            processes.send(process, signal.SIGUSR1)
 
     def stop(self, grace_s: float, with_stacks: bool = False) -> None:
         """Send SIGTERM to the process group now, SIGKILL after the grace; of several calls the earliest end counts.

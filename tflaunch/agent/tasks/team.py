@@ -269,6 +269,13 @@ class Team:
             if wanted is None or task.id in wanted:
                 task.stop(grace_s)
 
+    def warn(self, attempts: "Mapping[str, int]") -> None:
+        """SIGUSR1 to the programs of these attempts that run, once to each: the time limit is near."""
+        for name, attempt in attempts.items():
+            task = self.tasks.get(name)
+            if task is not None and task.logs.attempt == attempt:
+                task.warn()
+
     # -- their end
 
     def dead(self, pid: int) -> None:

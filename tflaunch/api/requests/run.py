@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from tflaunch.documents.reporter import Reporter
     from tflaunch.hosts import Hostfile
     from tflaunch.inputs.job_file import JobFile
+    from tflaunch.inputs.options.groups import EndOptions
     from tflaunch.inputs.options.job_groups import RestartOptions
     from tflaunch.inputs.options.of_run import RunOptions
     from tflaunch.launch.request import Request
@@ -106,6 +107,7 @@ def request_of(
         watch=options.watch.settings,
         limits_s={
             "timeout_s": end.timeout,
+            "warn_s": end.warn_before,
             "startup_s": end.startup_timeout,
             "stall_s": end.stall_timeout,
             "idle_s": end.stop_idle,
@@ -128,6 +130,7 @@ def _check_combination(options: RunOptions) -> None:
             f"--spares {spares} without --restarts",
             "add --restarts 3: only then another host takes over",
         )
+    _check_warning(options.end)
     if detach and options.results.tensorboard is not None:
         raise UsageError(
             f"--detach --tensorboard {options.results.tensorboard}: this command does not stay to show it",
@@ -142,6 +145,23 @@ def _check_combination(options: RunOptions) -> None:
         raise UsageError(
             f"--detach --fetch {options.results.fetch[0]}: this command does not stay to fetch it at the end",
             "leave --fetch out; later: tflaunch fetch RUN PATTERN",
+        )
+
+
+def _check_warning(end: EndOptions) -> None:
+    """Raise UsageError for a warning that would come before no end, or before the start."""
+    from tflaunch.text.times import written
+
+    said = f"--warn-before {written(end.warn_before)}"
+    if end.warn_before and not end.timeout:
+        raise UsageError(
+            f"{said} without --timeout: there is no time limit to warn of",
+            "add --timeout 12h, or leave --warn-before out (--warn-before 0 where a configuration has it)",
+        )
+    if end.timeout and end.warn_before >= end.timeout:
+        raise UsageError(
+            f"{said} is not shorter than --timeout {written(end.timeout)}",
+            "make --warn-before as long as the tasks need to save, and --timeout longer",
         )
 
 

@@ -170,6 +170,11 @@ class EndOptions:
     )
     ps_grace: float = option(3.0, help="Time for ps to end by themselves when the work is done.")
     timeout: float = option(0.0, help="End the run after this time.", also_of=("sweep",))
+    warn_before: float = option(
+        0.0,
+        help="Send the program of each task SIGUSR1 so long before --timeout ends the run, so that it can save; one "
+        "without a handler for SIGUSR1 dies of it.",
+    )
     startup_timeout: float = option(
         0.0, help="End the run if a task has not opened its port after this time.", also_of=("up",)
     )
