@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from tflaunch.api.connecting import reaching
+from tflaunch.api.connecting import SILENT, reaching
 from tflaunch.api.requests.job_parts import with_environment
 from tflaunch.api.requests.which_hosts import load_hosts
 from tflaunch.cli.arguments import Hosts, JsonDocument
@@ -47,7 +47,8 @@ def check(
         for note in () if json else job.notes:
             show.reporter.warn(note)
         connection.connect_timeout = min(CONNECT_S, what.timeout)
-        with reaching(hostfile, connection, show.reporter, ask=way_to_ask()) as there:
+        of_waits = SILENT if json else show.reporter
+        with reaching(hostfile, connection, of_waits, ask=way_to_ask()) as there:
             patient = Patient(show.reporter, json)
             check_run = CheckRun(
                 there.hostfile,

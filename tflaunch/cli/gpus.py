@@ -7,7 +7,7 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, cast
 
-from tflaunch.api.connecting import reaching
+from tflaunch.api.connecting import SILENT, reaching
 from tflaunch.api.requests.which_hosts import default_source, kind_of_file, load_hosts
 from tflaunch.cli.arguments import Hosts
 from tflaunch.cli.command import Verb
@@ -102,7 +102,8 @@ def gpus(
         hostfile = _chosen(hosts, which.only_hosts, connection.connection)
         # Leave some time for the answer, so that a dead host fails with the error of its connection.
         connection.connect_timeout = 0.8 * answer.timeout
-        with reaching(hostfile, connection, show.reporter, ask=way_to_ask()) as there:
+        of_waits = SILENT if form.json else show.reporter
+        with reaching(hostfile, connection, of_waits, ask=way_to_ask()) as there:
             chosen = there.hostfile.hosts
             if there.slots is not None and which.only_hosts:
                 chosen = tuple(match(which.only_hosts, there.hostfile))
