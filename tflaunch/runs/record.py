@@ -251,7 +251,11 @@ class Record:
 
     def replan(self, plan: ClusterPlan, hostfile: Hostfile) -> None:
         """Note that the run continues by another plan, and on which hosts it may be; raises RecordError."""
-        self.about = {**self.about, "plan": plain(plan_without_values(plan)), "hostfile": plain(hostfile)}
+        self.about = {
+            **self.about,
+            "plan": plain(plan_without_values(plan)),
+            "hostfile": _plain_hostfile(hostfile),
+        }
         with writing(self.path):
             write_object(self.path / "run.json", self.about)
 
@@ -303,6 +307,15 @@ class Record:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
+
+
+def _plain_hostfile(hostfile: Hostfile) -> dict[str, Any]:
+    """What `hostfile_from` reads: without an empty `slot`, which version 0.2.0 takes for damage."""
+    said: dict[str, Any] = plain(hostfile)
+    said["hosts"] = [
+        {key: value for key, value in host.items() if key != "slot" or value} for host in said["hosts"]
+    ]
+    return said
 
 
 def hostfile_from(record: Record) -> Hostfile:
@@ -364,6 +377,6 @@ def _about(
         "command": list(command),
         "ssh_config": ssh_config,
         "detached": detached,
-        "hostfile": plain(hostfile),
+        "hostfile": _plain_hostfile(hostfile),
         "plan": plain(plan_without_values(plan)),
     }
