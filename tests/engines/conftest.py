@@ -61,6 +61,9 @@ def scheduler(bed: Bed, tmp_path: Path, shared: Path) -> Iterator[Scheduler]:
     hosts = bed.up(2, share=[str(shared)])
     nodes = [Node(host.name, host.inside(), host.inside()) for host in hosts]
     scheduler = Scheduler(tmp_path / "plain", nodes)
+    scheduler.env["HOME"] = (
+        "/home/root"  # the hosts' own; who runs the tests may have a profile that takes long
+    )
     yield scheduler
     scheduler.close()
 

@@ -34,6 +34,8 @@ def test_a_run_has_its_slots_and_gives_them_back(user: OnSlots, door: Mapping[st
     ends = [event for event in done.events if event["event"] == "exited"]
     assert {end["task"]: end["code"] for end in ends} == {"worker/0": 0, "worker/1": 0}
     assert {end["host"] for end in ends} == {"host1-s0", "host2-s1"}
+    notes = " ".join(event["text"] for event in done.events if event["event"] == "note")
+    assert "the end of the slots removes them; to copy them here next time: --fetch='**'" in notes
     (job,) = user.scheduler.requests()
     assert user.scheduler.released(job)
     user.scheduler.wait_until_free()
@@ -95,10 +97,12 @@ def test_what_is_wrong_with_the_words_is_said_before_the_engine_is_asked(
 
 def test_verbs_that_look(user: OnSlots, door: Mapping[str, str]) -> None:
     slots = user.slots(**door)
-    check = user.run("check", slots, "--no-tensorflow", "--json").ran()
-    assert json.loads(check.out.splitlines()[-1])["hosts"]
-    gpus = user.run("gpus", slots).ran()
-    assert "host1-s0" in gpus.out
+    check = json.loads(user.run("check", slots, "--no-tensorflow", "--json").ran().out)
+    assert check["dials"].keys() == {"host1-s0", "host2-s1"}
+    assert not [each for each in check["findings"] if each["level"] == "error"]
+    gpus = json.loads(user.run("gpus", slots, "--json").ran().out)
+    assert {each["host"] for each in gpus["hosts"]} == {"host1-s0", "host2-s1"}
+    user.scheduler.wait_until_free()
     assert len(user.scheduler.requests()) == 2
 
 
@@ -165,8 +169,7 @@ def test_a_detached_run_starts_when_its_slots_come(
     until(lambda: "2/2" in user.run("ps").out, "both tasks")
     assert "begins worker/0" in user.run("logs", run, "worker/0").ran().out
     assert "at the same place" in user.run("stacks", run).ran().out
-    fetched = user.run("fetch", run, "made.txt").ran()
-    assert fetched.sentences.count("made.txt") >= 0
+    user.run("fetch", run, "made.txt").ran()
     assert sorted(path.read_text() for path in user.code.rglob("made.txt"))[0] == "by worker/0"
     # Another machine, which has no record and no token.
     elsewhere = {"TFLAUNCH_STATE": str(user.directory / "elsewhere")}
@@ -215,7 +218,6 @@ def test_kill_of_the_launcher_frees_the_slots(user: OnSlots, scheduler: Schedule
         running.end()
     scheduler.wait_until_free()
     assert "no run is alive" in user.run("ps").ran().sentences
-    assert "its slots" in user.run("attach").sentences or True
 
 
 def test_kill_of_a_wire_is_no_end(user: OnSlots, door: Mapping[str, str]) -> None:

@@ -42,12 +42,8 @@ class Slot:
     name: str
     node: Node
     process: subprocess.Popen[bytes]
+    holder: int  # its pid as this machine sees it; `process` may be what waits for it
     told: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def holder(self) -> int:
-        """The pid of its holder as this machine sees it."""
-        return _last_child(self.process.pid)
 
 
 class Scheduler:
@@ -60,10 +56,10 @@ class Scheduler:
         self.why = ""  # requests wait, with these words
         self.never = ""  # requests are refused for good
         self.late = 0  # so many slots of each request come only with `give`
-        self.env: Mapping[str, str] = {}
-        self.place = ""  # where slot holders make their directories
+        self.env: dict[str, str] = {}  # of the slot holders, beside the test's own
         self._nodes = list(nodes)
         self._done: set[str] = set()
+        self._ending: set[tuple[str, str]] = set()  # slots whose holders have had their signal
         self._stop = threading.Event()
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._serve, daemon=True)
@@ -98,7 +94,14 @@ class Scheduler:
 
     def take_back(self, name: str, number: signal.Signals = signal.SIGTERM) -> None:
         """Tell the slot holder that its slot ends."""
-        os.kill(self.slot(name).holder, number)
+        self._tell(self.slot(name), number)
+
+    def _tell(self, slot: Slot, number: signal.Signals) -> None:
+        """TERM once: a Python that has begun to exit would end by another one."""
+        if number != signal.SIGTERM or (slot.job, slot.name) not in self._ending:
+            self._ending.add((slot.job, slot.name))
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(slot.holder, number)
 
     def say_over(self, name: str, words: str, *, swept: bool) -> None:
         """From now on the engine says that this slot is over."""
@@ -144,14 +147,13 @@ class Scheduler:
             for (job, name), slot in self.slots.items():
                 over = self.directory / "over" / f"{job}.{name}.json"
                 if slot.process.poll() is not None and not over.exists():
-                    code = slot.process.returncode
+                    code = slot.process.returncode  # a holder that is killed leaves what is below it
                     words = f"the slot has ended with {code}"
-                    put(over, {"words": words, "swept": True, "in_order": code == 0})
+                    put(over, {"words": words, "swept": code >= 0, "in_order": code == 0})
             for path in (self.directory / "released").glob("job*.json"):
                 for (job, _), slot in self.slots.items():
                     if job == path.stem and slot.process.poll() is None:
-                        with contextlib.suppress(ProcessLookupError):
-                            os.kill(slot.holder, signal.SIGTERM)
+                        self._tell(slot, signal.SIGTERM)
 
     def _answer(self, job: str, request: Mapping[str, Any]) -> None:
         answer = self.directory / "answers" / f"{job}.json"
@@ -194,7 +196,7 @@ class Scheduler:
         process.stdin.write(wanted["text"].encode())
         process.stdin.close()
         told = json.loads(process.stdout.readline())
-        return Slot(job, wanted["name"], node, process, told)
+        return Slot(job, wanted["name"], node, process, _last_child(process.pid), told)
 
     @staticmethod
     def _told(slot: Slot) -> dict[str, Any]:

@@ -7,25 +7,22 @@ import os
 import signal
 import sys
 from pathlib import Path
-from typing import Any
 
 from tests.support.launcher import Launcher, Process
 from tests.support.slots import Held
 from tflaunch.engines.holder_text import relay_text
 
-# Stands for an engine: its opener reaches the slots that the file $SLOTS names, host -> socket, and it takes slots
-# again, those of $SLOTS.next, where there are such.
+# Stands for an engine whose hosts an older launcher can reach, too: its opener reaches the slots that the file $SLOTS
+# names, host -> socket.
 ENGINE = """\
-import dataclasses, json, os, sys
+import json, os, sys
 from pathlib import Path
 from tflaunch import remote
 from tflaunch.sessions.process_wire import ProcessWire
-from tflaunch.launch import launch
 from tflaunch.protocol.errors import Gone
 from tflaunch.slot import relay
 
 slots = Path(os.environ["SLOTS"])
-following = Path(os.environ["SLOTS"] + ".next")
 
 def opened(self, host, command, first=b""):
     place = json.loads(slots.read_text())[host.name]
@@ -36,16 +33,7 @@ def opened(self, host, command, first=b""):
     words = [sys.executable, "-c", os.environ["RELAY"], place, command]
     return ProcessWire(words, first)
 
-def taking_again(self, request, *rest):
-    def take_again():
-        following.rename(slots)
-        return request.hostfile
-    if following.exists():
-        request = dataclasses.replace(request, take_again=take_again)
-    made(self, request, *rest)
-
 remote.Connector.open = opened
-made, launch.LaunchedRun.__init__ = launch.LaunchedRun.__init__, taking_again
 from tflaunch.cli import main
 sys.exit(main())
 """
@@ -60,16 +48,16 @@ class Slots(Launcher):
         self._slots = directory / "slots.json"
         self.all: list[Held] = []
 
-    def take(self, count: int, *, later: bool = False, **settings: Any) -> list[Held]:
-        """The hosts `slot1`, `slot2`, ...; `later`: for the next time that slots are taken."""
+    def take(self, count: int) -> list[Held]:
+        """The hosts `slot1`, `slot2`, ...."""
         slots = []
         for _ in range(count):
             place = self._places / str(len(self.all))
             place.mkdir(parents=True)
-            slots.append(Held(place, env=Launcher.env(self), door=False, **{"grace_s": 10.0, **settings}))
+            slots.append(Held(place, env=Launcher.env(self), door=False, grace_s=10.0))
             self.all.append(slots[-1])
         names = {f"slot{number}": slot.told["socket"] for number, slot in enumerate(slots, 1)}
-        Path(f"{self._slots}.next" if later else self._slots).write_text(json.dumps(names))
+        self._slots.write_text(json.dumps(names))
         return slots
 
     def hostfile_of(self, slots: list[Held], **defaults: object) -> Path:
@@ -100,12 +88,6 @@ class Slots(Launcher):
         super().close()
 
 
-def take_back(slot: Held, how: str) -> None:
-    """As an engine does, or as what kills the holder alone."""
-    os.kill(slot.pid, signal.SIGTERM if how == "term" else signal.SIGKILL)
-
-
-def saved(user: Launcher) -> list[str]:
-    """The tasks whose last words are in the launcher's record of the only run."""
-    [record] = user.records()
-    return sorted(path.stem for path in record.glob("logs/*.log") if "saved" in path.read_text())
+def take_back(slot: Held) -> None:
+    """As an engine does."""
+    os.kill(slot.pid, signal.SIGTERM)

@@ -67,6 +67,7 @@ def carry_out(
         hostfile=dataclasses.replace(hostfile, hosts=()),
         command=request.command,
         ssh_config=request.ssh_config,
+        detached=request.detach,
         code=request.bundle.digest if request.bundle is not None else None,
     )
     log = record.path / LAUNCHER_LOG
