@@ -168,6 +168,11 @@ def _of_engine(word: str) -> Hostfile:
         raise HostfileError([Problem(word, 1, column, str(error))]) from None
 
 
+def slot_identity(host: Host) -> object:
+    """What names a slot: its engine and `id` there, else all that is known of it."""
+    return host.connection, host.slot.get("id") or tuple(sorted(host.slot.items()))
+
+
 def slots(wanted: WantedSlots, settings: Mapping[str, Any], source: str) -> Hostfile:
     """A hostfile of slots that are still to be given; `settings` are those of every host.
 

@@ -44,6 +44,7 @@ def test_a_run_has_its_slots_and_gives_them_back(user: OnSlots, door: Mapping[st
     assert "begins worker/1" in user.run("logs", "trainer").ran().out
     assert "succeeded" in user.run("status", "trainer").ran().out
     assert user.run("attach", "trainer").ran().out.count("ends") == 2
+    assert user.run("attach").ran().out.count("ends") == 2
 
 
 def test_roles_have_slots_of_their_own(user: OnSlots) -> None:
@@ -74,6 +75,9 @@ def test_a_hostfile_may_name_an_engine(user: OnSlots, tmp_path: Path) -> None:
     assert "slots.yaml:3:21: nod: plain has no such setting; did you mean node?" in wrong.err
     assert "slots.yaml:4:" in wrong.err
     assert "odor: plain has no such setting; did you mean door?" in wrong.sentences
+    hosts.write_text(f"engine: plain\nslots: [{{count: 2}}]\nsettings: {{at: {at}}}\ndefaults:\n  port: 22\n")
+    wrong = user.run("run", hosts, script).ran(2)
+    assert "slots.yaml:5:3: port: its engine says how a slot is reached" in wrong.err
 
 
 @pytest.mark.parametrize(
@@ -85,6 +89,10 @@ def test_a_hostfile_may_name_an_engine(user: OnSlots, tmp_path: Path) -> None:
         ("2,dor=tls", "dor: plain has no such setting; did you mean door?"),
         ("2,idle=soon", "idle: 'soon' is not a whole number"),
         ("1+2", "slots without a role: sizes are given twice"),
+        (
+            "node=2x1",
+            "node=2x1 are slots for the role node, which is the name of a setting: write node=VALUE",
+        ),
     ],
 )
 def test_what_is_wrong_with_the_words_is_said_before_the_engine_is_asked(
@@ -142,8 +150,9 @@ def test_stop_gives_up_a_request_from_another_terminal(user: OnSlots, scheduler:
         job = scheduler.wait_for_request()
         until(lambda: "waiting" in user.run("ps").out, "the run in ps")
         assert "given up its request" in user.run("stop", "early").ran().sentences
-        assert running.end() == 75
-        assert "was given back by another command" in running.err
+        assert running.end() == 143, running.err
+        assert "nothing was started" in running.err
+    assert user.run("ps").code == 2  # it left no record
     assert scheduler.released(job)
 
 
@@ -187,8 +196,21 @@ def test_the_waiting_process_of_a_detached_run_may_die(user: OnSlots, scheduler:
     done = user.run("run", user.slots(idle="2"), user.script(COUNT), *TASKS, "-d", "--", "9").ran()
     record = user.state / done.out.strip() / "run.json"
     os.kill(json.loads(record.read_text())["pid"], signal.SIGKILL)
-    user.run("stop", done.out.strip()).ran()
+    listed = json.loads(user.run("ps", "--json").ran().out)["runs"]
+    assert [each["state"] for each in listed] == ["waiting"]
+    user.run("stop").ran()
     assert all(map(scheduler.released, scheduler.requests()))
+
+
+def test_clean_gives_back_what_a_killed_launcher_has_asked_for(user: OnSlots, scheduler: Scheduler) -> None:
+    scheduler.hold("no node is free")
+    with user.start("run", user.slots(), user.script(COUNT), *TASKS, "--name", "lost", "--", "9") as running:
+        job = scheduler.wait_for_request()
+        until(lambda: "waiting" in user.run("ps").out, "the run in ps")
+        running.signal(signal.SIGKILL)
+        running.end()
+    cleaned = user.run("clean", "--yes", "lost")
+    assert scheduler.released(job), cleaned.err + cleaned.out
 
 
 def test_two_runs_with_hosts_of_equal_names(user: OnSlots, scheduler: Scheduler) -> None:

@@ -135,6 +135,7 @@ class Plain:
             labels={"role": slot["role"]} if slot["role"] else {},
             slot={
                 **about,
+                "id": f"{about['job']}.{slot['name']}",
                 "node": told["node"],
                 "index": slot["name"],
                 "addresses": ",".join(told["addresses"]),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import signal
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -12,7 +13,9 @@ from typing import TYPE_CHECKING, Protocol
 from tflaunch.api.connecting import SlotsFor, connected, reaching
 from tflaunch.planning.cluster_plan import ClusterPlan
 from tflaunch.protocol.errors import RecordError, TflaunchError
+from tflaunch.protocol.events import Interrupted
 from tflaunch.protocol.outcome import EndedByRule, Outcome
+from tflaunch.sessions.group import Stopped
 
 if TYPE_CHECKING:
     from tflaunch.documents.reporter import Reporter
@@ -88,6 +91,9 @@ def carry_out(
             on = OnSlots(there.slots, record)
             return launch(on_slots, there.connector, reporter, on)
     except BaseException as error:
+        if record.given_up and not record.begun and isinstance(error, TflaunchError):
+            record.discard()
+            raise Stopped(Interrupted(signal.SIGTERM)) from None
         if record.begun or getattr(error, "may_go_on", False):
             record.close()
         elif log.exists() and isinstance(error, TflaunchError):  # nobody has seen it: the record keeps it

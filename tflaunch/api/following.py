@@ -47,6 +47,14 @@ class SlotsOver(UsageError):
         self.run = run
 
 
+def _newest_on_slots() -> str:
+    """The newest run on record here, if it is one on slots; else ""."""
+    from tflaunch.runs.record_list import list_runs
+
+    newest = next(iter(list_runs()), None)
+    return newest.run_id if newest is not None and newest.on_slots else ""
+
+
 def _launcher_lives(run: str) -> bool:
     from tflaunch.runs.record import Record
 
@@ -115,7 +123,12 @@ def open_run(
                 if before is not None and any(host.slot for host in hosts):
                     raise SlotsOver(before.run.run_id)  # they are being given back
                 raise ConnectErrors(failures, len(hosts))
-            state = _state(visits, run, before)
+            try:
+                state = _state(visits, run, before)
+            except UsageError:
+                if run is None and (newest := _newest_on_slots()):
+                    raise SlotsOver(newest) from None
+                raise
             if run is None:
                 progress.settle()
                 reporter.note(why_picked(state))

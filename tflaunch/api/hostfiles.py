@@ -38,9 +38,10 @@ def load_known(hosts: Hosts) -> Hostfile:
     hostfile = load_hosts(hosts)
     if hostfile.wanted is None:
         return hostfile
+    from tflaunch.api.requests.which_hosts import merge
     from tflaunch.engines.taken_slots import there
 
-    return there(hostfile)
+    return merge([there(hostfile)])
 
 
 def gpus(

@@ -97,6 +97,7 @@ def stop(
     ):
         unreachable = visits.open(hostfile.hosts, timeout_s)
         if unreachable and len(unreachable) == len(hostfile.hosts):
+            give_back(run)
             raise ConnectErrors(unreachable, len(hostfile.hosts))
         listed = visits.runs()
         run = meant(run, listed.runs)
@@ -135,6 +136,8 @@ def give_back(run: str, hosts: Sequence[Host] = (), *, waiting: bool = False) ->
     hosts = hostfile_from(record).hosts
     if waiting and hosts:
         return False
+    if waiting:
+        record.note_given_up()
     release(engine, handle, hosts)
     return True
 

@@ -64,11 +64,13 @@ def stop(
             check_run_id(run)
         run, hostfile, known_config = hosts_to_stop_on(run, reach.hosts, of_others=bool(user))
         hosts = hostfile.hosts
-        waiting = [] if user else [info for info in list_runs() if info.on_slots and not info.hosts]
+        waiting = [] if user else [info for info in list_runs() if info.waits]
         visit = visiting(hosts, reach, show.reporter, known_config=known_config, as_user=user or "")
         with visit as visits, visits.interrupts():
             unreachable = visits.open(hosts, reach.connect_timeout)
             if unreachable and len(unreachable) == len(hosts):
+                if run is not None and not user and give_back(run):
+                    show.reporter.note(f"the engine was asked to take back the slots of {run}")
                 raise ConnectErrors(unreachable, len(hosts))
             listed = visits.runs(records=waiting)
             if everything:

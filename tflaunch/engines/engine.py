@@ -63,7 +63,8 @@ class GivenSlots:
     """A set of slots that one command has got."""
 
     handle: Handle
-    # Named as the engine names them, each with `connection` and `slot`; a slot has what is in the handle, too.
+    # Named as the engine names them, each with `connection` and `slot`; a slot has what is in the handle, too,
+    # and an `id` that no other slot of the engine has.
     hosts: tuple[Host, ...]
     run_id: str = ""
 
@@ -97,7 +98,17 @@ class Engine(Protocol):
 def check(wanted: WantedSlots, engine: Engine, where: str) -> None:
     """Raise HostfileError for settings that the engine does not know, or whose values cannot be."""
     known = {key.name: key for key in engine.keys}
-    problems = []
+    problems = [
+        Problem(
+            where,
+            0,
+            0,
+            f"{group.role}={group.count}x{group.gpus} are slots for the role {group.role}, which is "
+            f"the name of a setting: write {group.role}=VALUE",
+        )
+        for group in wanted.groups
+        if group.role in known
+    ]
     for settings in (wanted.settings, *(group.settings for group in wanted.groups)):
         for name, value in settings.items():
             line, column = (value.line, value.column) if isinstance(value, PlacedText) else (0, 0)

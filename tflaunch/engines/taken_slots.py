@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import queue
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -52,9 +53,24 @@ class ForCommand:
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
-        """Inside, Ctrl-C, SIGTERM and `tflaunch stop` end the next `pause`."""
-        with interrupts(self._asked.put):
+        """Inside, Ctrl-C, SIGTERM and the end of the terminal end the next `pause`."""
+        with interrupts(self._asked.put), _hangup(self._asked.put):
             yield
+
+
+@contextlib.contextmanager
+def _hangup(put: Callable[[Interrupted], None]) -> Iterator[None]:
+    """Inside, SIGHUP is one of the interrupts, unless it is ignored or this program has a use of its own for it."""
+    if threading.current_thread() is not threading.main_thread() or (
+        signal.getsignal(signal.SIGHUP) != signal.SIG_DFL
+    ):
+        yield
+        return
+    signal.signal(signal.SIGHUP, lambda number, _: put(Interrupted(number)))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 class TakenSlots:

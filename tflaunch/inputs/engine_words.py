@@ -99,7 +99,7 @@ def _sizes(text: PlacedText) -> tuple[SlotGroup, ...]:
     """The groups of `ps=1x0+worker=4x8`; () for what is no size.  Raises WrongSlots."""
     found = [_SIZE.fullmatch(part) for part in text.split("+")]
     if not all(found) or not text:
-        if len(found) > 1 or re.match(r"[0-9]", text):
+        if re.match(r"[0-9]", text) or (text and any(found) and "=" not in text.partition("+")[0]):
             raise WrongSlots(text, f"{text[:60]!r} is not {SIZES}")
         return ()
     groups = [

@@ -97,6 +97,11 @@ def _slots(data: dict[str, Any], tree: Tree, directory: Path) -> list[Entry] | S
         checked(groups, document.engine)
     except WrongSlots as error:
         tree.report(tree.values["slots",], str(error))
+    for key in ("ssh", "port", "user", "identity_file", "proxy_jump", "connection", "gpus", "slots"):
+        if document.defaults and key in document.defaults.model_fields_set:
+            tree.report(
+                tree.keys["defaults", key], f"{key}: its engine says how a slot is reached, and what it has"
+            )
     settings = _merge([document.defaults] if document.defaults else [], directory)
     return SlotEntries(WantedSlots(document.engine, groups, document.settings), settings)
 

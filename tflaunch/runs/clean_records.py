@@ -10,6 +10,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
+from tflaunch.engines.taken_slots import release
 from tflaunch.protocol import removal
 from tflaunch.protocol.errors import RecordError
 from tflaunch.runs.clean import Kept, RunsPlace
@@ -66,7 +67,7 @@ def remove_records(run_ids: Collection[str], dry_run: bool) -> dict[str, Any]:
             continue  # another `tflaunch clean` was quicker
         if dry_run:
             removed[run_id] = removal.Size(str(root / run_id)).bytes
-        elif (aside := set_aside(run_id, root)) is None:
+        elif (aside := _set_aside_and_give_back(run_id, root)) is None:
             left[run_id] = removal.ALIVE
         else:
             removed[run_id], problems = removal.free(str(aside))
@@ -76,6 +77,18 @@ def remove_records(run_ids: Collection[str], dry_run: bool) -> dict[str, Any]:
     sizes = [removal.Size(str(path)).bytes if dry_run else removal.free(os.fspath(path))[0] for path in rest]
     none = {"files": 0, "bytes": 0}
     return {"removed": removed, "left": left, "code": none, "environments": none, "rest_bytes": sum(sizes)}
+
+
+def _set_aside_and_give_back(run_id: str, root: Path) -> Path | None:
+    """Set a record aside, and give back what it asked of an engine: nothing else on this machine knows of it."""
+    try:
+        slots = Record(root / run_id, {}).slots
+    except RecordError:  # it is damaged
+        slots = None
+    aside = set_aside(run_id, root)
+    if aside is not None and slots is not None:
+        release(*slots, ())
+    return aside
 
 
 def set_aside(run_id: str, root: Path) -> Path | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from tflaunch.hosts import Host
+from tflaunch.hosts import Host, slot_identity
 from tflaunch.protocol.errors import EXIT_RECLAIMED, EXIT_UNCLEAN, Gone, RecordError, UsageError
 from tflaunch.protocol.outcome import EndedByRule, Outcome, Reclaimed
 from tflaunch.runs.record import Record, hostfile_from, note_end
@@ -13,7 +13,7 @@ from tflaunch.runs.record_list import MAY_BE_ALIVE, list_runs
 
 def note_gone(gone: Mapping[str, Gone], hosts: Collection[Host]) -> None:
     """Note the end of each run on record here all of whose slots are among the `hosts` that are `gone`."""
-    over = [(host.connection, host.slot, gone[host.name]) for host in hosts if host.name in gone]
+    over = {slot_identity(host): gone[host.name] for host in hosts if host.name in gone}
     for info in list_runs():
         if info.status not in MAY_BE_ALIVE or not info.hosts:
             continue
@@ -21,7 +21,7 @@ def note_gone(gone: Mapping[str, Gone], hosts: Collection[Host]) -> None:
             mine = hostfile_from(Record.open(info.run_id)).hosts
         except (RecordError, UsageError):  # removed meanwhile, or another version wrote it
             continue
-        why = [error for way, slot, error in over if any((way, slot) == (h.connection, h.slot) for h in mine)]
+        why = [over[slot_identity(host)] for host in mine if slot_identity(host) in over]
         if len(why) == len(mine):
             note_end(_end(info.run_id, mine[0].name, why))
 

@@ -73,7 +73,7 @@ def listing(
         elif info.status in MAY_BE_ALIVE and not failures.keys().isdisjoint(info.hosts):
             silent = tuple(HostShare(host, "unreachable") for host in info.hosts if host in failures)
             runs[info.run_id] = RunState(info.run_id, silent, started=info.started, command=info.command)
-        elif info.on_slots and (info.status == "ended" if everything and info.hosts else not info.hosts):
+        elif info.waits or (everything and info.on_slots and info.status == "ended"):
             runs[info.run_id] = kept_state(info)
     newest_first = sorted(runs.values(), key=lambda run: (-(run.started or 0.0), run.run_id))
     others = {run for said in replies.values() for run in said["others"]} - runs.keys()
@@ -112,7 +112,6 @@ def kept_state(info: RunInfo) -> RunState:
             "attempts": exit.attempt + 1,
         }
         tasks.append(TaskState(name, exit.host, "exited", **told))
-    waits = info.status == "running" and not tasks
     return RunState(
         info.run_id,
         tuple(HostShare(host, "ended") for host in info.hosts),
@@ -121,7 +120,7 @@ def kept_state(info: RunInfo) -> RunState:
         ended=info.outcome.get("ended"),
         command=info.command,
         detached=info.status == "detached",
-        outcome=info.outcome or ({"status": "waiting"} if waits else {}),
+        outcome=info.outcome or ({"status": "waiting"} if info.waits else {}),
     )
 
 

@@ -23,6 +23,7 @@ from tflaunch.protocol.outcome import Outcome, TaskExit, outcome_data, outcome_f
 from tflaunch.runs.hidden_values import plan_without_values
 from tflaunch.runs.record_files import (
     FORMAT,
+    GIVEN_UP,
     SLOTS,
     is_locked,
     make_root,
@@ -263,6 +264,15 @@ class Record:
     def note_slots(self, engine: str, handle: Mapping[str, str]) -> None:
         """Note what it takes to give the run's slots back to this engine; raises RecordError."""
         self.write(SLOTS, {"engine": engine, "handle": dict(handle)})
+
+    def note_given_up(self) -> None:
+        """Note that `tflaunch stop` gives up the request for slots, for the launcher that waits; raises RecordError."""
+        self.write(GIVEN_UP, {"time": time.time()})
+
+    @property
+    def given_up(self) -> bool:
+        """Whether `tflaunch stop` has given up the request for slots."""
+        return (self.path / GIVEN_UP).exists()
 
     @property
     def slots(self) -> tuple[str, Mapping[str, str]] | None:

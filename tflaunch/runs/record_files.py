@@ -5,6 +5,7 @@
         ├── run.json         what was started, by which user, and how its hosts are reached
         ├── outcome.json     how the run ended; absent while it runs, and when the launcher was killed
         ├── slots.json       what gives the slots of an engine back; absent where the run has hosts of its own
+        ├── given-up.json    `tflaunch stop` has given up the request for slots; the launcher that waits ends by it
         ├── lock             locked (flock) for as long as the launcher lives, so that no pid need be trusted
         └── logs/worker-0.log   every byte that the task wrote; worker-0.1.log after its first restart
 
@@ -30,6 +31,7 @@ from tflaunch.runs.run_ids import RUN_ID
 
 FORMAT = 1  # of run.json
 SLOTS = "slots.json"
+GIVEN_UP = "given-up.json"
 _ELSEWHERE = "Set TFLAUNCH_STATE= to a directory of your own, which others may not write to."
 
 

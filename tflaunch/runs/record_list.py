@@ -39,6 +39,11 @@ class RunInfo:
     tasks: Mapping[str, str] = field(default_factory=dict)  # task -> host
     outcome: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def waits(self) -> bool:
+        """Whether it waits for slots, or its launcher was killed while it did."""
+        return self.on_slots and not self.hosts and self.status in MAY_BE_ALIVE
+
 
 def list_runs(root: Path | None = None) -> list[RunInfo]:
     """Return all runs on record, newest first, corrupt ones last; raises RecordError."""

@@ -6,12 +6,12 @@ import contextlib
 import dataclasses
 import itertools
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tflaunch.inputs.engine_words import names_hosts
-from tflaunch.protocol.errors import RecordError, UsageError
+from tflaunch.protocol.errors import ConnectError, RecordError, UsageError
 from tflaunch.text.numbers import counted
 
 if TYPE_CHECKING:
@@ -194,8 +194,14 @@ def recorded_hosts(*, lively: bool) -> tuple[Hostfile | None, Path | None]:
 
 
 def default_hostfile() -> Hostfile | None:
-    """Return the hosts of the default hostfile, or None where there is none; raises HostfileError."""
-    return load_there(None) if default_source() is not None else None
+    """Return the hosts of the default hostfile, or None where there is none; raises HostfileError.
+
+    None, too, where it names slots and their engine cannot be asked: the records of this machine lead to its runs.
+    """
+    try:
+        return load_there(None) if default_source() is not None else None
+    except ConnectError:
+        return None
 
 
 def merge(hostfiles: Collection[Hostfile]) -> Hostfile:
@@ -203,15 +209,16 @@ def merge(hostfiles: Collection[Hostfile]) -> Hostfile:
 
     A slot of an engine is no other host of that name: it is called NAME@JOB, then.
     """
-    from tflaunch.hosts import Hostfile
+    from tflaunch.hosts import Hostfile, slot_identity
 
     hosts: dict[str, Host] = {}
-    known: list[tuple[str, Mapping[str, str]]] = []
+    known: list[object] = []
     for host in (host for hostfile in hostfiles for host in hostfile.hosts):
         if host.slot:
-            if (host.connection, host.slot) in known:
+            identity = slot_identity(host)
+            if identity in known:
                 continue
-            known.append((host.connection, host.slot))
+            known.append(identity)
             slot = _renamed(host, hosts)
             hosts[slot.name] = slot
         else:
