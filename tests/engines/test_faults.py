@@ -42,6 +42,34 @@ def test_a_slot_that_is_taken_back_has_every_task_save(
     assert run["outcome"]["exit_code"] == 75
 
 
+def test_who_attaches_follows_a_run_to_its_next_slots(user: OnSlots, scheduler: Scheduler) -> None:
+    words = (*TASKS, "--restarts", "1", "--name", "moving", "--", "12")
+    with user.start("run", user.slots(grace="10"), user.script(TRAINER), *words) as running:
+        running.wait_for("attempt 0 of", 2)
+        with user.start("attach", "moving") as attached:
+            attached.wait_for("attempt 0 of", 2)
+            scheduler.take_back("s0")
+            assert attached.done().ran().out.count("ends") == 2
+        assert running.end() == 0, running.err
+
+
+def test_why_a_detached_run_could_not_start_is_on_record(user: OnSlots, scheduler: Scheduler) -> None:
+    scheduler.never = "there is no such partition"
+    done = user.run("run", user.slots(), user.script(TRAINER), *TASKS, "-d", "--", "9").ran()
+    run = done.out.strip()
+    until(lambda: "there is no such partition" in user.run("status", run).out, "the reason in status")
+    listed = json.loads(user.run("ps", "-a", "--json").ran().out)["runs"]
+    assert [(each["state"], each["outcome"]["exit_code"]) for each in listed] == [("failed", 65)]
+
+
+def test_a_run_that_ended_in_order_was_not_taken_back(user: OnSlots, scheduler: Scheduler) -> None:
+    done = user.run("run", user.slots(), user.script(TRAINER), *TASKS, "-d", "--", "0.1").ran()
+    until(lambda: len(scheduler.slots) == 2, "its slots")
+    scheduler.wait_until_free()
+    until(lambda: "ended in order" in user.run("status", done.out.strip()).out, "its end")
+    assert "taken back" not in user.run("status", done.out.strip()).out
+
+
 def test_with_restarts_slots_are_taken_again(user: OnSlots, scheduler: Scheduler) -> None:
     words = (*TASKS, "--restarts", "1", "--", "12")
     with user.start("run", user.slots(grace="10"), user.script(TRAINER), *words) as running:

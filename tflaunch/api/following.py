@@ -126,6 +126,8 @@ def open_run(
             try:
                 state = _state(visits, run, before)
             except UsageError:
+                if before is not None and any(host.slot for host in hosts):
+                    raise SlotsOver(before.run.run_id) from None
                 if run is None and (newest := _newest_on_slots()):
                     raise SlotsOver(newest) from None
                 raise
