@@ -10,6 +10,7 @@ Host keys are always checked; nothing asks a question while connecting; one dead
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -168,9 +169,11 @@ class SlotWay(ThisMachine):
     def __init__(self, engine: Engine, timeout_s: float) -> None:
         self._engine = engine
         self._timeout_s = timeout_s
+        self._at_once = threading.Semaphore(engine.at_once)
 
     def open(self, host: Host, command: str, first: bytes = b"") -> Wire:
-        return self._engine.open(host, command, first, self._timeout_s)
+        with self._at_once:
+            return self._engine.open(host, command, first, self._timeout_s)
 
     def user(self, _host: Host) -> str:
         return ""  # the engine decides
