@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Mapping
 
 import pytest
@@ -62,12 +63,30 @@ def test_why_a_detached_run_could_not_start_is_on_record(user: OnSlots, schedule
     assert [(each["state"], each["outcome"]["exit_code"]) for each in listed] == [("failed", 65)]
 
 
-def test_a_run_that_ended_in_order_was_not_taken_back(user: OnSlots, scheduler: Scheduler) -> None:
-    done = user.run("run", user.slots(), user.script(TRAINER), *TASKS, "-d", "--", "0.1").ran()
+@pytest.mark.parametrize(("code", "state"), [(0, "succeeded"), (3, "failed")])
+def test_how_a_detached_run_has_ended_is_known_once_its_slots_are_over(
+    user: OnSlots, scheduler: Scheduler, code: int, state: str
+) -> None:
+    script = user.script(f"import sys; sys.exit({code})")
+    done = user.run("run", user.slots(), script, *TASKS, "-d").ran()
     until(lambda: len(scheduler.slots) == 2, "its slots")
     scheduler.wait_until_free()
-    until(lambda: "ended in order" in user.run("status", done.out.strip()).out, "its end")
-    assert "taken back" not in user.run("status", done.out.strip()).out
+    assert {slot.process.poll() for slot in scheduler.slots.values()} == {code}
+    until(lambda: state in user.run("status", done.out.strip()).out, "its end")
+    assert user.run("attach", done.out.strip()).code == code
+
+
+def test_how_a_run_has_ended_whose_launcher_was_killed_is_not_known(
+    user: OnSlots, scheduler: Scheduler
+) -> None:
+    words = (*TASKS, "--lease", "5", "--", "60")
+    with user.start("run", user.slots(idle="1"), user.script(TRAINER), *words) as running:
+        running.wait_for("attempt 0 of", 2)
+        running.signal(signal.SIGKILL)
+        running.end()
+    scheduler.wait_until_free()
+    assert {slot.process.poll() for slot in scheduler.slots.values()} == {76}
+    assert "not known here" in user.run("status").out
 
 
 def test_with_restarts_slots_are_taken_again(user: OnSlots, scheduler: Scheduler) -> None:

@@ -153,7 +153,9 @@ class Plain:
             if not over:
                 return None
             words, in_order = f"plain: {over['words']}", over.get("in_order", False)
-            return Gone(words, "start the run again", swept=over["swept"], in_order=in_order)
+            return Gone(
+                words, "start the run again", swept=over["swept"], in_order=in_order, code=over.get("code")
+            )
 
         if (error := gone()) is not None:
             raise error

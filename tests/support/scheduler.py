@@ -149,7 +149,15 @@ class Scheduler:
                 if slot.process.poll() is not None and not over.exists():
                     code = slot.process.returncode  # a holder that is killed leaves what is below it
                     words = f"the slot has ended with {code}"
-                    put(over, {"words": words, "swept": code >= 0, "in_order": code == 0})
+                    put(
+                        over,
+                        {
+                            "words": words,
+                            "swept": code >= 0,
+                            "in_order": code >= 0 and code != 75,
+                            "code": code,
+                        },
+                    )
             for path in (self.directory / "released").glob("job*.json"):
                 for (job, _), slot in self.slots.items():
                     if job == path.stem and slot.process.poll() is None:

@@ -111,6 +111,12 @@ class Daemon:
                 time.monotonic() >= self._leave_at or not self._viewers.waiting
             ):
                 break
+        if self._slot is not None:
+            told = [
+                event["outcome"]["exit_code"] for event in self._journal.events if event["type"] == "outcome"
+            ]
+            if told or self._requests.staging.passing:  # a check has nothing to tell
+                self._slot.ended(told[-1] if told else 0)
         self._requests.close()
         if not removed():
             self._directory.close()

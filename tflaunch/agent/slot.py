@@ -96,9 +96,16 @@ class Slot:
 
     def over(self) -> None:
         """Tell the holder that the run has ended here."""
+        self._say(over=True)
+
+    def ended(self, code: int) -> None:
+        """Tell the holder how the whole run has ended: the engine may show it as the end of the slot."""
+        self._say(ended=code)
+
+    def _say(self, **fields: "Any") -> None:
         if self._socket is not None:
             try:
-                self._socket.send(wire.dumps({"over": True}).encode("ascii") + b"\n")
+                self._socket.send(wire.dumps(fields).encode("ascii") + b"\n")
             except OSError:
                 pass  # it has ended, or it hangs: the slot is over soon
 

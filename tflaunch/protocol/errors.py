@@ -170,13 +170,22 @@ class Gone(ConnectError):
     """The engine says that this slot is over.  It is not dialled again.
 
     `swept`: the engine has killed all that was there.  `in_order`: the slot holder has ended by itself, as it does when
-    nothing runs there any more.
+    nothing runs there any more; then `code` is its exit status, which is the run's, where the engine knows it.
     """
 
-    def __init__(self, message: str, hint: str = "", *, swept: bool = False, in_order: bool = False) -> None:
+    def __init__(
+        self,
+        message: str,
+        hint: str = "",
+        *,
+        swept: bool = False,
+        in_order: bool = False,
+        code: int | None = None,
+    ) -> None:
         super().__init__(message, hint)
         self.swept = swept
         self.in_order = in_order
+        self.code = code
 
 
 class NoThreads(ConnectError):

@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from tflaunch.hosts import Host, slot_identity
-from tflaunch.protocol.errors import EXIT_RECLAIMED, EXIT_UNCLEAN, Gone, RecordError, UsageError
+from tflaunch.protocol.errors import (
+    EXIT_INTERRUPTED,
+    EXIT_RECLAIMED,
+    EXIT_STOPPED,
+    EXIT_UNCLEAN,
+    Gone,
+    RecordError,
+    UsageError,
+)
 from tflaunch.protocol.outcome import EndedByRule, Outcome, Reclaimed
 from tflaunch.runs.record import Record, hostfile_from, note_end
 from tflaunch.runs.record_list import MAY_BE_ALIVE, list_runs
@@ -27,9 +35,22 @@ def note_gone(gone: Mapping[str, Gone], hosts: Collection[Host]) -> None:
 
 
 def _end(run: str, host: str, why: Sequence[Gone]) -> Outcome:
-    """The end of a run whose slots are over: taken back, or, after all had ended in order, not known."""
+    """The end of a run whose slots are over: taken back, or as all have ended in order."""
     if taken_back := [error for error in why if not error.in_order]:
         first = Reclaimed(taken_back[0].message, host)
         return Outcome(run, "failed", EXIT_RECLAIMED, 0.0, first_failure=first)
-    unknown = "its slots have ended in order, and how the run has ended is not known here"
-    return Outcome(run, "failed", EXIT_UNCLEAN, 0.0, first_failure=EndedByRule(unknown, (), EXIT_UNCLEAN))
+    known = {error.code for error in why} - {None, EXIT_UNCLEAN}
+    if len(known) != 1:
+        unknown = "its slots have ended in order, and how the run has ended is not known here"
+        return Outcome(run, "failed", EXIT_UNCLEAN, 0.0, first_failure=EndedByRule(unknown, (), EXIT_UNCLEAN))
+    code = known.pop() or 0
+    if code in (EXIT_INTERRUPTED, EXIT_STOPPED):
+        return Outcome(run, "interrupted", code, 0.0)
+    said = f"the run has ended with exit code {code}; its slots, with all that they had of it, are over"
+    return Outcome(
+        run,
+        "failed" if code else "succeeded",
+        code,
+        0.0,
+        first_failure=EndedByRule(said, (), code) if code else None,
+    )

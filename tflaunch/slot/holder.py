@@ -7,6 +7,8 @@ At slot.sock, in a directory of its own, where only the same user is let in:
     {"start": COMMAND} and three descriptors   runs it on them; {"ended": CODE}, with "why" where it did not start
     {"agent": PID}                             hears {"ends_in": SECONDS, "why": TEXT} as the slot is taken back
     {"over": true}                             of an agent: its run has ended here
+    {"ended": CODE}                            of an agent: the run has ended so; the holder's exit status, if the slot
+                                               is not taken back
 At the TLS port, with the launcher's certificate, and {"token": TOKEN} in every line:
     {"start": COMMAND, "call": ID}             {"started": true} and the command's stream, or false, "ends_in", "why"
     {"words": ID}                              {"words": the end of its stderr, "code": how it has ended, or null}
@@ -69,6 +71,7 @@ SWEEP_S = 30.0  # for what does not die: a dead file server holds it
 TICK_S = 0.25
 KEEPALIVE = (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))
 TAKEN_BACK = 75  # exit status, EX_TEMPFAIL
+UNKNOWN = 76  # nobody has said how the run has ended, as where its launcher was killed
 NOT_STARTED = 126  # as a shell has it
 PR_SET_CHILD_SUBREAPER = 36
 READ, WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
@@ -615,6 +618,7 @@ class Holder:
         self.ends_at = None  # type: Optional[float]
         self.why = ""
         self.code = 0
+        self.ran = None  # type: Optional[int]  # how the last run here has ended
         self.look_at = 0.0
         self.caught = []  # type: List[int]
         self._be_ready()
@@ -740,11 +744,14 @@ class Holder:
         if "start" in said:
             self._start(caller, said["start"], str(said.get("call", "")))
         elif "agent" in said and caller.seal is None:
-            caller.agent, self.over = True, False
+            caller.agent, self.over, self.ran = True, False, UNKNOWN
             if self.ends_at is not None:
                 self._tell(caller)
         elif "over" in said and caller.agent:
             self.over = True
+        elif "ended" in said and caller.agent:
+            self.ran = min(max(int(said["ended"]), 0), 255)
+            note("the run has ended with exit code %d" % self.ran)
         elif "words" in said and caller.seal is not None:
             call = self.calls.get(str(said["words"]))
             if call is None:
@@ -886,7 +893,7 @@ class Holder:
             self.children.sweep()
             self._part()
             self.place.remove()
-        return self.code
+        return self.code or self.ran or 0
 
     def _part(self) -> None:
         """Let callers hear how their commands have ended."""
