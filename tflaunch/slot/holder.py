@@ -763,6 +763,8 @@ class Holder:
                 call.waiting.append(caller)
         elif "leave" in said:
             caller.say(last=True, left=True)
+            if self.ran == UNKNOWN:
+                self.ran = None  # who gives the slot back knows
             self.take_back(self.settings["grace_s"], str(said["leave"])[:300], 0)
         elif "look" in said:
             caller.say(last=True, ends_in=self.ends_in(), why=self.why, running=len(self.children.pids()))
