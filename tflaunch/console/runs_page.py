@@ -126,6 +126,7 @@ def status_lines(run: RunState, holder: str, sheet: Sheet, now: float) -> list[T
     """
     marks = sheet.marks
     count = f"{run.running} of {len(run.tasks)} tasks run" if run.alive else counted(len(run.tasks), "task")
+    count = "it waits for its slots" if run.state == "waiting" else count
     begun = f", started {age(now - run.started)} ago" if run.started else ""
     over = f", ended {age(now - run.ended)} ago" if run.ended and not run.alive else ""
     took = f", took {duration(run.seconds)}" if run.seconds is not None else ""
@@ -151,7 +152,7 @@ def status_lines(run: RunState, holder: str, sheet: Sheet, now: float) -> list[T
     lines += _held_lines(run, marks, sheet.columns)
     lines += [Text(), *_task_table(run, sheet, now)] if run.tasks else []
     lines += _restarts(run, sheet)
-    lines += [Text(), *_host_table(run, sheet)]
+    lines += [Text(), *_host_table(run, sheet)] if run.shares else []
     for trouble in run.troubles:
         lines.append(_told(sheet, Text.assemble((f"{marks.bad} ", BAD), trouble)))
     for warning in [*without(run.left_out, then=True), *([run.moved] if run.moved else [])]:
