@@ -261,3 +261,13 @@ def test_sweep_and_up(user: OnSlots) -> None:
     done = user.run("sweep", user.slots(), script, "--grid", "lr=1,2,3", "--metric", "loss").ran()
     assert "3 trials" in done.sentences or "3 of 3" in done.sentences
     assert all(map(user.scheduler.released, user.scheduler.requests()))
+
+
+def test_stop_gives_the_slots_of_a_sweep_back(user: OnSlots, scheduler: Scheduler) -> None:
+    script = user.script("import time; print('begins', flush=True); time.sleep(60)")
+    words = ("--grid", "lr=1,2", "--name", "search")
+    with user.start("sweep", user.slots(idle="60"), script, *words) as running:
+        until(lambda: "running" in user.run("ps").out, "a trial")
+        user.run("stop", "search").ran()
+        assert running.end() in (1, 143), running.err
+    assert all(map(scheduler.released, scheduler.requests()))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import re
+from collections.abc import Mapping
 from typing import ClassVar
 
 import typer
@@ -138,9 +139,13 @@ def sweep(ctx: typer.Context, options: SweepOptions) -> None:
         if not options.start.dry_run:
             reporter = show.reporter = on_end.begin(request.run.run_id, request.run.command, reporter)
         run = request.run
-        about = SlotsFor(run.run_id, run.limits_s.get("timeout_s"))
+        handles: list[Mapping[str, str]] = []
+        about = SlotsFor(run.run_id, run.limits_s.get("timeout_s"), handles.append)
         with reaching(run.hostfile, options.connection, reporter, about, ask=way_to_ask()) as there:
-            request = dataclasses.replace(request, run=dataclasses.replace(run, hostfile=there.hostfile))
+            wanted = run.hostfile.wanted
+            slots = (wanted.engine, handles[-1]) if wanted and handles else None
+            run = dataclasses.replace(run, hostfile=there.hostfile)
+            request = dataclasses.replace(request, run=run, slots=slots)
             if options.start.dry_run:
                 show.exit_code = dry(request, there.connector, reporter)
             else:

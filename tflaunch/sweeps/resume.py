@@ -39,6 +39,13 @@ def known_sweep(request: SweepRequest) -> Record | None:
 
 def record_of(request: SweepRequest) -> Record:
     """The record of the sweep that goes on, or of a new one; locked.  Raises UsageError, RecordError."""
+    record = _record_of(request)
+    if request.slots is not None:
+        record.note_slots(*request.slots)
+    return record
+
+
+def _record_of(request: SweepRequest) -> Record:
     run, name = request.run, request.name
     with run_ids_locked():  # if two launchers begin at once, the second sees the first one's record
         if (known := known_sweep(request)) is not None:
