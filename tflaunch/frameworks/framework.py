@@ -33,11 +33,13 @@ class Framework:
     other_names: Mapping[str, str] = field(
         default_factory=dict
     )  # of a package, as some of its builds are called
-    # Words in the text of a program that its own launcher starts: names that read the variables of that launcher, the
-    # variables, and packages that read them.
+    # Words in the text of a program that its own launcher starts.
+    # Names that read the variables of that launcher: one word, or the last two of a dotted name, as the text has them:
+    # `jax.distributed` is in `jax.distributed.initialize()` and in `from jax import distributed`, and not in
+    # `from jax.distributed import initialize`, where it would be `distributed.initialize`.
     names: frozenset[str] = frozenset()
     variables: frozenset[str] = frozenset()
-    launching: frozenset[str] = frozenset()
+    launching: frozenset[str] = frozenset()  # packages that read them; to import one is enough
     # It has a launcher of its own, so that its programs take no cluster flags; there are no parameter servers, and
     # only rank 0 listens on its port: the others meet it there.
     by_rank: bool = False
