@@ -183,11 +183,11 @@ import os, sys, time
 from tflaunch.agent.host import guard, processes
 from tflaunch.agent.host.rundir import RunDirectory
 
-class Impatient(processes.Sweep):
+class Impatient(processes.Purge):
     def __init__(self, victims, limit_s):
         super().__init__(victims, 0.3)
 
-guard.processes.Sweep = Impatient
+guard.processes.Purge = Impatient
 directory = RunDirectory(*sys.argv[1:4])
 directory.create()
 heard, told = os.pipe()

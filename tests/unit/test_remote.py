@@ -8,7 +8,7 @@ import pytest
 
 from tflaunch import remote
 from tflaunch.hosts import Host
-from tflaunch.protocol.errors import UsageError
+from tflaunch.protocol.errors import ConnectError, UsageError
 from tflaunch.sessions.wires import Way
 
 WAYS = (remote.SshClient, remote.OpenSsh, remote.ThisMachine, remote.SlotWay)
@@ -41,13 +41,21 @@ def test_each_connection_has_a_way(connection: str) -> None:
 
 
 def test_a_connection_that_there_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    hosts = [Host("n1", connection="local"), Host("n2", connection="nosuch")]
+    unknown = Host("n2", connection="nosuch")
     with pytest.raises(UsageError, match="n2: there is no connection 'nosuch'") as caught:
-        remote.Connector(hosts, NO_DEADLINE, None)
-    assert caught.value.hint.endswith("this one has: ssh, openssh, local")
+        remote.Connector([unknown], NO_DEADLINE, None)
+    assert caught.value.hint.endswith("this one has ssh, openssh, local")
     monkeypatch.setenv("TFLAUNCH_ENGINES", "plain=tests.support.plain")
     with pytest.raises(UsageError) as caught:
-        remote.Connector(hosts, NO_DEADLINE, None)
+        remote.Connector([unknown], NO_DEADLINE, None)
     assert caught.value.hint.endswith("ssh, openssh, local, plain")
     connector = remote.Connector([Host("n1", connection="plain")], NO_DEADLINE, None)
     assert isinstance(connector._ways["plain"], remote.SlotWay)
+
+
+def test_beside_hosts_that_can_be_reached_it_costs_its_own_host() -> None:
+    hosts = [Host("n1", connection="local"), Host("n2", connection="nosuch")]
+    connector = remote.Connector(hosts, NO_DEADLINE, None)
+    with pytest.raises(ConnectError, match="there is no connection 'nosuch'"):
+        connector.open(hosts[1], "true")
+    connector.open(hosts[0], "true").close()
