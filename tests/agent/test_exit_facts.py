@@ -70,6 +70,37 @@ def test_a_checkpoint_that_is_at_its_last_step(any_host: Host) -> None:
     channel.wait("swept")
 
 
+def test_a_program_that_says_itself_what_it_goes_on_from(any_host: Host) -> None:
+    channel = any_host.open("start")
+    any_host.watch(channel.wait("hello")["pid"])
+    scripts = {
+        # As in PyTorch's ImageNet example, a loop of Keras, one that tells both, and one with iterations.
+        "worker/0": ("=> loaded checkpoint 'checkpoint.pth.tar' (epoch 90)", "--epochs", "90"),
+        "worker/1": ("Resuming from epoch 5", "--num_train_epochs=5"),
+        "worker/2": ("Restored ckpt at epoch 3, step 1000", "--max-steps=1000"),
+        "worker/3": ("Resumed at iteration: 700", "--train-iters=700"),
+        # Which name no end, name another, or go on.
+        "worker/4": ("Resuming from epoch 4", "--epochs=5"),
+        "worker/5": ("Resuming from epoch 5", "--steps=5"),
+        "worker/6": ("Resuming from step 1000", "--save_steps=100", "--steps_per_epoch=10"),
+        "worker/7": ("Resuming from epoch 5\nEpoch 6/10", "--epochs=5"),
+        "worker/8": ("Loading data of epoch 5", "--epochs=5"),
+        "worker/9": ("Loading pretrained checkpoint, step 100000", "--steps=1000"),
+    }
+    prints = 'printf "%b\\n" "$0"'
+    running(channel, *(task("/bin/sh", "-c", prints, *words, id=name) for name, words in scripts.items()))
+    ends = [channel.wait("exit") for _ in scripts]
+    left = {end["task"]: end.fields.get("facts", {}).get("nothing_left") for end in ends}
+    assert {name: each for name, each in left.items() if each} == {
+        "worker/0": [90, "--epochs 90"],
+        "worker/1": [5, "--num_train_epochs 5"],
+        "worker/2": [1000, "--max-steps 1000"],
+        "worker/3": [700, "--train-iters 700"],
+    }
+    channel.send("end", grace_s=0.0)
+    channel.wait("swept")
+
+
 def test_a_program_that_goes_to_the_background(any_host: Host, tmp_path: Path) -> None:
     program, other = tmp_path / "train.py", tmp_path / "other.py"
     program.write_text(FORKS)

@@ -1,7 +1,9 @@
 """Rules: modules that are missing, or of another version than the program was written for."""
 
+from tflaunch.code.standard_modules import IMPORTED
 from tflaunch.ends.end_rule import ANYWHERE, MODULE, NAME, PATH, EndRule
 
+_STANDARD = "|".join(sorted(IMPORTED))
 _INSTALL = (
     "name another Python by `python:`, `venv:` or `conda:` in the hostfile, or install {0} by --requirements"
 )
@@ -98,6 +100,14 @@ RULES = (
     EndRule(
         rf"partially initialized module '({MODULE})' has no attribute",
         _SHADOW.replace("{0}", "{0}.py, or another file of that name,"),
+    ),
+    EndRule(
+        (
+            rf"cannot import name '{NAME}' from partially initialized module '({_STANDARD})'",
+            # Python 3.13 has "consider renaming" in place of the path.
+            rf"cannot import name '{NAME}' from '({_STANDARD})' \((?!\S{{0,240}}/python3\.\d{{1,2}}/|unknown)",
+        ),
+        _SHADOW.replace("{0}", "{0}.py"),
     ),
     EndRule(
         rf"cannot import name '{NAME}' from partially initialized module '({MODULE})'",

@@ -221,8 +221,10 @@ def _of_success(exit: TaskExit) -> list[str]:
             " process, so start the program without `&`, nohup, os.fork() or a daemon mode"
         )
     if done := exit.facts.get("nothing_left"):
+        number, flag = done
+        unit = "epoch" if "epoch" in flag.partition(" ")[0] else "step"
         said.append(
-            f"{exit.task} on {exit.host} has trained nothing: its checkpoint is at step {done[0]}, and {done[1]} is the"
+            f"{exit.task} on {exit.host} has trained nothing: its checkpoint is at {unit} {number}, and {flag} is the"
             " last one; a larger number trains on, another directory begins anew"
         )
     return said

@@ -477,6 +477,10 @@ def test_who_knows_nothing_of_others_trains_alone(tmp_path: Path, text: str, alo
         PLAIN + ARGPARSE,
         "import numpy as np\nprint(np.ones(3))\n",
         "from sklearn.linear_model import SGDClassifier\nSGDClassifier().fit(None, None)\n",
+        # As in the examples of Flax and of Opacus.
+        "from absl import app\nfrom clu import platform\nimport jax\nfrom ml_collections import config_flags\n"
+        "import orbax.checkpoint\nconfig_flags.DEFINE_config_file('config')\napp.run(print)\n",
+        ARGPARSE + "import torch\nfrom opacus import PrivacyEngine\nfrom torchvision import datasets\n",
     ],
 )
 def test_who_knows_nothing_of_others_is_one_task_unless_the_user_says_how_many(

@@ -775,6 +775,14 @@ LINES: dict[str, tuple[str, ...]] = {
         f"{TF}could not select device driver",
         f"{TF}nvidia-container-cli: mount error",
     ),
+    "queue.py in the program's directory hides the package of that name: rename": (
+        "ImportError: cannot import name 'Queue' from partially initialized module 'queue' (most likely due to a"
+        " circular import) (/r/work/queue.py)",
+        "ImportError: cannot import name 'SimpleQueue' from 'queue' (/r/work/queue.py)",
+    ),
+    "inspect on gpu02 is another version than the program wants": (
+        "ImportError: cannot import name 'getargspec' from 'inspect' (/usr/lib/python3.11/inspect.py)",
+    ),
     "a build failed on gpu02": (
         "CMake Error at CMakeLists.txt:1",
         "clang: error: linker command failed with exit code 1",

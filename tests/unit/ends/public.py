@@ -89,7 +89,7 @@ CASES: dict[str, tuple[str, int | str, str, str]] = {
     "legacy_keras_warning": ("tensorflow", 1, "WARNING:tensorflow:Your environment has TF_USE_LEGACY_KERAS set to True, but you do not have the tf_keras package installed.\n" + "x\n" * 40, "TF_USE_LEGACY_KERAS=0"),
     "numpy_warning": ("python", 1, "A module that was compiled using NumPy 1.x cannot be run in\n" + "x\n" * 40, "built for NumPy 1"),
     "new_name": ("python", 1, "ImportError: cannot import name 'override' from 'typing' (/usr/lib/python3.11/typing.py)", "is too old: it has no typing.override yet"),
-    "own_types": ("python", 1, "ImportError: cannot import name 'override' from 'types' (/x/work/types.py)", "a file elsewhere on its path hides it"),
+    "own_types": ("python", 1, "ImportError: cannot import name 'override' from 'types' (/x/work/types.py)", "types.py in the program's directory hides the package"),
     "new_module": ("python", 1, "ModuleNotFoundError: No module named 'tomllib'", "is too old: it has no tomllib yet"),
     "import_name": ("python", 1, "ImportError: cannot import name 'soft_unicode'", "it has no soft_unicode"),
     "node_attr": ("tensorflow", 1, "ValueError: NodeDef mentions attr 'half_pixel_centers' not in Op<name=ResizeBilinear>", "newer TensorFlow"),

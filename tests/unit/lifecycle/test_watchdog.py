@@ -262,7 +262,11 @@ def test_a_success_that_is_none_is_told() -> None:
         "worker/0 on gpu02 has trained nothing: its checkpoint is at step 1000, and --train_steps 1000 is the last one;"
         " a larger number trains on, another directory begins anew"
     ]
-    assert not watchdog.happened(dataclasses.replace(exit, facts={}), 1003.0)
+    exit = dataclasses.replace(exit, facts={"nothing_left": [5, "--epochs 5"]})
+    assert (
+        "its checkpoint is at epoch 5, and --epochs 5 is the last one" in watchdog.happened(exit, 1003.0)[0]
+    )
+    assert not watchdog.happened(dataclasses.replace(exit, facts={}), 1004.0)
 
 
 def test_the_tasks_are_warned_of_the_limit_once() -> None:

@@ -3,8 +3,8 @@
 Of a task that ended with 0:
 
 left_running                  its program, where that goes on in the background: `pid 4711 python (S)`
-nothing_left                  [step, flag]: it has restored the step that its argument names as the last one, and
-                              trained nothing
+nothing_left                  [number, flag]: it has restored the step, or epoch, that its argument names as the last
+                              one, and trained nothing (last_step.py)
 
 Of one that failed:
 
@@ -29,7 +29,7 @@ import os
 import time
 
 from tflaunch.agent.host import foreign, processes
-from tflaunch.agent.tasks import oom_kills
+from tflaunch.agent.tasks import last_step, oom_kills
 from tflaunch.frameworks.table import OTHER_NAMES, PACKAGES
 
 TYPE_CHECKING = False
@@ -40,16 +40,6 @@ if TYPE_CHECKING:
 
 SIGILL = 4
 SOON_S = 60.0  # a program that goes to the background does so early
-TRAINERS = ("chief", "master", "worker")
-NO_TRAINING = (
-    "eval",
-    "test",
-    "predict",
-    "infer",
-    "export",
-    "serv",
-)  # of arguments: it restores, and need not train
-LOG_BYTES = 65536
 SHELLS = ("sh", "bash", "dash", "zsh", "ksh")
 FILES_S = 2.0  # how long a look at files may take: a file server that is away holds its caller for ever
 _away_until = (
@@ -74,34 +64,7 @@ def of_success(task: "Task", run: str, host: str) -> "Dict[str, Any]":
     """The facts of a task that has ended with 0, soon after its start: what that end need not mean."""
     if task.seconds >= SOON_S:
         return {}
-    return dict(left_running(task, run, host), **nothing_left(task))
-
-
-def nothing_left(task: "Task") -> "Dict[str, Any]":
-    """Whether its checkpoint was at the last step already, as TensorFlow's log and its own arguments tell."""
-    words = task.request["argv"]
-    if task.id.partition("/")[0] not in TRAINERS or any(
-        part in word for word in words for part in NO_TRAINING
-    ):
-        return {}
-    size = task.logs.size(task.logs.attempt)
-    log = task.logs.tail(task.logs.attempt, LOG_BYTES).decode("utf-8", "replace") if size <= LOG_BYTES else ""
-    if "Restoring parameters from" not in log:
-        return {}
-    import re
-
-    from tflaunch.diagnosis.signs import LOSS, signs_in
-
-    restored = re.search(r"Restoring parameters from \S*-(\d{1,12})\b", log)
-    if restored is None or "Saving checkpoint" in log[: restored.start()] or LOSS in signs_in(log):
-        return {}
-    for word, following in zip(words, [*words[1:], ""]):  # noqa: B905  Python 3.8
-        flag, equals, last = word.partition("=")
-        last = last if equals else following
-        limits = flag.startswith("--") and flag.endswith(("step", "steps")) and last.isdecimal()
-        if limits and int(last[:12]) <= int(restored.group(1)):
-            return {"nothing_left": [int(restored.group(1)), "%s %s" % (flag[:40], last[:12])]}
-    return {}
+    return dict(left_running(task, run, host), **last_step.nothing_left(task))
 
 
 def left_running(task: "Task", run: str, host: str) -> "Dict[str, Any]":
