@@ -202,7 +202,7 @@ if agent == 0:
 os.close(told)
 if sys.argv[5] == "hangs":
     guard._watch = lambda *_: (None, 9.0)
-guard._sweep_behind(agent, heard, directory)
+guard._purge_behind(agent, heard, directory)
 print(guard.unswept(directory))
 """
 
