@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import socket
 import subprocess
 import sys
@@ -35,7 +34,7 @@ def test_a_machine_that_is_listed_twice_is_an_error_as_for_a_run(
     hosts = launcher.hostfile([host.name, "alias"])
     told = document(launcher, hosts, "--no-tensorflow", code=70)
     assert [each["what"] for each in told["findings"] if each["topic"] == "hosts"] == [
-        "host1,alias are one machine, which a run does not accept"
+        "host1,alias are one machine, and a run refuses that"
     ]
     refused = launcher.run("run", hosts, launcher.script("pass"), "--ps=0", "--workers=2").ran(65)
     assert "host1 and alias are one machine" in refused.sentences
@@ -78,8 +77,8 @@ def test_hosts_that_differ_and_hosts_that_fail(
     def said(host: str) -> str:
         return " | ".join(f"{each['level']} {each['topic']}: {each['what']}" for each in by_host[host])
 
-    assert "warning versions: TensorFlow is 2.15.1 there, and 2.21.0 on the other hosts" in said("host3")
-    assert re.search("error tensorflow: \\S+ cannot import TensorFlow", said("host4"))
+    assert "warning versions: TensorFlow is 2.15.1, on the other hosts 2.21.0" in said("host3")
+    assert "error tensorflow: TensorFlow does not import in" in said("host4")
     assert "No module named 'tensorflow'" in said("host4")
     assert "error setup: hello there setup failed with exit code 1" in said("host5").replace("\n", " ")
     assert "error setup: no program /no/such/python on this host" in said("host6")
@@ -98,7 +97,7 @@ def test_hosts_that_differ_and_hosts_that_fail(
 
     told_people = launcher.run("check", launcher.directory / "hosts.yaml").ran(69).out
     assert "✓  host[1-2] " in told_people
-    assert "TensorFlow is 2.15.1 there, and 2.21.0 on the other hosts" in told_people
+    assert "TensorFlow is 2.15.1, on the other hosts 2.21.0" in told_people
     assert "8 hosts, 2 without an answer" in told_people
 
 
@@ -125,7 +124,7 @@ def test_an_import_that_hangs_is_ended_and_tells_where(launcher: Launcher, tmp_p
     path = fake_tensorflow(tmp_path / "slow", body="import time\ntime.sleep(1000)")
     hostfile = launcher.local(1, python=sys.executable, env={"PYTHONPATH": str(path)})
     [finding] = document(launcher, hostfile, "--timeout=15", code=70)["findings"]
-    assert finding["what"] == "the import of TensorFlow took longer than 15 s, and was stopped"
+    assert finding["what"] == "the import of TensorFlow did not end within 15 s, and was stopped"
     assert any("slow/tensorflow/__init__.py" in line for line in finding["lines"])
     launcher.wait_until_no_run_is_kept()
 

@@ -240,7 +240,7 @@ def _outside(findings: Findings, marks: Marks) -> list[Text]:
         return []
     return [
         Text.assemble(
-            _mark(None, marks), " this machine, which is not one of the hosts, does not reach their ports"
+            _mark(None, marks), " this machine, which is none of the hosts, does not reach their ports"
         )
     ]
 

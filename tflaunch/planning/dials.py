@@ -23,16 +23,16 @@ MARGIN_S = 15.0
 SKIP = "--no-dial-check starts the tasks all the same"
 
 _OPEN = (
-    "open that port between the hosts, or write a range that is open into the hostfile: `ports:`; if they share another"
-    " network, write their addresses there: `address:`"
+    "open that port between the hosts, or name a range that is open by `ports:` in the hostfile; if they"
+    " share another network, name it by `address:`"
 )
 NEXT_STEP = {
     dialling.REFUSED: _OPEN,
     dialling.SILENT: _OPEN,
-    dialling.NO_ROUTE: "write addresses at which the hosts reach each other into the hostfile: `address:`",
-    dialling.FORBIDDEN: "allow it to call that port, or write a range that is open into the hostfile: `ports:`",
-    dialling.NO_NAME: "write an address that all hosts know into the hostfile: `address:`",
-    dialling.STRANGER: "`address:` in the hostfile must be that of the host itself, not of a proxy or a forwarded port",
+    dialling.NO_ROUTE: "give addresses that the hosts reach each other by: `address:` in the hostfile",
+    dialling.FORBIDDEN: "allow it to call that port, or name a range that is open by `ports:` in the hostfile",
+    dialling.NO_NAME: "write an address that all hosts know: `address:` in the hostfile",
+    dialling.STRANGER: "`address:` in the hostfile must lead to that very host, past proxies and port forwarding",
     dialling.NARROW: "give all hosts the MTU of the way between them: `ping -M do -s 1372 HOST` tries 1400,"
     " `ip link set dev eth0 mtu 1400` sets it; or let the router on the way clamp the MSS",
 }

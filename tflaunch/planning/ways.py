@@ -22,12 +22,12 @@ MOST = 24  # ways that are measured again
 SHARED = 3  # so many odd ways of one host become one sentence
 
 FAR_STEP = (
-    "`ping {to}` on {source} shows it; is a VPN, a detour or a full link between them? If the hosts share another"
-    " network, write their addresses there into the hostfile: `address:`"
+    "`ping {to}` on {source} shows it; is there a VPN, a detour or a full link between them? If the hosts share another"
+    " network, name it by `address:` in the hostfile"
 )
 LOSSY_STEP = (
-    "`ip -s link` and `ethtool -S DEVICE` on both hosts count the errors; is a cable or a port of the switch broken,"
-    " or a link full?"
+    "`ip -s link` and `ethtool -S DEVICE` on both hosts count errors and drops: a cable, a port of the switch, or a"
+    " full link?"
 )
 
 Pair = tuple[str, str]  # the host that calls, and the one that it calls
@@ -113,7 +113,7 @@ def odd_ways(first: Mapping[Pair, Sequence[Measured]], again: Mapping[Pair, Sequ
         told.append(Odd(hosts, what, FAR_STEP.format(source=source, to=to)))
     for name, hosts, pairs in grouped(lossy):
         lost, of = sum(lossy[pair] for pair in pairs), sum(len(again[pair]) for pair in pairs)
-        told.append(Odd(hosts, f"{name}: {lost} of {of} short connections lost packets", LOSSY_STEP))
+        told.append(Odd(hosts, f"{name}: packets are lost, in {lost} of {of} short connections", LOSSY_STEP))
     return told
 
 

@@ -22,12 +22,12 @@ SAMPLE = 8
 SLOW_SHARE = 1 / 3  # of the median: a way with less is slow
 AGAIN = 12  # ways that look slow and are measured again
 SLOW_STEP = (
-    "`ethtool DEVICE` on both hosts shows the speed of their links; look at the cable, the port of the switch, and what"
-    " else uses that link"
+    "`ethtool DEVICE` on both hosts shows what speed their links have agreed on; look at the cable, the port of the"
+    " switch, and at what else sends there"
 )
 LONG_STEP = (
-    "the distance makes it slow, not a cable: the sender waits until the other end has confirmed what came; train on "
-    "hosts that are near each other (--exclude, --worker-hosts), or raise net.ipv4.tcp_rmem and net.ipv4.tcp_wmem there"
+    "no cable is to blame: over a long way one connection waits for its acknowledgements; let hosts that are near each "
+    "other train together (--exclude, --worker-hosts), or raise the limits of net.ipv4.tcp_rmem and tcp_wmem on both"
 )
 _LONG_MS = 2.0  # within a building it is less ...
 _LONGER = 5  # ... and a long way takes so many times the median
@@ -143,4 +143,4 @@ def _long(late: Sequence[Throughput], every: Iterable[Throughput]) -> str:
     least = min(each.rtt_ms for each in late)
     if least < max(_LONG_MS, _LONGER * usual) or any(each.lost for each in late):
         return ""
-    return f"a packet takes {least:.3g} ms there and back, on half of the ways {usual:.2g} ms or less"
+    return f"packets take {least:.3g} ms there and back, and {usual:.2g} ms on half of the ways"

@@ -38,9 +38,9 @@ MUCH_MEMLOCK_BYTES = GIB
 SKEW_S = 2.0
 SLOW_IMPORT_S = 30.0
 UNGUARDED = (
-    "TensorFlow asks for no password: whoever reaches one of its ports can do on that host what you can do"
+    "TensorFlow listens on all interfaces and asks for no password: what reaches its port can do what you can"
 )
-PRIVATE = "let a firewall open these ports to the hosts only, or use a private network"
+PRIVATE = "let a firewall admit only the hosts, or use a private network"
 # Prefixes of the names of interfaces that lead to no other host.
 VIRTUAL = ("docker", "br-", "veth", "virbr", "cni", "flannel", "lxc", "podman", "cali")
 ENOUGH_PORTS = 16  # for the tasks of one host, and for other runs on it
@@ -128,8 +128,8 @@ class Findings:
             what = f"the connection was lost: {each.lost.message}; what was started there ends by itself"
             yield "error", "connection", what, each.lost.hint
         elif each.unswept:
-            fix = f"it ends by itself within a minute; to end it now: tflaunch stop {self.answers.run_id} --hosts HOSTS"
-            yield "error", "session", f"a process of this check may still be alive there: {each.unswept}", fix
+            fix = f"it ends by itself within a minute; or end it: tflaunch stop {self.answers.run_id} --hosts HOSTS"
+            yield "error", "session", f"something of this check may still be alive: {each.unswept}", fix
         if each.task is not None:
             yield from _of_task(each, each.task, self.answers.timeout_s)
         yield from _of_gpus(each, facts)
@@ -144,7 +144,7 @@ class Findings:
                 "warning",
                 "session",
                 "systemd-logind has KillUserProcesses=yes: when the user's last connection closes, it kills all of the "
-                "user's processes, and so ends a detached run",
+                "user's processes, a detached run too",
                 f"set KillExcludeUsers={user} or KillUserProcesses=no in /etc/systemd/logind.conf there"
                 + ("; `loginctl enable-linger` does not help" if logout["linger"] else ""),
             )
@@ -164,8 +164,8 @@ class Findings:
                     "error",
                     "hosts",
                     tuple(same),
-                    f"{fold(same)} are one machine, which a run does not accept",
-                    "list it once; to start several workers on it: --workers N, or `slots:` in the hostfile",
+                    f"{fold(same)} are one machine, and a run refuses that",
+                    "list it once; several workers on it are --workers N or slots:",
                 )
 
     def _blocked(self) -> Iterator[CheckFinding]:
@@ -215,10 +215,10 @@ class Findings:
         now, other = found
         names = ", ".join(dict.fromkeys(face["name"] for face in chosen.values()))
         what = (
-            f"the hosts call each other through {names} ({networks.speed(now * 1e6)}); {', '.join(other.names)}"
-            f" ({networks.speed(other.mbit_s * 1e6)}, {other.prefix}) also connects them all, and is faster"
+            f"the addresses lie on {names} ({networks.speed(now * 1e6)}); {', '.join(other.names)}"
+            f" ({networks.speed(other.mbit_s * 1e6)}, {other.prefix}) connects all hosts, too"
         )
-        fix = "to use it, write each host's address in that network into the hostfile: `address:`"
+        fix = "name the hosts' addresses there by `address:` in the hostfile"
         yield CheckFinding("warning", "network", tuple(chosen), what, fix)
 
     def _skewed(self) -> Iterator[CheckFinding]:
@@ -239,7 +239,7 @@ class Findings:
                     "clock",
                     (name,),
                     f"its clock is {way}: the times of logs and checkpoints are wrong",
-                    "have NTP set the clock there: timedatectl set-ntp true",
+                    "let NTP set it there: timedatectl set-ntp true",
                 )
 
     def _exposed(self) -> Iterator[CheckFinding]:
@@ -250,8 +250,8 @@ class Findings:
                 "note",
                 "exposed",
                 tuple(self.answers.dials),
-                "this machine is one of the hosts, so it cannot try whether machines outside the cluster reach the "
-                "ports of the tasks. " + UNGUARDED,
+                "this machine is one of the hosts, so it cannot tell which others reach the ports of the tasks. "
+                + UNGUARDED,
                 PRIVATE,
             )
         for name, ways in self.answers.outside.items():
@@ -272,22 +272,20 @@ def _of_task(each: HostAnswer, task: TaskAnswer, timeout_s: float) -> Iterator[A
     report = task.report
     if report is None:
         if task.late:
-            what = f"the import of TensorFlow took longer than {timeout_s:g} s, and was stopped"
-            fix = "is its file system slow? To wait longer, add --timeout TIME"
-            yield "error", "tensorflow", what, fix, task.lines
+            what = f"the import of TensorFlow did not end within {timeout_s:g} s, and was stopped"
+            yield "error", "tensorflow", what, "a slow file system? --timeout TIME waits longer", task.lines
         else:
             how = f"code {task.code}" if task.code is not None else task.signal_name
-            fix = "what it printed last may say why"
+            fix = "read what it printed"
             if task.signal_name == "SIGILL":
-                fix = "this TensorFlow is built for newer processors: install another build of it there"
-            what = f"its Python ended with {how} while it imported TensorFlow"
-            yield "error", "tensorflow", what, fix, task.lines
+                fix = "its processor lacks instructions that this TensorFlow is built for: install another build"
+            yield "error", "tensorflow", f"its Python ended with {how} on import", fix, task.lines
     elif report["error"]:
         missing = report["error"].startswith("ModuleNotFoundError") and "'tensorflow'" in report["error"]
         python = report["executable"] or interpreter(each.host, JobSpec(()))
-        what = f"{python} cannot import TensorFlow: {report['error'].splitlines()[0]}"
+        what = f"TensorFlow does not import in {python}: {report['error'].splitlines()[0]}"
         fix = (
-            f"write a Python that has it into the hostfile (`python:`, `venv:` or `conda:`), or let tflaunch install it"
+            f"name a Python that has it by `python:`, `venv:` or `conda:` in the hostfile, or have the hosts install it"
             f"{'' if missing else ' anew'}: --requirements FILE, with a line `tensorflow`"
         )
         if each.source:
@@ -295,11 +293,10 @@ def _of_task(each: HostAnswer, task: TaskAnswer, timeout_s: float) -> Iterator[A
         yield "error", "tensorflow", what, fix, () if missing else task.lines
     elif (seconds := report.get("tensorflow", {}).get("seconds", 0)) > SLOW_IMPORT_S:
         what = f"importing TensorFlow took {duration(seconds // 10 * 10)}"
-        yield "note", "tensorflow", what, "a second import may be faster; so is one from a local disk"
+        yield "note", "tensorflow", what, "from a local disk it is quicker; so may be the second import"
     for name in (report or {}).get("proxies", ()):
         if "no_grpc_proxy" not in each.host.env:
-            what = f"{name} is set; tasks talk to each other without that proxy: tflaunch sets no_grpc_proxy"
-            yield "note", "proxy", what, ""
+            yield "note", "proxy", f"{name} is set; gRPC between tasks bypasses it (no_grpc_proxy)", ""
 
 
 def _of_gpus(each: HostAnswer, facts: HostFacts) -> Iterator[Any]:
@@ -319,13 +316,10 @@ def _of_gpus(each: HostAnswer, facts: HostFacts) -> Iterator[Any]:
     if build.get("is_cuda_build") == "False":
         yield "error", "gpus", f"{what}: it is built without CUDA", "install a build with CUDA there"
     elif needs and serves and _major(needs) > _major(serves):
-        what += f": it is built for CUDA {needs}, and the driver there supports CUDA {serves} at most"
+        what += f": it is built for CUDA {needs}, the driver serves {serves} at most"
         yield "error", "gpus", what, "install a newer driver there, or an older TensorFlow"
     else:
-        fix = (
-            "it may not find the CUDA libraries: install tensorflow[and-cuda] there, or load them by `setup:` in the "
-            "hostfile, for instance `setup: module load cuda`"
-        )
+        fix = "does it find its CUDA libraries? (tensorflow[and-cuda], `module load cuda` in `setup:`)"
         yield "error", "gpus", what, fix, each.task.lines if each.task else ()
 
 
@@ -338,13 +332,12 @@ def _major(version: str) -> int:
 def _of_ports(each: HostAnswer, facts: HostFacts) -> Iterator[Any]:
     if each.host.ports is None:
         if not facts.ports:
-            fix = "write a range that is free into the hostfile: `ports:`"
-            yield "error", "ports", "it has no free port", fix
+            yield "error", "ports", "it has no free port", "name a free range by `ports:` in the hostfile"
         return
     first, last = each.host.ports
     taken = last - first + 1 - len(facts.ports)
     what = f"`ports: {first}-{last}`: {len(facts.ports)} of {last - first + 1} are free{who_has_them(facts)}"
-    fix = "`ss -tlnp` there shows who listens; or write another range"
+    fix = "see what listens there (ss -tlnp), or name another range"
     if not facts.ports:
         yield "error", "ports", what, fix
     elif taken > 0 and len(facts.ports) < ENOUGH_PORTS:
@@ -358,17 +351,17 @@ def _of_disks(each: HostAnswer) -> Iterator[Any]:
         where = disk["path"].partition("/tflaunch-")[0]
         if free < LITTLE_DISK_BYTES:
             level = "error" if free < LEAST_DISK_BYTES else "warning"
-            yield level, "disk", f"only {free / 2**20:,.0f} MiB are free on the disk of {where}", fix
+            yield level, "disk", f"{free / 2**20:,.0f} MiB are free on the disk of {where}", fix
         if files is not None and files < LITTLE_FILES:
-            yield "warning", "disk", f"the disk of {where} can take only {files} more files (inodes)", fix
+            yield "warning", "disk", f"{files} inodes are free on the disk of {where}", fix
 
 
 def _of_limits(each: HostAnswer, facts: HostFacts) -> Iterator[Any]:
     limits = each.report.get("limits", {})
-    fix = "raise the limit in /etc/security/limits.conf there, or by `ulimit` in `setup:` of the hostfile"
+    fix = "raise it in /etc/security/limits.conf there, or by `ulimit` in `setup:`"
     few = limits.get("nofile")
     if few is not None and few < FEW_DESCRIPTORS:
-        yield "warning", "limits", f"a task may open only {few} files and connections (nofile)", fix
+        yield "warning", "limits", f"a task may have only {few} files and connections open (nofile)", fix
     few = limits.get("nproc")
     if few is not None and few < max(FEW_PROCESSES, 16 * facts.cores):
         yield "warning", "limits", f"the user may have only {few} processes and threads (nproc)", fix
@@ -382,26 +375,26 @@ def _of_network(each: HostAnswer, face: Mapping[str, Any]) -> Iterator[Any]:
     faces = [face for face in each.system.get("interfaces", ()) if not face["name"].startswith(VIRTUAL)]
     chosen = face.get("name", "")
     if chosen.startswith(VIRTUAL):
-        what = f"the other hosts get its address on {chosen}, a bridge inside that host, where they cannot reach it"
+        what = f"other hosts call its tasks at the address of {chosen}, a bridge within the host"
         yield (
             "warning",
             "network",
             what,
-            "write its address in the network of the hosts into the hostfile: `address:`",
+            "name its address in the hosts' network by `address:` in the hostfile",
         )
     elif chosen and len(faces) > 1 and each.host.address is None:
         names = ", ".join(face["name"] for face in faces)
-        what = f"it is in several networks ({names}); the other hosts reach its tasks through {chosen}"
-        yield "note", "network", what, "to use another, write its address there into the hostfile: `address:`"
+        what = f"it is in several networks ({names}); other hosts call its tasks through {chosen}"
+        yield "note", "network", what, "`address:` in the hostfile chooses another"
 
 
 def _differing(row: MatrixRow) -> Iterator[CheckFinding]:
-    fix = "install the same version on all hosts: what one version writes, another may not be able to read"
+    fix = "install the same version on all hosts: one may not be able to read what another writes"
     topic = "versions"
     if row.name == "MTU":
         topic, fix = (
             "network",
-            "set the same MTU on all hosts: a packet that is too large for one may be lost without an error",
+            "set the same MTU everywhere: larger packets may vanish on the way without an error",
         )
     level: Level = "warning"
     if row.name == "Python" and len({value.rpartition(".")[0] for value in row.values.values()}) == 1:
@@ -411,5 +404,5 @@ def _differing(row: MatrixRow) -> Iterator[CheckFinding]:
         yield CheckFinding(level, topic, tuple(row.values), f"{row.name} differs: {found}", fix)
         return
     for value, hosts in row.odd.items():
-        what = f"{row.name} is {value} there, and {row.common} on the other hosts"
+        what = f"{row.name} is {value}, on the other hosts {row.common}"
         yield CheckFinding(level, topic, tuple(hosts), what, fix)

@@ -16,8 +16,7 @@ from tflaunch.survey.check_answers import HostAnswer
 SILENT_S = 10.0  # an agent sends something every few seconds
 LATE = ConnectError("its agent did not answer in time", "is the host overloaded? try again")
 SILENT = ConnectError(
-    f"its agent has sent nothing for {SILENT_S:g} s",
-    "is the host frozen, or its network down? Try: ssh {host} true",
+    f"its agent has sent nothing for {SILENT_S:g} s", "is it frozen, or the network gone? ssh {host} true"
 )
 
 

@@ -267,8 +267,8 @@ class CheckRun:
             answer.lost = why
         elif why is LATE:
             answer.refused = ConnectError(
-                f"its `setup:` and login profile took longer than {self._timeout_s:g} s",
-                "do they wait for something? To wait longer, add --timeout TIME",
+                f"its `setup:` and login profile did not end within {self._timeout_s:g} s",
+                "see what they wait for; --timeout TIME waits longer",
             )
         else:
             answer.refused = why

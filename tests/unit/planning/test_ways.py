@@ -88,7 +88,7 @@ def test_packets_that_are_lost_now_and_again() -> None:
     assert suspects(first) == [("h1", "h2")]
     some = [Measured(0.2, 1)] * LOSSY
     [odd] = told(first, {("h1", "h2"): some + [Measured(0.2, 0)] * (REPEATS - LOSSY)})
-    assert odd.what == "h1 -> h2: 2 of 8 short connections lost packets"
+    assert odd.what == "h1 -> h2: packets are lost, in 2 of 8 short connections"
     assert "ethtool -S" in odd.fix
     once = some[1:] + [Measured(0.2, 0)] * (REPEATS - LOSSY + 1)
     assert told(first, {("h1", "h2"): once}) == []

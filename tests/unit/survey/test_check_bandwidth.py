@@ -121,11 +121,7 @@ def _once(hosts: Hosts) -> Any:
 
 @pytest.mark.parametrize(
     ("rtt_ms", "lost", "words"),
-    [
-        (40.0, 0, "the distance makes it slow, not a cable"),
-        (40.0, 9, "`ethtool DEVICE`"),
-        (0.3, 0, "`ethtool DEVICE`"),
-    ],
+    [(40.0, 0, "no cable is to blame"), (40.0, 9, "`ethtool DEVICE`"), (0.3, 0, "`ethtool DEVICE`")],
 )
 def test_a_way_that_is_merely_long_is_no_broken_cable(rtt_ms: float, lost: int, words: str) -> None:
     far = Throughput(0.4e9, rtt_ms, lost)
@@ -191,8 +187,6 @@ def test_a_faster_network_is_told() -> None:
         for n, name in enumerate("ab", 1)
     ]
     told = found(*hosts, dials=ways("aa", "ab", "ba", "bb", hosts="ab"), outside={"a": {}})
-    said = [each.what for each in told]
-    assert (
-        "the hosts call each other through eth0 (1 Gbit/s); ib0 (100 Gbit/s, 10.2.0.0/16) also connects them all, and"
-        " is faster" in said
-    )
+    assert "the addresses lie on eth0 (1 Gbit/s); ib0 (100 Gbit/s, 10.2.0.0/16) connects all hosts, too" in [
+        each.what for each in told
+    ]
