@@ -30,7 +30,7 @@ def test_a_record_with_an_unknown_connection(launcher: Launcher, tmp_path: Path)
     for verb in ("stop", "status", "logs", "attach", "stacks"):
         wrong = launcher.run(verb, run, env=path).ran(2)
         assert "local1: there is no connection 'nosuch'" in wrong.sentences
-        assert "this one has: ssh, openssh, local" in wrong.sentences
+        assert "this one has ssh, openssh, local" in wrong.sentences
     assert not asked.exists()
     assert {each.pid for each in launcher.leftovers(run)} == before
     record.write_text(good)

@@ -893,19 +893,20 @@ class Holder:
                 self.loop.watch(door.fileno(), 0, lambda _: None)
                 door.close()
             self.children.sweep()
-            self._part()
+            part(self.callers, self.loop)
             self.place.remove()
         return self.code or self.ran or 0
 
-    def _part(self) -> None:
-        """Let callers hear how their commands have ended."""
-        until = time.monotonic() + KILL_S
-        while time.monotonic() < until:
-            if not any(each.proved and (each.unsent or each.stdout >= 0) for each in self.callers):
-                break
-            self.loop.turn(TICK_S)
-        for caller in list(self.callers):
-            caller.close()
+
+def part(callers: "Set[SlotCaller]", loop: "Loop") -> None:
+    """Let callers hear how their commands have ended."""
+    until = time.monotonic() + KILL_S
+    while time.monotonic() < until:
+        if not any(each.proved and (each.unsent or each.stdout >= 0) for each in callers):
+            break
+        loop.turn(TICK_S)
+    for caller in list(callers):
+        caller.close()
 
 
 def tls_context(settings: "Dict[str, Any]") -> "Any":
