@@ -98,7 +98,8 @@ def test_commands_get_no_other_descriptors_and_default_signals(hold: Hold) -> No
     assert descriptors(held.pid)[9] == "/dev/null"
     for command in ("ls /proc/self/fd", "grep -E 'Sig(Ign|Blk)' /proc/self/status"):
         # Tests may run in the background, where some signals are ignored.
-        default = "import os, signal, sys; [signal.signal(each, 0) for each in (1, 2, 3)]; os.execvp('sh', sys.argv[1:])"
+        default = "import os, sys; from signal import signal; [signal(each, 0) for each in (1, 2, 3, 13, 25)]"
+        default += "; os.execvp('sh', sys.argv[1:])"
         words = [sys.executable, "-c", default, "sh", "-c", command]
         here = subprocess.run(words, capture_output=True, check=True, stdin=subprocess.PIPE)
         assert everything(held.open(command)) == here.stdout
