@@ -46,7 +46,6 @@ class ForWhom(Protocol):
 
     run_id: str
     limit_s: float | None  # how long the run may take; None: no limit is known
-    python: str  # the interpreter for the slot holders, "" for the first that will do
 
     def note(self, handle: Handle) -> None:
         """Keep what it takes to give the request back: the engine has it from now on, or will in a moment."""

@@ -36,7 +36,6 @@ class ForCommand:
     run_id: str
     watcher: ProgressWatcher
     limit_s: float | None = None
-    python: str = ""
     keep: Callable[[Handle], None] = lambda _: None  # what `note` does
     _asked: queue.SimpleQueue[Interrupted] = field(default_factory=queue.SimpleQueue)
 
@@ -102,19 +101,17 @@ class TakenSlots:
         taken, self._taken = self._taken, None
         if taken is None:
             return
-        done, asked = threading.Event(), queue.SimpleQueue[Interrupted]()
+        over = queue.SimpleQueue[Interrupted | None]()
 
         def give_back() -> None:
             with contextlib.suppress(Exception):  # slot holders end by themselves, too
                 self._engine.release(taken.handle, taken.hosts)
-            done.set()
+            over.put(None)
 
         # How the run has ended is known by now: whoever presses Ctrl-C ends the wait, and nothing else.
-        with interrupts(asked.put):
+        with interrupts(over.put), contextlib.suppress(queue.Empty):
             threading.Thread(target=give_back, name="give back", daemon=True).start()
-            until = time.monotonic() + RELEASE_S
-            while not done.wait(0.05) and asked.empty() and time.monotonic() < until:
-                pass
+            over.get(timeout=RELEASE_S)
 
 
 @contextlib.contextmanager
