@@ -96,7 +96,8 @@ def pid_of(directory: Path, task: str) -> int:
 
 def losses(output: str) -> tuple[float, float]:
     """The first and the final loss, as the example printed them."""
-    found = re.search(r"^final loss (\S+) \(first (\S+)\)$", output, re.MULTILINE)
+    # Not from the beginning of a line: a thread of TensorFlow may be in the middle of one.
+    found = re.search(r"final loss (\S+) \(first (\S+)\)$", output, re.MULTILINE)
     assert found, output
     return float(found[2]), float(found[1])
 
@@ -300,8 +301,8 @@ def test_sharded_input_is_read_once_also_when_a_worker_fails(tmp_path: Path) -> 
     assert 0 < records - sum(since) <= int(before)
     assert f"each of {records} records was read once" in chief
     assert len(list((tmp_path / "hosts").glob("**/data/*-of-00008.tfrecord"))) == 2 * 8
-    first, final = losses(chief)
-    assert final < first
+    _, final = losses(chief)
+    assert final < 0.02, "its floor is 0.01; what came before the kill may have been enough to learn all"
 
 
 def test_the_evaluator_of_a_job_file_sees_the_last_checkpoint(tmp_path: Path) -> None:

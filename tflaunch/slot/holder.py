@@ -75,7 +75,8 @@ UNKNOWN = 76  # nobody has said how the run has ended, as where its launcher was
 NOT_STARTED = 126  # as a shell has it
 PR_SET_CHILD_SUBREAPER = 36
 READ, WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
-TO_CHILDREN = (signal.SIGPIPE, signal.SIGXFSZ)  # Python ignores them
+# Python ignores the first two, and a shell the third of what it starts in the background.
+TO_CHILDREN = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGQUIT)
 SIGNALS = {
     signal.SIGTERM: "the engine ends this slot (SIGTERM)",
     signal.SIGINT: "the engine ends this slot (SIGINT)",
