@@ -191,6 +191,22 @@ def test_a_detached_run_starts_when_its_slots_come(
     assert scheduler.released(job)
 
 
+def test_who_attaches_early_follows_a_run_that_starts_meanwhile(user: OnSlots, scheduler: Scheduler) -> None:
+    """Between two looks at its record it may get its slots and hand over, and its launcher ends."""
+    scheduler.hold("no node is free")
+    done = user.run("run", user.slots(), user.script(COUNT), *TASKS, "-d", "--", "60").ran()
+    launcher = json.loads((user.state / done.out.strip() / "run.json").read_text())["pid"]
+    with user.start("attach") as viewer:
+        viewer.wait_for("waits for its slots")
+        viewer.signal(signal.SIGSTOP)
+        scheduler.give()
+        until(lambda: not Path(f"/proc/{launcher}").exists(), "the end of its launcher")
+        viewer.signal(signal.SIGCONT)
+        viewer.wait_for("begins worker/0")
+        user.run("stop").ran()
+        assert viewer.end() == 143
+
+
 def test_the_waiting_process_of_a_detached_run_may_die(user: OnSlots, scheduler: Scheduler) -> None:
     scheduler.hold("no node is free")
     done = user.run("run", user.slots(idle="2"), user.script(COUNT), *TASKS, "-d", "--", "9").ran()

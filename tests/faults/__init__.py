@@ -368,7 +368,7 @@ def count(task: str, path: Path) -> int:
     with path.open("rb") as lines:
         for line in lines:
             expected = b"%s %08d" % (task.encode(), counted + 1)
-            if line.startswith(expected) and line.endswith(b"\n"):
+            if line.startswith(expected):  # also without its end: that is shown as a line, too
                 counted += 1
             elif not expected.startswith(line[: len(expected)]) and not NOISE.match(line):
                 strange.append((counted, line))

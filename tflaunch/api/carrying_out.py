@@ -11,11 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from tflaunch.api.connecting import SlotsFor, connected, reaching
-from tflaunch.planning.cluster_plan import ClusterPlan
 from tflaunch.protocol.errors import RecordError, TflaunchError
 from tflaunch.protocol.events import Interrupted
 from tflaunch.protocol.outcome import EndedByRule, Outcome
-from tflaunch.sessions.group import Stopped
 
 if TYPE_CHECKING:
     from tflaunch.documents.reporter import Reporter
@@ -61,7 +59,9 @@ def carry_out(
         with connected(hostfile.hosts, ssh, reporter, ask=ask) as connector:
             return launch(request, connector, reporter)
     from tflaunch.launch.request import OnSlots
+    from tflaunch.planning.cluster_plan import ClusterPlan
     from tflaunch.runs.record import LAUNCHER_LOG, Record
+    from tflaunch.sessions.group import Stopped
 
     engine = hostfile.wanted.engine
     record = Record.create(

@@ -168,19 +168,20 @@ def open_run_or_kept(
 
     assert not isinstance(before, KeptRun)  # noqa: S101 - such a run has no later plan
     with contextlib.ExitStack() as stack:
-        try:
-            opened = open_run(where, ssh, reporter, progress, wanted, before=before, ask=ask)
-            view: View = stack.enter_context(opened)
-        except SlotsOver as over:
-            progress.settle()
-            if over.waits and not wait:
-                raise
-            there = _when_given(over.run, where, reporter) if over.waits else None
-            if there is None:
-                view = KeptRun(over.run, reporter, wanted)
-            else:
-                again = open_run(there, ssh, reporter, progress, wanted, before=before, ask=ask)
-                view = stack.enter_context(again)
+        view: View | None = None
+        while view is None:
+            try:
+                opened = open_run(where, ssh, reporter, progress, wanted, before=before, ask=ask)
+                view = stack.enter_context(opened)
+            except SlotsOver as over:
+                progress.settle()
+                if over.waits and not wait:
+                    raise
+                given = _when_given(over.run, where, reporter) if over.waits else None
+                if given is None:
+                    view = KeptRun(over.run, reporter, wanted)
+                else:
+                    where = given
         yield view
 
 
@@ -190,12 +191,14 @@ def _when_given(run: str, where: Where, reporter: Reporter) -> Where | None:
 
     reporter.note(f"{run} waits for its slots")
     before = [host.slot for host in where.hostfile.hosts]
-    while (record := Record.open(run)).running():
-        hostfile = hostfile_from(record)
+    while True:
+        lives = Record.open(run).running()  # asked first: it may note its slots, hand over and end
+        hostfile = hostfile_from(Record.open(run))
         if hostfile.hosts and [host.slot for host in hostfile.hosts] != before:
             return where._replace(hostfile=hostfile)
+        if not lives:
+            return None
         time.sleep(1.0)
-    return None
 
 
 def follow_to_the_end(

@@ -251,7 +251,8 @@ class Verdict:
         state = entry["state"]
         told = {"exit code": self.code, "attach": again} if self.code is not None else {"attach": again}
         for who, code in told.items():
-            self.fail_unless(TOGETHER[state](code), f"ps says {state}; {who} is {code}")
+            what = f"ps says {state}; {who} is {code}; attach said {done['attach'].err}"
+            self.fail_unless(TOGETHER[state](code), what)
         status = self.document(done["status"])
         self.fail_unless(status["state"] == state, f"ps says {state}, status says {status['state']}")
         outcomes = {"ps": entry["outcome"], "record": self.recorded(), **self.journals()}
