@@ -12,7 +12,8 @@ from tests.engines.conftest import OnSlots
 from tests.support.bed import Bed
 from tests.support.other_users import BECOME
 from tests.support.patience import until
-from tests.support.scheduler import Scheduler, get
+from tests.support.plain import get
+from tests.support.scheduler import Scheduler
 
 TRAINS = """
     import os, time

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.engines.conftest import OnSlots
+from tests.support.launcher import alive
 from tests.support.patience import until
 from tests.support.scheduler import Scheduler
 
@@ -200,7 +201,7 @@ def test_who_attaches_early_follows_a_run_that_starts_meanwhile(user: OnSlots, s
         viewer.wait_for("waits for its slots")
         viewer.signal(signal.SIGSTOP)
         scheduler.give()
-        until(lambda: not Path(f"/proc/{launcher}").exists(), "the end of its launcher")
+        until(lambda: not alive(launcher), "the end of its launcher")
         viewer.signal(signal.SIGCONT)
         viewer.wait_for("begins worker/0")
         user.run("stop").ran()

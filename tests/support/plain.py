@@ -10,6 +10,7 @@ import contextlib
 import json
 import secrets
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,8 @@ class Plain:
         EngineKey("grace", "Seconds from TERM to the end of a slot.", "count", "10"),
         EngineKey("node", "The node for these slots."),
     )
+    place = ""
+    stays = ""
     at_once = 64
 
     def take(self, wanted: WantedSlots, about: ForWhom) -> GivenSlots:
@@ -147,24 +150,27 @@ class Plain:
 
     def open(self, host: Host, command: str, first: bytes, timeout_s: float) -> Wire:
         slot = host.slot
-
-        def gone() -> Gone | None:
-            over = get(Path(slot["at"]) / "over" / f"{slot['job']}.{slot['index']}.json")
-            if not over:
-                return None
-            words, in_order = f"plain: {over['words']}", over.get("in_order", False)
-            return Gone(
-                words, "start the run again", swept=over["swept"], in_order=in_order, code=over.get("code")
-            )
-
-        if (error := gone()) is not None:
+        if (error := self.over(host)) is not None:
             raise error
         if slot["port"] == "0":
             words = [*json.loads(slot["exec"]), PYTHON, "-c", relay_text(), slot["socket"], command]
             return ProcessWire(words, first, ADVICE)
-        wire = self._door(slot).open_unless(gone, command, first, timeout_s)
+        wire = self._door(slot).open_unless(partial(self.over, host), command, first, timeout_s)
         wire.advice = ADVICE
         return wire
+
+    def why(self, host: Host) -> str | None:  # noqa: ARG002 - as of every engine
+        return None
+
+    def over(self, host: Host) -> Gone | None:
+        slot = host.slot
+        over = get(Path(slot["at"]) / "over" / f"{slot['job']}.{slot['index']}.json")
+        if not over:
+            return None
+        words, in_order = f"plain: {over['words']}", over.get("in_order", False)
+        return Gone(
+            words, "start the run again", swept=over["swept"], in_order=in_order, code=over.get("code")
+        )
 
     def release(self, handle: Handle, hosts: Sequence[Host]) -> None:
         for host in hosts:

@@ -50,6 +50,7 @@ from tflaunch.protocol.errors import ConnectError
 
 class Rack:
     keys = (EngineKey("shelf", "The number of the shelf.", "count", "3"),)
+    place = stays = ""
     at_once = 8
 
     def take(self, wanted, about):
@@ -70,6 +71,9 @@ class Rack:
 
     def open(self, host, command, first, timeout_s):
         return self._door(host).open(command, first, timeout_s)
+
+    def why(self, host):
+        return None
 
     def release(self, handle, hosts):
         for host in hosts:

@@ -58,9 +58,12 @@ def _waits_for_slots(options: RunOptions, file: object) -> bool:
     if not options.end.detach or options.start.dry_run or isinstance(file, TflaunchError):
         return False
     try:
-        return load_hosts(options.what.hosts, options.connection.connection).wanted is not None
+        hostfile = load_hosts(options.what.hosts, options.connection.connection)
     except TflaunchError:  # told later
         return False
+    from tflaunch.engines.taken_slots import why_it_stays
+
+    return hostfile.wanted is not None and not why_it_stays(hostfile)
 
 
 def _task_id(text: str) -> TaskId:

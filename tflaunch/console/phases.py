@@ -139,7 +139,8 @@ class Phases:
         phase.told_at_s = due_s
         mark = self._pen.marks.warn if why else " "
         since = f"{mark} still {going_on(phase.name)} after {duration(now - phase.began)}"
-        of = f": {phase.note}" if phase.note and phase.name != "fetching" else ""
+        what = phase.line if phase.name == "fetching" else phase.note or phase.line
+        of = f": {what}" if what else ""
         self._print(Text(f"{since}{of}{f'; {why}' if why else ''}", "yellow" if why else "dim"))
         return due_s
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import re
 from collections.abc import Mapping, Sequence
@@ -11,7 +12,7 @@ from typing import Literal, Protocol
 from tflaunch.hosts import Host
 from tflaunch.inputs.amounts import seconds
 from tflaunch.inputs.documents import PlacedText
-from tflaunch.inputs.engine_words import WantedSlots
+from tflaunch.inputs.engine_words import SIZES, WantedSlots
 from tflaunch.protocol.errors import HostfileError, Problem
 from tflaunch.sessions.wires import Wire
 
@@ -72,6 +73,8 @@ class Engine(Protocol):
     """What gives slots and takes them back."""
 
     keys: Sequence[EngineKey]  # the settings that it knows
+    place: str  # the setting that what stands before the sizes is, as `//h1:7077` in `spark://h1:7077,4`; "": none
+    stays: str  # why a run in its slots cannot go on without its launcher; "": it can
     at_once: int  # so many wires may be opened at a time
 
     def take(self, wanted: WantedSlots, about: ForWhom) -> GivenSlots:
@@ -84,6 +87,12 @@ class Engine(Protocol):
     def open(self, host: Host, command: str, first: bytes, timeout_s: float) -> Wire:
         """Run `command` in that slot and send `first` to it.  Raises ConnectError; Gone if the slot is over."""
 
+    def why(self, host: Host) -> str | None:
+        """Why that slot, which its holder says is taken back, is: in the engine's words; "" while it does not know yet.
+
+        None: it has no better words than the slot holder.
+        """
+
     def release(self, handle: Handle, hosts: Sequence[Host]) -> None:
         """Give the slots, or the request for them, back, as well as can be: idempotent, silent.
 
@@ -94,8 +103,18 @@ class Engine(Protocol):
         """One's own slots, as the engine knows them without a record on this machine.  Raises ConnectError."""
 
 
-def check(wanted: WantedSlots, engine: Engine, where: str) -> None:
-    """Raise HostfileError for settings that the engine does not know, or whose values cannot be."""
+def check(wanted: WantedSlots, engine: Engine, where: str) -> WantedSlots:
+    """The same slots, their place among the settings.
+
+    Raises HostfileError for settings that the engine does not know, or whose values cannot be.
+    """
+    if wanted.place:
+        if not engine.place:
+            sizes = f"is neither sizes, {SIZES}, nor KEY=VALUE"
+            raise HostfileError([Problem(where, 0, 0, f"{wanted.place[:60]!r} {sizes}")])
+        wanted = dataclasses.replace(
+            wanted, settings={engine.place: wanted.place, **wanted.settings}, place=""
+        )
     known = {key.name: key for key in engine.keys}
     problems = [
         Problem(
@@ -123,3 +142,4 @@ def check(wanted: WantedSlots, engine: Engine, where: str) -> None:
             problems.append(Problem(where, line, column, said))
     if problems:
         raise HostfileError(problems)
+    return wanted

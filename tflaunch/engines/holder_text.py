@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tflaunch.sessions.payload import lean
-from tflaunch.slot import holder, relay
+from tflaunch.slot import holder, relay, spark_task
 
 
 def holder_text(settings: Mapping[str, Any]) -> str:
@@ -26,6 +26,11 @@ def holder_text(settings: Mapping[str, Any]) -> str:
 def relay_text() -> str:
     """The program of a relay, for `python3 -c TEXT SOCKET COMMAND`."""
     return _source(relay.__file__)
+
+
+def spark_task_text() -> str:
+    """The program whose `hold` is what a task of Spark does in a slot."""
+    return _source(spark_task.__file__)
 
 
 def _source(file: str) -> str:

@@ -21,12 +21,20 @@ from tflaunch.sessions.interrupts import interrupts
 from tflaunch.sessions.watcher import SLOTS, ProgressWatcher
 
 RELEASE_S = 15.0  # for an engine to take its slots back
+WORDS_S = 2.0  # for an engine to say why a slot is over, after its holder has
 
 
-def check_wanted(hostfile: Hostfile) -> None:
-    """Raise HostfileError for settings that the hostfile's engine does not know; nothing is asked of the engine."""
-    if hostfile.wanted is not None:
-        check(hostfile.wanted, _engine(hostfile.wanted.engine), hostfile.source)
+def checked(hostfile: Hostfile) -> Hostfile:
+    """The same; raises HostfileError for settings that its engine does not know.  Nothing is asked of the engine."""
+    if hostfile.wanted is None:
+        return hostfile
+    wanted = check(hostfile.wanted, _engine(hostfile.wanted.engine), hostfile.source)
+    return dataclasses.replace(hostfile, wanted=wanted)
+
+
+def why_it_stays(hostfile: Hostfile) -> str:
+    """Why a run on these hosts cannot go on without its launcher; "" if it can."""
+    return "" if hostfile.wanted is None else _engine(hostfile.wanted.engine).stays
 
 
 @dataclass
@@ -91,6 +99,16 @@ class TakenSlots:
         self._about.pause(0.0)
         hosts = tuple(_as_wanted(host, self._as_wanted.hosts) for host in taken.hosts)
         return dataclasses.replace(self._as_wanted, hosts=hosts)
+
+    def why(self, name: str) -> str:
+        """Why the slot of that name is taken back, in the engine's words; "" if it does not say soon."""
+        host = next((host for host in self._taken.hosts if host.name == name), None) if self._taken else None
+        until = time.monotonic() + WORDS_S
+        while host is not None and time.monotonic() < until:
+            if (words := self._engine.why(host)) != "":
+                return words or ""
+            time.sleep(0.1)
+        return ""
 
     def keep(self) -> None:
         """Leave the slots to the run, which goes on without this command; they end with it."""

@@ -11,11 +11,12 @@ from tflaunch.inputs.documents import PlacedText
 from tflaunch.protocol.job import job_name_fault
 
 # The registry: the word of an engine -> the module whose ENGINE it is, loaded only when used.
-ENGINES: Mapping[str, str] = {}
+ENGINES: Mapping[str, str] = {"spark": "tflaunch.engines.spark"}
 VARIABLE = "TFLAUNCH_ENGINES"  # WORD=MODULE,...: engines of one's own
 BATCH_JOBS = ("slurm:", "pbs:")  # the nodes of the batch job that tflaunch runs in, by SSH
 MOST_SLOTS = 10_000
 SIZES = "4 (slots), 4x8 (slots x GPUs of each) or ps=1x0+worker=4x8"
+_COMMA = re.compile(r",(?![^\[\]]*\])")  # none of those in local-cluster[2,1,1024]
 _SIZE = re.compile(r"(?:(?P<role>[A-Za-z_]\w*)=)?(?P<count>[0-9]{1,6})(?:x(?P<gpus>[0-9]{1,4}))?")
 
 
@@ -44,6 +45,7 @@ class WantedSlots:
     engine: str  # its word
     groups: tuple[SlotGroup, ...]  # (): all that is there, as inside a job of the engine
     settings: Mapping[str, str] = field(default_factory=dict)  # values with line and column, if from a file
+    place: str = ""  # what a word has before its sizes: spark://h1:7077,h2:7077
 
     @property
     def count(self) -> int:
@@ -69,16 +71,17 @@ def names_hosts(word: str) -> bool:
 
 
 def wanted(word: str) -> WantedSlots:
-    """The slots of `ENGINE:SIZES[,KEY=VALUE...]`; raises WrongSlots.
+    """The slots of `ENGINE:[PLACE,]SIZES[,KEY=VALUE...]`; raises WrongSlots.
 
-    The first part that is a size says how many slots of which sizes; `cpus=8` is a setting, `ps=1x0` is a size.
-    Values with commas do not fit into a word: a hostfile takes them.
+    The first part that is a size says how many slots of which sizes; `cpus=8` is a setting, `ps=1x0` is a size.  What
+    stands before both is the engine's place.  Values with commas do not fit into a word: a hostfile takes them.
     """
     engine, _, said = word.partition(":")
     groups: tuple[SlotGroup, ...] = ()
     settings: dict[str, str] = {}
+    places: list[str] = []
     offset = len(engine) + 1
-    for part in said.split(",") if said else ():
+    for part in _COMMA.split(said) if said else ():
         at = PlacedText(part, 1, offset + 1)
         offset += len(part) + 1
         if not part:
@@ -88,11 +91,14 @@ def wanted(word: str) -> WantedSlots:
             continue
         key, equals, value = part.partition("=")
         if not equals or not re.fullmatch(r"[a-z][\w-]*", key):
+            if not groups and not settings and (not equals or "/" in key):
+                places.append(part)
+                continue
             raise WrongSlots(at, f"{part[:60]!r} is neither sizes, {SIZES}, nor KEY=VALUE")
         if key in settings:
             raise WrongSlots(at, f"{key} is given twice")
         settings[key] = PlacedText(value, 1, at.column + len(key) + 1)
-    return WantedSlots(engine, groups, settings)
+    return WantedSlots(engine, groups, settings, ",".join(places))
 
 
 def _sizes(text: PlacedText) -> tuple[SlotGroup, ...]:

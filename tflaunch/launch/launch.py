@@ -194,7 +194,7 @@ class LaunchedRun:
                 return None
             steering = started.steering
             steering.hand_over = self._handover_of(cluster, steering, plan, started.watchdog)
-            state = steering.drive(started.state, started.watchdog)
+            state = self._in_the_engines_words(steering.drive(started.state, started.watchdog))
             if not steering.handed_over:
                 missing, host_logs = self._collect(steering, state, number)
                 checked = self._checked(steering, state, number, host_logs)
@@ -336,6 +336,13 @@ class LaunchedRun:
             in_doubt.may_go_on = True
             raise in_doubt
         self.watcher.handed_over(run_id, len(plan.tasks), self._coordinator_host)
+
+    def _in_the_engines_words(self, state: State) -> State:
+        """The slot holder knows that its slot is taken back; the engine may know why."""
+        first = state.first_failure
+        if not isinstance(first, Reclaimed) or self.slots is None or not (why := self.slots.why(first.host)):
+            return state
+        return dataclasses.replace(state, first_failure=Reclaimed(why, first.host))
 
     def _collect(
         self, steering: Steering, state: State, number: int

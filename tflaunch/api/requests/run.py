@@ -19,7 +19,7 @@ from tflaunch.api.requests.job_parts import (
 )
 from tflaunch.api.requests.roles import on_slots, roles_of
 from tflaunch.api.requests.what_to_fetch import wish_at_end
-from tflaunch.api.requests.which_hosts import load_hosts
+from tflaunch.api.requests.which_hosts import check_detached, load_hosts
 from tflaunch.frameworks.table import named
 from tflaunch.planning.ranks import roles_for
 from tflaunch.protocol.errors import UsageError
@@ -70,6 +70,9 @@ def request_of(
     )
     wish = wish_at_end(options.results, options.results.fetch)
     hostfile = hostfile or load_hosts(options.what.hosts, connection.connection, reporter)
+    check_detached(
+        hostfile, end.detach, "leave --detach out; to leave the terminal: nohup, tmux, systemd-run"
+    )
     roles = on_slots(roles, hostfile)
     check_hosts(hostfile, gpus, roles)
     if options.program.no_sync:

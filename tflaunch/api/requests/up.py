@@ -10,7 +10,7 @@ import tflaunch
 from tflaunch.api.requests.configured import gpu_limit, with_choices
 from tflaunch.api.requests.job_parts import LEASE_S, check_hosts, check_wait, gpu_choice, with_environment
 from tflaunch.api.requests.roles import on_slots, roles_of
-from tflaunch.api.requests.which_hosts import load_hosts
+from tflaunch.api.requests.which_hosts import check_detached, load_hosts
 from tflaunch.protocol.errors import UsageError
 from tflaunch.protocol.job import EVALUATOR, JobSpec
 
@@ -42,6 +42,7 @@ def request_of(options: UpOptions, reporter: Reporter, *, command: tuple[str, ..
         )
     detach = not options.servers.foreground
     hostfile = load_hosts(options.where.hosts, options.connection.connection, reporter)
+    check_detached(hostfile, detach, "add --foreground")
     roles = on_slots(roles, hostfile)
     gpus = gpu_choice(options.gpus)
     check_hosts(hostfile, gpus, roles)

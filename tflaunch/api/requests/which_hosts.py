@@ -44,9 +44,9 @@ def load_hosts(source: str | None, connection: str = "", reporter: Reporter | No
         )
     hostfile = configured.with_defaults(hosts.load(found, connection=connection))
     if hostfile.wanted is not None:
-        from tflaunch.engines.taken_slots import check_wanted
+        from tflaunch.engines.taken_slots import checked
 
-        check_wanted(hostfile)
+        hostfile = checked(hostfile)
     if reporter is not None and not source:
         count = len(hostfile.hosts)
         named = "$TFLAUNCH_HOSTS" if os.environ.get("TFLAUNCH_HOSTS") else "none was named"
@@ -56,6 +56,16 @@ def load_hosts(source: str | None, connection: str = "", reporter: Reporter | No
         for note in hostfile.notes:
             reporter.note(note)
     return hostfile
+
+
+def check_detached(hostfile: Hostfile, detached: bool, instead: str) -> None:
+    """Raise UsageError for a run that is to go on without its launcher, in slots that do not; `instead` is advice."""
+    if not detached or hostfile.wanted is None:
+        return
+    from tflaunch.engines.taken_slots import why_it_stays
+
+    if why := why_it_stays(hostfile):
+        raise UsageError(f"{hostfile.source}: a run there cannot go on without this command: {why}", instead)
 
 
 def load_there(source: str | None, connection: str = "") -> Hostfile:

@@ -1,0 +1,253 @@
+"""Runs in slots of a real Spark: what works, and what each death leaves, which is nothing."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support import ROOT
+from tests.support import bed as beds
+from tests.support import spark as sparks
+from tests.support.bed import Bed
+from tests.support.launcher import Running
+from tests.support.patience import PATIENCE_S, until
+from tests.support.spark import SPARK_S, OnSpark, SparkCluster, is_holder
+
+TRAINER = """
+    import os, signal, sys, time
+    def save(*_):
+        print("saved by", os.environ["TFLAUNCH_TASK"], flush=True)
+        sys.exit(0)
+    signal.signal(signal.SIGTERM, save)
+    open("made.txt", "w").write("by " + os.environ["TFLAUNCH_TASK"])
+    misleading = [name for name in os.environ if "SPARK" in name or name.startswith("PYTHON_")]
+    print("attempt", os.environ["TFLAUNCH_ATTEMPT"], "of", os.environ["TFLAUNCH_TASK"], misleading, flush=True)
+    until = time.monotonic() + float(sys.argv[1])
+    while time.monotonic() < until:
+        time.sleep(0.05)
+    print("ends", flush=True)
+"""
+TASKS = ("--ps=0", "--workers=2", "--no-flags")
+EXAMPLES = ROOT / "examples"
+
+pytestmark = pytest.mark.skipif(bool(sparks.missing()), reason=sparks.missing())
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory, library: Path) -> Iterator[SparkCluster]:
+    """A Spark of two hosts, with two cards each: one for all tests here, for its JVMs take long to start."""
+    if reason := beds.missing():
+        pytest.skip(reason)
+    directory = tmp_path_factory.mktemp("spark")
+    bed = Bed(directory / "bed")
+    for host in bed.up(2, share=[str(directory)]):
+        host.give_gpus(library, *(f"gpu uuid=GPU-{host.name}-{index}" for index in range(2)))
+    cluster = SparkCluster(bed, directory / "cluster", gpus=["0", "1"])
+    yield cluster
+    cluster.close()
+    bed.close()
+
+
+@pytest.fixture
+def user(tmp_path: Path, cluster: SparkCluster) -> Iterator[OnSpark]:
+    """A user of that Spark; at the end nothing of theirs is left on its hosts."""
+    user = OnSpark(tmp_path, cluster.bed)
+    user.cluster = cluster
+    yield user
+    user.close()
+
+
+def training(user: OnSpark, *words: str, seconds: float = 600) -> Running:
+    """A run whose two tasks train."""
+    running = user.start("run", user.slots("2"), user.script(TRAINER), *TASKS, *words, "--", str(seconds))
+    running.wait_for("attempt 0 of", 2)
+    return running
+
+
+def test_a_run_in_slots_of_spark(user: OnSpark) -> None:
+    words = ("--ps=1", "--workers=3", "--no-flags", "--fetch=*.txt", "--", "0.1")
+    done = user.run("run", user.slots("3"), user.script(TRAINER), *words).ran()
+    assert done.out.count("ends") == 4
+    assert done.out.count("[]") == 4  # nothing of Spark's own is left in their environment
+    assert "nothing is left running" in done.sentences
+    user.wait_until_nothing_is_left()
+    assert "succeeded" in user.run("ps", "-a").ran().out
+    assert "ends" in user.run("logs").ran().out
+
+
+def test_other_terminals(user: OnSpark) -> None:
+    with training(user) as running:
+        assert "2/2" in user.run("ps").ran().out
+        assert "running" in user.run("status").ran().out
+        assert "attempt 0 of worker/1" in user.run("logs", running.run_id, "worker/1").ran().out
+        with user.start("attach") as viewer:
+            viewer.wait_for("attempt 0 of", 2)
+            assert "is stopped" in user.run("stop").ran().sentences
+            assert viewer.end() == 143
+        assert running.end() == 143, running.err
+    assert "stopped" in user.run("ps", "-a").ran().out
+
+
+def test_what_cannot_be_is_told_before_a_task_starts(user: OnSpark) -> None:
+    script = user.script(TRAINER)
+    done = user.run("run", user.slots("5"), script, *TASKS, "--", "1").ran(65)
+    assert "room for 4 slots of this size, and 5 are wanted" in done.sentences
+    done = user.run("run", user.slots("2"), script, *TASKS, "-d", "--", "1").ran(2)
+    assert "Spark ends an application with its driver" in done.sentences
+    done = user.run(
+        "run", user.slots("2", "conf=spark.dynamicAllocation.enabled=true"), script, *TASKS, "--", "1"
+    )
+    assert "spark.dynamicAllocation.enabled=true" in done.ran(2).sentences
+    done = user.run("run", user.slots("ps=1x0+worker=1x1"), script, *TASKS, "--", "1").ran(2)
+    assert "of one size" in done.sentences
+    elsewhere = f"spark://{user.bed.launcher.address}:1,2"
+    done = user.run("run", elsewhere, script, *TASKS, "--", "1").ran(69)
+    assert "does not answer" in done.sentences
+    assert user.records() == []
+
+
+def test_a_run_that_waits_for_the_workers_is_given_up(user: OnSpark) -> None:
+    with (
+        training(user) as first,
+        user.start("run", user.slots("3"), user.script(TRAINER), *TASKS, "--", "1") as other,
+    ):
+        other.wait_for("room for 2 of 3 slots")
+        other.interrupt()
+        assert other.end() == 130, other.err
+        first.interrupt()
+        assert first.end() == 130, first.err
+
+
+DEATHS = {
+    "executor": "Spark has lost executor",
+    "worker": "Python worker that held a slot",
+    "holder": "slot holder",
+}
+
+
+@pytest.mark.parametrize("kind", DEATHS)
+def test_a_death_ends_the_run_in_order(user: OnSpark, kind: str) -> None:
+    with training(user) as running:
+        victims = [each for host in user.bed.hosts for each in user.on_host(host, kind)]
+        victims[0].kill(signal.SIGKILL)
+        done = running.done(SPARK_S).ran(75)
+    assert "was taken back" in done.sentences
+    assert DEATHS[kind] in done.sentences
+    # A slot's lines come through its holder.
+    assert done.out.count("saved by") == (1 if kind == "holder" else 2)
+    user.wait_until_nothing_is_left()
+
+
+def session(user: OnSpark, body: str) -> subprocess.CompletedProcess[str]:
+    """A Spark program on the launcher's machine: `sc` is its context, `program` the trainer."""
+    program = user.script(TRAINER)
+    text = f"""
+from pyspark import SparkConf, SparkContext
+import threading
+from tflaunch import api
+conf = SparkConf().setMaster({user.cluster.master!r}).set("spark.executor.memory", "480m")
+conf.set("spark.executor.cores", "1").set("spark.cores.max", "2").set("spark.ui.enabled", "false")
+sc = SparkContext(conf=conf)
+program = {str(program)!r}
+options = dict(ps=0, workers=2, flags=False)
+{textwrap.dedent(body)}
+"""
+    path = user.code / "session.py"
+    path.write_text(text)
+    words = user.bed.launcher.inside(sys.executable, str(path), cwd=user.code)
+    return subprocess.run(words, env=user.env(), capture_output=True, text=True, check=False)
+
+
+def test_runs_of_a_spark_program_share_its_application(user: OnSpark) -> None:
+    """Two one after the other; one of them is too large; then the program goes on."""
+    done = session(
+        user,
+        """
+        for _ in range(2):
+            with api.run("spark:2", program, args=["0.1"], **options) as run:
+                lines = [event["line"] for event in run if event["event"] == "log"]
+            print(run.wait().status, lines.count("ends"))
+        try:
+            with api.run("spark:3", program, args=["0.1"], **options) as run:
+                run.wait()
+        except api.TflaunchError as error:
+            print(error.exit_code, error.message)
+        print("sum", sc.parallelize(range(5), 2).sum())
+        sc.stop()
+        """,
+    )
+    assert done.stdout.splitlines() == [
+        "succeeded 2",
+        "succeeded 2",
+        "65 spark: 2 tasks can run at a time in this application, and 3 slots are wanted",
+        "sum 10",
+    ], done.stderr
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ("sc.cancelAllJobs()", "the Spark job was cancelled"),
+        ("sc.stop()", "the Spark application was stopped"),
+    ],
+)
+def test_what_a_spark_program_ends_says_so(user: OnSpark, how: str, words: str) -> None:
+    done = session(
+        user,
+        f"""
+        with api.run("spark:2", program, args=["600"], **options) as run:
+            for event in run:
+                if event["event"] == "log":
+                    print(event["line"])
+                    if event["line"].startswith("attempt 0 of worker/1"):
+                        threading.Thread(target=lambda: {how}).start()
+            outcome = run.wait()
+        print(outcome.exit_code, outcome.first_failure.reason)
+        """,
+    )
+    assert done.stdout.count("saved by") == 2, done.stderr
+    assert done.stdout.splitlines()[-1] == f"75 {words}", done.stderr
+    user.wait_until_nothing_is_left()
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_the_end_of_the_driver_frees_everything(user: OnSpark, number: signal.Signals) -> None:
+    with training(user, "--lease=30") as running:
+        running.signal(number)
+        running.end()
+        until(lambda: not user.leftovers(), "the end of all that is tflaunch's", SPARK_S)
+    assert not [each for host in user.bed.hosts for each in host.processes() if is_holder(each)]
+
+
+def test_restarts_take_the_slots_again(user: OnSpark) -> None:
+    with training(user, "--restarts=1", seconds=6) as running:
+        user.on_host(user.bed.hosts[0], "executor")[0].kill(signal.SIGKILL)
+        running.wait_for("attempt 1 of", 2)
+        done = running.done(SPARK_S).ran()
+    assert "taking slots again" in done.sentences
+    assert done.out.count("ends") >= 2
+
+
+def test_each_task_has_the_card_that_spark_gave_it(user: OnSpark) -> None:
+    script = user.script("import os\nprint('sees', os.environ['CUDA_VISIBLE_DEVICES'])")
+    words = ("--ps=0", "--workers=4", "--no-flags")
+    done = user.run("run", user.slots("4x1"), script, *words).ran()
+    seen = re.findall(r"sees (GPU-host\d-\d)$", done.out, re.MULTILINE)
+    assert sorted(seen) == ["GPU-host1-0", "GPU-host1-1", "GPU-host2-0", "GPU-host2-1"]
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("tensorflow"), reason="no TensorFlow here")
+def test_parameter_servers_train_in_slots_of_spark(user: OnSpark) -> None:
+    words = ("--ps=1", "--workers=3", "--grace=2", "--", "--steps=300")
+    with user.start("run", user.slots("3"), EXAMPLES / "async_ps.py", *words) as running:
+        done = running.done(4 * PATIENCE_S).ran()
+    losses = [float(each) for each in re.findall(r"loss[ =:]+([\d.]+)", done.out)]
+    assert losses[-1] < losses[0]

@@ -1,0 +1,152 @@
+"""The driver's listener: tasks of the barrier stage say how their slots are, and any command of this user asks it.
+
+A line of JSON with the token each, over TLS with the certificate of the slots:
+    {"slot": I, "told": {...}, ...}       of a task, whose connection stays as long as the slot
+    {"slot": I, "ended": CODE, ...}       its slot holder has ended
+    {"ask": I}                            {"over": null, or {"words": TEXT, "in_order": BOOL, "code": CODE or null}}
+    {"give_up": true}                     {"given_up": true}; the launcher gives the slots back
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import json
+import socket
+import ssl
+import tempfile
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+from tflaunch.slot.holder import addresses
+
+PROOF_S = 10.0  # for a caller to say its first line
+CALLERS = 4096  # at a time; a slot is one
+LINE_BYTES = 1024 * 1024
+
+
+class SlotBoard:
+    """One for each set of slots; any thread may use it."""
+
+    def __init__(self, certificate: str, key: str, token: str) -> None:
+        self.certificate, self.token = certificate, token
+        self.addresses = tuple(addresses())
+        self.told: dict[int, Mapping[str, Any]] = {}  # what each slot's task has said first
+        self.changed = threading.Condition()
+        self.given_up = False  # another command gives the slots back
+        self.why = ""  # the engine has taken all slots back, in its words
+        self._over: dict[int, dict[str, Any]] = {}
+        self._room = threading.BoundedSemaphore(CALLERS)
+        self._lines: set[ssl.SSLSocket] = set()
+        self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self._context.minimum_version = ssl.TLSVersion.TLSv1_2
+        with tempfile.NamedTemporaryFile("w") as file:  # which no other user reads
+            file.write(certificate + key)
+            file.flush()
+            self._context.load_cert_chain(file.name)
+        try:
+            self._listener = socket.create_server(
+                ("", 0), family=socket.AF_INET6, backlog=512, dualstack_ipv6=True
+            )
+        except (OSError, ValueError):
+            self._listener = socket.create_server(("", 0), backlog=512)
+        self.port = self._listener.getsockname()[1]
+        threading.Thread(target=self._accept, name="slot board", daemon=True).start()
+
+    def take_back(self, why: str) -> None:
+        """Note why the engine has taken all slots back."""
+        with self.changed:
+            self.why = self.why or why
+            self.changed.notify_all()
+
+    def over(self, slot: int) -> dict[str, Any] | None:
+        """How that slot has ended; None while it is there."""
+        with self.changed:
+            said = self._over.get(slot)
+            if self.why and (said is None or not said["in_order"]):
+                return {"words": self.why, "in_order": False, "code": None}
+            return said
+
+    def let_go(self) -> None:
+        """Hang up on the tasks, whose slot holders end then; the board still answers."""
+        with self.changed:
+            lines = list(self._lines)
+        for line in lines:
+            with contextlib.suppress(OSError):
+                line.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Answer nobody any more."""
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self.let_go()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                caller, _ = self._listener.accept()
+            except OSError:
+                return
+            if not self._room.acquire(blocking=False):
+                caller.close()
+                continue
+            threading.Thread(target=self._welcome, args=[caller], daemon=True).start()
+
+    def _welcome(self, caller: socket.socket) -> None:
+        try:
+            with caller:
+                caller.settimeout(PROOF_S)
+                with self._context.wrap_socket(caller, server_side=True) as line:
+                    self._hear(line)
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
+            pass  # a stranger, or one that has hung up
+        finally:
+            self._room.release()
+
+    def _hear(self, line: ssl.SSLSocket) -> None:
+        lines = line.makefile("rb")
+        said = self._said(lines.readline(LINE_BYTES))
+        if "slot" not in said:
+            answer: dict[str, Any] = {"over": self.over(int(said["ask"]))} if "ask" in said else {}
+            if said.get("give_up"):
+                with self.changed:
+                    self.given_up = True
+                    self.changed.notify_all()
+                answer = {"given_up": True}
+            line.sendall(json.dumps(answer).encode() + b"\n")
+            return
+        slot = int(said["slot"])
+        line.settimeout(None)
+        with self.changed:
+            self._lines.add(line)
+            self.told[slot] = said
+            self.changed.notify_all()
+        last: Mapping[str, Any] = {}
+        try:
+            last = self._said(lines.readline(LINE_BYTES))
+        except (OSError, ValueError):
+            pass
+        finally:
+            with self.changed:
+                self._lines.discard(line)
+                self._over[slot] = _end(last)
+                self.changed.notify_all()
+
+    def _said(self, text: bytes) -> Mapping[str, Any]:
+        """What that line says; raises ValueError for one without the token."""
+        said = json.loads(text)
+        if not isinstance(said, dict) or not hmac.compare_digest(str(said.get("token", "")), self.token):
+            raise ValueError
+        return said
+
+
+def _end(last: Mapping[str, Any]) -> dict[str, Any]:
+    """How a slot has ended whose task has said this at last; {}: nothing."""
+    code = last.get("ended")
+    if not isinstance(code, int):
+        return {"words": "the Python worker that held the slot is gone", "in_order": False, "code": None}
+    if code < 0:
+        return {"words": f"its slot holder was killed by signal {-code}", "in_order": False, "code": None}
+    return {"words": f"its slot holder has ended with {code}", "in_order": code != 75, "code": code}

@@ -1,0 +1,306 @@
+"""The Spark application that slots are of: the caller's, if this process has one, or one of tflaunch's own.
+
+pyspark is imported when a driver is wanted, not before.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tempfile
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import IO, TYPE_CHECKING, Any
+
+from tflaunch.protocol.errors import ConnectError, PlanError, TflaunchError, UsageError
+from tflaunch.text.numbers import counted
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+
+# What a barrier stage needs; a session that exists must have the first ones, too.
+NEEDED = {"spark.dynamicAllocation.enabled": "false"}
+OWN = {
+    **NEEDED,
+    "spark.task.maxFailures": "1",
+    "spark.stage.maxConsecutiveAttempts": "1",
+    "spark.scheduler.barrier.maxConcurrentTasksCheck.interval": "1s",
+    "spark.scheduler.barrier.maxConcurrentTasksCheck.maxFailures": "600",
+    "spark.ui.showConsoleProgress": "false",
+}
+GPU = "resource.gpu.amount"
+PATIENCE_S = 10  # for a master to answer
+_PATIENCE = ("spark.rpc.askTimeout", "spark.rpc.lookupTimeout", "spark.rpc.io.connectionTimeout")
+LOG_BYTES = 65536  # of the end of the JVM's log that is looked at
+_MASTER = re.compile(r"spark://(?P<hosts>[^,]+(?:,[^,]+)*)")
+
+
+@dataclass(frozen=True)
+class SlotSize:
+    """What each slot is to have."""
+
+    cores: int
+    gpus: int
+    memory: str  # of the executor's JVM, as Spark writes it; "": Spark's own default
+
+
+class SparkDriver:
+    """A Spark application in this process.  Its methods wait for the JVM: they are for a thread of their own."""
+
+    def __init__(self, master: str, name: str, count: int, size: SlotSize, conf: Mapping[str, str]) -> None:
+        self.context: SparkContext | None = None
+        self.own = False  # it is stopped when its slots are given back
+        self._master, self._name, self._count, self._size = _url(master), name, count, size
+        self._conf = dict(conf)
+        self._abandoned = threading.Event()
+
+    def start(self) -> None:
+        """Find the caller's application, or start one.  Raises UsageError, ConnectError."""
+        pyspark = _pyspark()
+        active = pyspark.SparkContext._active_spark_context
+        if active is not None:
+            self._check(active)
+            self.context = active
+            return
+        if not self._master:
+            raise UsageError(
+                "spark: which master? this process has no Spark application",
+                "name it as spark-submit does: spark://HOST:7077,4 or spark:yarn,4 or spark:local[4],4",
+            )
+        conf = pyspark.SparkConf(loadDefaults=False)
+        for key, value in self._settings().items():
+            conf.set(key, value)
+        self.own = True
+        self.context = pyspark.SparkContext(conf=conf, gateway=self._gateway(pyspark))
+        self.context.setLogLevel("ERROR")
+        if self._abandoned.is_set():
+            self.stop()
+
+    def room(self) -> tuple[int, int] | None:
+        """How many slots of this size the workers of a standalone master have, (in all, not in use); None: not told.
+
+        Raises ConnectError where the master does not answer.
+        """
+        hosts = _MASTER.fullmatch(self._master)
+        if hosts is None or self.context is not None:
+            return None
+        pyspark = _pyspark()
+        jvm = self._gateway(pyspark).jvm
+        conf = jvm.org.apache.spark.SparkConf(True)
+        for key, value in {**self._settings(), **dict.fromkeys(_PATIENCE, f"{PATIENCE_S}s")}.items():
+            conf.set(key, value)
+        first: Exception | None = None
+        for host in hosts["hosts"].split(","):
+            name, _, port = host.rpartition(":")
+            try:
+                return self._room(_state(jvm, conf, name, int(port)), conf)
+            except Exception as error:  # py4j's, of many kinds
+                first = first or error
+        raise ConnectError(
+            f"the Spark master {self._master} does not answer: {said(first)}",
+            "is it up, and is pyspark here of the same version as that of the cluster? "
+            f"it is {pyspark.__version__} here",
+        )
+
+    def _room(self, state: Any, conf: Any) -> tuple[int, int]:
+        memory = int(conf.getSizeAsMb("spark.executor.memory", "1g"))
+        total = cores = 0
+        for worker in state.workers():
+            if worker.state().toString() != "ALIVE":
+                continue
+            found = worker.resourcesInfo().get("gpu")
+            gpus = len(found.get().addresses()) if found.isDefined() else 0
+            by_memory = worker.memory() // memory
+            by_gpus = gpus // self._size.gpus if self._size.gpus else by_memory
+            total += min(worker.cores() // self._size.cores, by_memory, by_gpus)
+            cores += worker.cores()
+        # What is in use the master does not send; what applications want, it does.
+        wanted = 0
+        for application in state.activeApps():
+            most = application.desc().maxCores()
+            wanted += most.get() if most.isDefined() else cores
+        return total, min(total, max(0, cores - wanted) // self._size.cores)
+
+    def slots(self) -> int:
+        """How many tasks may run at a time: a barrier stage of more is refused."""
+        assert self.context is not None  # noqa: S101 - `start` was called
+        scala = self.context._jsc.sc()
+        return int(scala.maxNumConcurrentTasks(scala.resourceProfileManager().defaultResourceProfile()))
+
+    def most(self) -> int | None:
+        """How many tasks may ever run at a time in this application, as far as its settings say; None: they do not."""
+        assert self.context is not None  # noqa: S101
+        master, conf = str(self.context.master), self.context.getConf()
+        each = int(conf.get("spark.task.cpus", "1") or 1)
+        if re.match(r"local(\[|$)", master):
+            return self.slots()
+        if cluster := re.fullmatch(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,.*\]", master):
+            return int(cluster[1]) * (int(cluster[2]) // each)
+        cores = int(conf.get("spark.executor.cores", "0") or 0)
+        if most := conf.get("spark.cores.max") if _MASTER.fullmatch(master) else None:
+            return int(most) // each
+        if (executors := conf.get("spark.executor.instances")) and cores:
+            return int(executors) * (cores // each)
+        return None
+
+    @property
+    def id(self) -> str:
+        """The application's, as Spark's pages show it."""
+        assert self.context is not None  # noqa: S101
+        return str(self.context.applicationId)
+
+    def environment(self) -> dict[str, str]:
+        """What tasks learn of the application: the file system of paths without a scheme, as Hadoop has it."""
+        assert self.context is not None  # noqa: S101
+        default = self.context._jsc.hadoopConfiguration().get("fs.defaultFS")
+        return {"TFLAUNCH_DEFAULT_FS": str(default)} if default else {}
+
+    def abandon(self) -> None:
+        """Nobody waits for `start` any more: what it makes is stopped at once."""
+        self._abandoned.set()
+        if self.context is not None:
+            self.stop()
+
+    def stop(self) -> None:
+        """End the application, if it is tflaunch's own."""
+        if self.own and self.context is not None:
+            self.context.stop()
+
+    def _settings(self) -> dict[str, str]:
+        size = self._size
+        settings = {
+            "spark.master": self._master,
+            "spark.app.name": self._name,
+            "spark.cores.max": str(self._count * size.cores),
+            "spark.executor.instances": str(self._count),
+            "spark.executor.cores": str(size.cores),
+            "spark.task.cpus": str(size.cores),
+            **({"spark.executor.memory": size.memory} if size.memory else {}),
+        }
+        if size.gpus:
+            settings.update({f"spark.executor.{GPU}": str(size.gpus), f"spark.task.{GPU}": str(size.gpus)})
+        settings.update(self._conf)
+        for key, value in OWN.items():
+            if settings.get(key, value) != value:
+                raise UsageError(
+                    f"spark: {key}={settings[key]}: slots come all together, in a barrier stage, which wants {value}",
+                    "leave it out",
+                )
+        return {**settings, **OWN}
+
+    def _check(self, context: SparkContext) -> None:
+        """Raise UsageError for an application of the caller's in which slots cannot be held."""
+        conf = context.getConf()
+        if self._master and self._master != context.master:
+            raise UsageError(
+                f"spark: this process has a Spark application on {context.master}, and slots of {self._master} are "
+                "wanted",
+                "leave the master out, or stop that application",
+            )
+        for key, value in NEEDED.items():
+            if conf.get(key, value) != value:
+                raise UsageError(
+                    f"spark: the session has {key}={conf.get(key)}, and a barrier stage wants {value}",
+                    f"make the session with .config('{key}', '{value}')",
+                )
+        has, wants = float(conf.get(f"spark.task.{GPU}", "0") or 0), self._size.gpus
+        if wants and has != wants:
+            raise UsageError(
+                f"spark: slots of {counted(wants, 'GPU')} are wanted, and the session gives each task {has:g}",
+                f"make the session with spark.executor.{GPU} and spark.task.{GPU} set to {wants}, or ask for "
+                "slots without GPUs",
+            )
+
+    def _gateway(self, pyspark: Any) -> Any:
+        """The JVM of this process; what it prints goes to a file, for the screen is the run's."""
+        if pyspark.SparkContext._gateway is not None:
+            return pyspark.SparkContext._gateway
+        if not (os.environ.get("JAVA_HOME") or shutil.which("java")):
+            raise UsageError(
+                "spark: there is no Java here, and a Spark driver needs it",
+                "install Java 17, for example: apt-get install default-jre-headless; or set JAVA_HOME",
+            )
+        from pyspark.java_gateway import launch_gateway
+
+        with tempfile.TemporaryFile() as log:
+            own_session = {"stdout": log, "stderr": log, "start_new_session": True}
+            try:
+                gateway = launch_gateway(popen_kwargs=own_session)
+            except Exception as error:
+                raise UsageError(
+                    f"spark: the driver's JVM has not started: {_last_line(log) or said(error)}",
+                    "try it by hand: spark-submit --version; is it a Java that this Spark can use?",
+                ) from None
+        with pyspark.SparkContext._lock:
+            pyspark.SparkContext._gateway, pyspark.SparkContext._jvm = gateway, gateway.jvm
+        return gateway
+
+
+def said(error: BaseException | None) -> str:
+    """What an exception of Spark, py4j or the JVM says, in one line and without its trace."""
+    if isinstance(error, TflaunchError):
+        return error.message
+    cause = getattr(error, "java_exception", None)
+    text = str(error)
+    if cause is not None:
+        while cause.getCause() is not None:
+            cause = cause.getCause()
+        text = f"{cause.getClass().getSimpleName()}: {cause.getMessage()}"
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[0][:400] if lines else type(error).__name__
+
+
+def never(error: BaseException) -> TflaunchError | None:
+    """The error for the user where a stage has failed for a reason that another try does not change; else None."""
+    text = str(error)
+    versions = re.search(r"Python in worker has different version:? \(?([\d.]+).*?([\d.]+)", text, re.DOTALL)
+    if versions or "PYTHON_VERSION_MISMATCH" in text:
+        between = f": {versions[1]} there, {versions[2]} here" if versions else ""
+        return PlanError(
+            f"spark: the executors' Python is of another version than the driver's{between}",
+            "set PYSPARK_PYTHON to a Python of this version that the executors have, or run tflaunch by one of theirs",
+        )
+    own = re.search(r"tflaunch: ([^\n]+)", text)
+    if own:
+        return ConnectError(f"spark: {own[1]}", "can the executors dial this machine? see spark.driver.host")
+    return None
+
+
+def _pyspark() -> Any:
+    try:
+        import pyspark
+    except ImportError:
+        raise UsageError(
+            "spark: tflaunch's Python has no pyspark", "install it there: pip install 'tflaunch[spark]'"
+        ) from None
+    return pyspark
+
+
+def _url(master: str) -> str:
+    return f"spark:{master}" if master.startswith("//") else master
+
+
+def _state(jvm: Any, conf: Any, host: str, port: int) -> Any:
+    """What a standalone master knows of its workers and applications, by Spark's own RPC, as its web page asks it."""
+    spark = jvm.org.apache.spark
+    forName = jvm.java.lang.Class.forName
+    manager = spark.SecurityManager
+    no_key = getattr(manager, "$lessinit$greater$default$3")()
+    environment = spark.rpc.RpcEnv.create(
+        "tflaunch", "localhost", -1, conf, manager(conf, jvm.scala.Option.empty(), no_key), True
+    )
+    try:
+        messages = "org.apache.spark.deploy.DeployMessages$"
+        master = environment.setupEndpointRef(spark.rpc.RpcAddress(host, port), "Master")
+        tag = jvm.scala.reflect.ClassTag.apply(forName(f"{messages}MasterStateResponse"))
+        return master.askSync(forName(f"{messages}RequestMasterState$").getField("MODULE$").get(None), tag)
+    finally:
+        environment.shutdown()
+
+
+def _last_line(log: IO[bytes]) -> str:
+    log.seek(max(0, log.seek(0, os.SEEK_END) - LOG_BYTES))
+    lines = [line.strip() for line in log.read().decode(errors="replace").splitlines() if line.strip()]
+    return lines[-1][:300] if lines else ""

@@ -1,0 +1,137 @@
+"""What a task of Spark's barrier stage does: it starts a slot holder, says where that listens, and waits for its end.
+
+Spark's executors run this text, by a Python that has pyspark and knows nothing of tflaunch (tflaunch.engines.spark).
+"""
+
+import json
+import os
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import IO, Any, Dict, List, Optional
+
+GPUS = (
+    "@the GPUs of the task@"  # in a holder's text: Spark decides which a task has, and tells the task alone
+)
+DIAL_S = 10.0
+WORDS_BYTES = 4096  # the end of a holder's stderr
+# Reads the holder's text from stdin, after its length in eight digits; nothing follows: it is the lifeline.
+BOOT = """\
+import os
+def read(size):
+    data = b""
+    while len(data) < size:
+        piece = os.read(0, size - len(data))
+        if not piece:
+            raise SystemExit("slot: its text has not come")
+        data += piece
+    return data
+exec(compile(read(int(read(8))), "slot_holder", "exec"))
+"""
+
+
+def hold(index: int, text: str, board: "Dict[str, Any]") -> None:
+    """Hold the slot whose holder's text is this, until its end.
+
+    board: the `addresses`, `port`, `certificate` and `token` of the driver's SlotBoard.
+    """
+    line = dialled(board)
+    holder = started(text)
+    assert holder.stdin is not None  # noqa: S101
+    assert holder.stdout is not None  # noqa: S101
+    assert holder.stderr is not None  # noqa: S101
+    first = holder.stdout.readline()
+    if not first:
+        words = holder.stderr.read().decode(errors="replace").strip()
+        raise RuntimeError("tflaunch: the slot holder could not start: " + words)
+    say(line, board, slot=index, told=json.loads(first), python=absolute(sys.executable), path=own_path())
+    threading.Thread(target=until_hung_up, args=[line, holder.stdin], daemon=True).start()
+    last = passed_on(holder.stderr)
+    say(line, board, slot=index, ended=holder.wait(), words=last)
+
+
+def dialled(board: "Dict[str, Any]") -> ssl.SSLSocket:
+    """A connection to the driver, which is the right one."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False  # the certificate itself is what is known
+    context.load_verify_locations(cadata=board["certificate"])
+    first = None  # type: Optional[OSError]
+    for address in board["addresses"]:
+        try:
+            line = context.wrap_socket(socket.create_connection((address, board["port"]), DIAL_S))
+            line.settimeout(None)
+            return line
+        except OSError as error:
+            first = first or error
+    raise RuntimeError("tflaunch: the driver cannot be reached from an executor: %s" % first)
+
+
+def say(line: ssl.SSLSocket, board: "Dict[str, Any]", **said: "Any") -> None:
+    """Tell the driver."""
+    line.sendall(json.dumps(dict(said, token=board["token"])).encode("ascii") + b"\n")
+
+
+def started(text: str) -> "subprocess.Popen[bytes]":
+    """The slot holder, which ends with this process: its stdin is a lifeline."""
+    holder = subprocess.Popen(
+        [sys.executable, "-c", BOOT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    program = text.replace(GPUS, given_gpus()).encode()
+    assert holder.stdin is not None  # noqa: S101
+    try:
+        holder.stdin.write(b"%08d" % len(program) + program)
+        holder.stdin.flush()
+    except BrokenPipeError:
+        pass  # it has ended, as its stderr tells
+    return holder
+
+
+def given_gpus() -> str:
+    """The GPUs that Spark has given to this task, as a slot holder wants them."""
+    from pyspark import BarrierTaskContext
+
+    resources = BarrierTaskContext.get().resources()
+    found = list(resources["gpu"].addresses) if "gpu" in resources else []
+    if not found:
+        return "none"
+    return ("index:" if all(each.isdigit() for each in found) else "uuid:") + ",".join(found)
+
+
+def own_path() -> "List[str]":
+    """Where Python looks for what the application has brought: spark.submit.pyFiles."""
+    from pyspark import SparkFiles
+
+    root = absolute(SparkFiles.getRootDirectory())
+    return [each for each in sys.path if absolute(each).startswith(root + os.sep)]
+
+
+def absolute(path: str) -> str:
+    """That path; no link is followed, for a virtual environment's Python is one."""
+    return os.path.abspath(path)
+
+
+def until_hung_up(line: ssl.SSLSocket, lifeline: "IO[bytes]") -> None:
+    """End the slot when the driver hangs up, as it does at its end."""
+    try:
+        while line.recv(WORDS_BYTES):
+            pass
+    except OSError:
+        pass
+    lifeline.close()
+
+
+def passed_on(stderr: "IO[bytes]") -> str:
+    """Pass the holder's stderr on to the executor's log until its end; returns its last words."""
+    last = b""
+    while True:
+        piece = os.read(stderr.fileno(), WORDS_BYTES)
+        if not piece:
+            return last.decode(errors="replace")
+        sys.stderr.write(piece.decode(errors="replace"))
+        sys.stderr.flush()
+        last = (last + piece)[-WORDS_BYTES:]
