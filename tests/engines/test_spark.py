@@ -192,6 +192,38 @@ def test_runs_of_a_spark_program_share_its_application(user: OnSpark) -> None:
     ], done.stderr
 
 
+def test_a_function_returns_what_each_task_returns(user: OnSpark) -> None:
+    done = session(
+        user,
+        """
+        from tflaunch import spark
+        def train(base):
+            import json, os
+            config = json.loads(os.environ["TF_CONFIG"])
+            print("computes")
+            return base + config["task"]["index"], config["task"]["type"]
+        run = spark.run(sc, train, workers=4, ps=1, slots=2, args=[10])
+        print(run.results)
+        def fails():
+            raise ValueError("of the user's own")
+        run = spark.run(sc, fails, workers=1)
+        print(run.wait().exit_code, "of the user's own" in run.log("worker/0"), "in fails" in run.log("worker/0"))
+        for wrong in (lambda: spark.run(sc, lambda: sc, workers=1), lambda: spark.run(object(), train, workers=1)):
+            try:
+                wrong()
+            except api.TflaunchError as error:
+                print(error.message.partition(":")[0])
+        sc.stop()
+        """,
+    )
+    assert done.stdout.splitlines() == [
+        "[(10, 'worker'), (11, 'worker'), (12, 'worker'), (13, 'worker')]",
+        "1 True True",
+        "<lambda> or its arguments cannot be sent to the executors",
+        "object is no SparkSession and no SparkContext",
+    ], done.stderr
+
+
 @pytest.mark.parametrize(
     ("how", "words"),
     [

@@ -32,7 +32,7 @@ FLOORS = (
     ("sweeps",),
     ("documents",),
     ("console", "api"),
-    ("cli",),
+    ("cli", "spark"),
     ("__main__",),
 )
 # Those of agent/, its highest, with the other files of the folder, left out.
@@ -57,7 +57,7 @@ SHIPPED = {
     "frameworks",
     "agent",
 }
-LOOSE = {"__init__", "__main__", "hosts", "gpu_probe", "remote"}
+LOOSE = {"__init__", "__main__", "hosts", "gpu_probe", "remote", "spark"}
 
 FILES = {
     ".".join(["tflaunch", *path.relative_to(HOUSE).with_suffix("").parts]).removesuffix(".__init__"): path

@@ -57,7 +57,7 @@ def make_plan(
     `tasks` of the plan has each task with host, port, GPUs, argv and environment; `to_json` gives all of it as data.
     Raises TflaunchError.
     """
-    prepared = _Prepared(hosts, program, args, keywords, dry_run=True)
+    prepared = Prepared(hosts, program, args, keywords, dry_run=True)
     prepared.events.discard()
     try:
         with signals_alone():
@@ -76,7 +76,7 @@ def run(
     A run ends with the program that has started it, at the latest when its lease has run out.
     Raises TflaunchError for what is wrong with the options, the hostfile or the code; what comes later, `wait` raises.
     """
-    return Run(_Prepared(hosts, program, args, keywords))
+    return Run(Prepared(hosts, program, args, keywords))
 
 
 class Run(WatchedRun):
@@ -87,7 +87,7 @@ class Run(WatchedRun):
     `wait` drops what is not read.
     """
 
-    def __init__(self, prepared: _Prepared) -> None:
+    def __init__(self, prepared: Prepared) -> None:
         self.id = prepared.request.run_id
         super().__init__(prepared.events, prepared.reporter)
         self._prepared = prepared
@@ -212,7 +212,7 @@ class Run(WatchedRun):
         self._over.wait(EXIT_S)
 
 
-class _Prepared:
+class Prepared:
     """A request that is ready to be carried out, and who hears of it."""
 
     request: Request

@@ -41,6 +41,7 @@ END_S = 5.0  # for the stage to end after them
 GRACE_S = 5.0  # for tasks to save, after the engine has taken a slot back
 # What Spark has for its own Python workers, and would mislead tasks.
 CLEAN = ("PYTHONPATH", "PYTHONHASHSEED", "PYTHON_*", "SPARK_*", "PYSPARK_*", "_PYSPARK_*", "OMP_NUM_THREADS")
+PYSPARK_PATH = "TFLAUNCH_PYSPARK"  # tells tasks where the executors have pyspark, for those that want it
 CANCELLED = "the Spark job was cancelled"
 STOPPED = "the Spark application was stopped"
 AGAIN = "start the run again"
@@ -332,8 +333,9 @@ def _host(
 ) -> Host:
     told = said_first["told"]
     node = re.sub(r"[^A-Za-z0-9._-]", "-", str(told["node"])) or "slot"
-    if path := [str(each) for each in said_first.get("path", ())]:
-        env = {**env, "PYTHONPATH": ":".join(path)}
+    env = {**env, PYSPARK_PATH: str(said_first["pyspark"])}
+    if files := [str(each) for each in said_first["files"]]:
+        env["PYTHONPATH"] = ":".join(files)
     return Host(
         name=f"{node}-{index}",
         connection="spark",

@@ -13,7 +13,7 @@ import threading
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import IO, Any, Dict, List, Optional
+    from typing import IO, Any, Dict, Optional
 
 GPUS = (
     "@the GPUs of the task@"  # in a holder's text: Spark decides which a task has, and tells the task alone
@@ -49,7 +49,7 @@ def hold(index: int, text: str, board: "Dict[str, Any]") -> None:
     if not first:
         words = holder.stderr.read().decode(errors="replace").strip()
         raise RuntimeError("tflaunch: the slot holder could not start: " + words)
-    say(line, board, slot=index, told=json.loads(first), python=absolute(sys.executable), path=own_path())
+    say(line, board, slot=index, told=json.loads(first), **about_python())
     threading.Thread(target=until_hung_up, args=[line, holder.stdin], daemon=True).start()
     last = passed_on(holder.stderr)
     say(line, board, slot=index, ended=holder.wait(), words=last)
@@ -102,12 +102,16 @@ def given_gpus() -> str:
     return ("index:" if all(each.isdigit() for each in found) else "uuid:") + ",".join(found)
 
 
-def own_path() -> "List[str]":
-    """Where Python looks for what the application has brought: spark.submit.pyFiles."""
+def about_python() -> "Dict[str, Any]":
+    """The executors' Python, and where it looks: for what the application has brought, and for pyspark."""
     from pyspark import SparkFiles
 
     root = absolute(SparkFiles.getRootDirectory())
-    return [each for each in sys.path if absolute(each).startswith(root + os.sep)]
+    return {
+        "python": absolute(sys.executable),
+        "files": [each for each in sys.path if absolute(each).startswith(root + os.sep)],
+        "pyspark": os.environ.get("PYTHONPATH", ""),
+    }
 
 
 def absolute(path: str) -> str:

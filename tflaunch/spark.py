@@ -1,0 +1,151 @@
+"""TensorFlow on the executors of a Spark program.
+
+    from tflaunch import spark
+
+    run = spark.run(session, train, workers=4, ps=1, args=[0.01])    # a function, or "trainer.py"
+    for event in run:
+        if event["event"] == "log":
+            print(event["task"], event["line"])
+    print(run.wait().status, run.results[0])
+
+The slots are tasks of a barrier stage in the session's own application; see docs/spark.md.
+"""
+
+from __future__ import annotations
+
+import atexit
+import pickle
+import shutil
+import tempfile
+from collections.abc import Callable, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tflaunch.api.running import Prepared, Run
+from tflaunch.protocol.errors import TflaunchError, UsageError
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+    from typing_extensions import Unpack
+
+    from tflaunch.api.keywords import Keywords
+
+RESULT = "tflaunch-result-{job}-{index}.pickle"
+# What each task of a run of a function runs.  Its cloudpickle is that of the executors' pyspark.
+PROGRAM = '''\
+"""Calls the function that came with it, and leaves what it returns to be fetched."""
+
+import os
+import sys
+
+sys.path.extend(filter(None, os.environ.get("TFLAUNCH_PYSPARK", "").split(":")))
+from pyspark import cloudpickle
+
+with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "function.pickle"), "rb") as file:
+    function, args = cloudpickle.load(file)
+value = function(*args)
+job, _, index = os.environ["TFLAUNCH_TASK"].partition("/")
+name = "tflaunch-result-%s-%s.pickle" % (job, index)
+with open(name + ".new", "wb") as file:
+    cloudpickle.dump(value, file)
+os.replace(name + ".new", name)
+'''
+
+
+class SparkRun(Run):
+    """A run on the executors of a Spark program; of a function, it has what each worker's call returned."""
+
+    def __init__(self, prepared: Prepared, results: Path | None) -> None:
+        self._results = results  # where the values come to, of a function's run
+        super().__init__(prepared)
+
+    @property
+    def results(self) -> list[Any]:
+        """What the function returned in each chief and worker, the chief first, then by index; waits for the end.
+
+        Raises UsageError for the run of a file; TflaunchError where a task's value is not here, as after a failure.
+        """
+        if self._results is None:
+            raise UsageError(
+                "the run of a file has no results", "give a function; or fetch what the program wrote"
+            )
+        outcome = self.wait()
+        found = []
+        for task in sorted(outcome.exits, key=lambda task: (task.job != "chief", task.index)):
+            if task.job not in ("chief", "worker"):
+                continue
+            name = RESULT.format(job=task.job, index=task.index)
+            path = next(self._results.rglob(name), None)
+            if path is None:
+                raise TflaunchError(
+                    f"{task}: its result is not here: the run {outcome.status}",
+                    f"why: tflaunch status {self.id}, tflaunch logs {self.id} {task}",
+                )
+            found.append(pickle.loads(path.read_bytes()))  # noqa: S301 - the caller's own function wrote it
+        return found
+
+
+def run(
+    spark: SparkSession | SparkContext,
+    program: str | PathLike[str] | Callable[..., Any],
+    *,
+    args: Sequence[Any] = (),
+    slots: int | None = None,
+    **keywords: Unpack[Keywords],
+) -> SparkRun:
+    """Start a program on executors of this session, as `tflaunch run` does, and return at once.
+
+    program: a Python file, or a function, which each task calls with `args`.  slots: how many tasks of Spark hold the
+    run; None: as many as there are workers and chiefs, for a ps shares one.  The rest is as for tflaunch.api.run.
+    Raises TflaunchError for what is wrong with the options, the session or the code; what comes later, `wait` raises.
+    """
+    context = _context(spark)
+    count = slots or max(1, (keywords.get("workers") or 0) + (keywords.get("chief") or 0))
+    gpus = int(float(context.getConf().get("spark.task.resource.gpu.amount", "0") or 0))
+    hosts = f"spark:{count}x{gpus}" if gpus else f"spark:{count}"
+    if not callable(program):
+        return SparkRun(Prepared(hosts, program, [str(each) for each in args], keywords), None)
+    directory = _staged(program, args)
+    keywords.setdefault("flags", False)
+    keywords.setdefault("ps", 0)
+    keywords["fetch"] = [RESULT.format(job="*", index="*"), *keywords.get("fetch", ())]
+    keywords.setdefault("fetch_to", directory / "results")
+    prepared = Prepared(hosts, directory / "code" / "function.py", (), keywords)
+    return SparkRun(prepared, Path(keywords["fetch_to"] or directory / "results"))
+
+
+def _context(spark: Any) -> SparkContext:
+    """The context of a session, which is the one of this process.  Raises UsageError."""
+    if type(spark).__module__.startswith("pyspark.sql.connect"):
+        raise UsageError(
+            "this is a session of Spark Connect: it has no SparkContext, and a barrier stage needs one",
+            "start the program as a driver: spark-submit, or SparkSession.builder.master(...)",
+        )
+    context = getattr(spark, "sparkContext", spark)
+    if not hasattr(context, "parallelize"):
+        raise UsageError(f"{type(spark).__name__} is no SparkSession and no SparkContext", "give the session")
+    if context._jsc is None or type(context)._active_spark_context is not context:
+        raise UsageError("the Spark application of this session is stopped", "make a new one")
+    return context
+
+
+def _staged(function: Callable[..., Any], args: Sequence[Any]) -> Path:
+    """A directory with `code`, whose program calls the function; it goes with this process.  Raises UsageError."""
+    from pyspark import cloudpickle
+
+    try:
+        pickled = cloudpickle.dumps((function, tuple(args)))
+    except Exception as error:  # whatever the caller's objects raise
+        name = getattr(function, "__name__", "the function")
+        raise UsageError(
+            f"{name} or its arguments cannot be sent to the executors: {error}",
+            "a session, a file or a lock belongs to one process: make it inside the function",
+        ) from None
+    directory = Path(tempfile.mkdtemp(prefix="tflaunch-"))
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    (directory / "code").mkdir()
+    (directory / "code/function.py").write_text(PROGRAM)
+    (directory / "code/function.pickle").write_bytes(pickled)
+    return directory
