@@ -250,6 +250,22 @@ def test_what_a_spark_program_ends_says_so(user: OnSpark, how: str, words: str) 
     user.wait_until_nothing_is_left()
 
 
+def test_a_killed_agent_leaves_nothing(user: OnSpark) -> None:
+    with training(user) as running:
+        for agent in [each for host in user.bed.hosts for each in user.on_host(host, "agent")]:
+            agent.kill(signal.SIGKILL)
+        done = running.done(SPARK_S)
+    assert done.code != 0
+    user.wait_until_nothing_is_left()
+
+
+def test_a_sweep_shares_the_slots(user: OnSpark) -> None:
+    script = user.script("import sys\nprint('loss', float(sys.argv[1].partition('=')[2]) ** 2)")
+    done = user.run("sweep", user.slots("2"), script, "--grid=lr=3,1,2", "--metric=loss").ran()
+    assert "3 of 3 trials" in done.sentences or "3 trials" in done.sentences, done.err + done.out
+    user.wait_until_nothing_is_left()
+
+
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_the_end_of_the_driver_frees_everything(user: OnSpark, number: signal.Signals) -> None:
     with training(user, "--lease=30") as running:
