@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from bench import fanout, growth, logs, look, memory, probe, reaction, report, shipping, startup
+from bench import engines, fanout, growth, logs, look, memory, probe, reaction, report, shipping, startup
 from bench.beds import lab
 from bench.measure import Table
 from bench.plan import Plan
@@ -26,6 +26,7 @@ MEASUREMENTS: dict[str, Callable[[Plan], Iterator[Table]]] = {
     "startup": startup.startup,
     "memory": memory.memory,
     "look": look.look,
+    "engines": engines.engines,
 }
 
 

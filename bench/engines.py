@@ -1,0 +1,84 @@
+"""Engines: how soon a function runs on the executors of a Spark session that is there, beside a peer in the same one."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from bench.measure import Figures, Table
+from bench.plan import Plan
+from tests.support.spark import missing
+
+PEER = "spark-tensorflow-distributor"
+LIMIT_S = 900.0
+# Both call a function in two tasks of the same application; it says when it was called.  The peer's wants no strategy of
+# its own, so that no method waits for TensorFlow but by what it imports itself.
+SESSION = """\
+import json, sys, time
+from pyspark.sql import SparkSession
+from tflaunch import spark
+
+session = (SparkSession.builder.master("local-cluster[2,1,600]").config("spark.executor.memory", "600m")
+    .config("spark.ui.enabled", "false").config("spark.ui.showConsoleProgress", "false")
+    .config("spark.dynamicAllocation.enabled", "false").getOrCreate())
+session.sparkContext.parallelize(range(2), 2).map(abs).collect()
+
+def called(begun):
+    import time
+    return time.time() - begun
+
+def tflaunch():
+    return max(spark.run(session, called, workers=2, args=[time.time()]).results)
+
+def peer():
+    from spark_tensorflow_distributor import MirroredStrategyRunner
+    runner = MirroredStrategyRunner(num_slots=2, use_gpu=False, use_custom_strategy=True)
+    return runner.run(called, begun=time.time())
+
+for _ in range(int(sys.argv[1])):
+    for name, run in (("tflaunch", tflaunch), ("spark-tensorflow-distributor", peer)):
+        begun = time.time()
+        try:
+            first = run()
+        except Exception as error:
+            print(json.dumps({name: None, "why": str(error)[:200]}), flush=True)
+            continue
+        print(json.dumps({name: {"first call s": first, "until the end s": time.time() - begun}}), flush=True)
+session.stop()
+"""
+
+
+def engines(plan: Plan) -> Iterator[Table]:
+    """Two tasks on Spark's executors of this machine."""
+    table = Table("A function on Spark's executors, in a session that is there", PEER, ("first call s",), 2)
+    if reason := missing():
+        table.remarks.append(reason)
+        yield table
+        return
+    plan.tell(f"engines: {plan.rounds} rounds in one Spark session")
+    peers = os.pathsep.join(str(path) for path in Path(".venv-bench").resolve().glob("lib/python*/spark"))
+    env = {**os.environ, "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": peers, "SPARK_LOCAL_IP": "127.0.0.1"}
+    with tempfile.TemporaryDirectory() as place:
+        program = Path(place) / "session.py"
+        program.write_text(SESSION)
+        words = [sys.executable, str(program), str(plan.rounds)]
+        env |= {"HOME": place, "TFLAUNCH_STATE": f"{place}/state"}
+        done = subprocess.run(
+            words, cwd=place, env=env, capture_output=True, text=True, timeout=LIMIT_S, check=False
+        )
+    for line in done.stdout.splitlines():
+        said = json.loads(line)
+        why = said.pop("why", "")
+        for method, figures in said.items():
+            row: Figures | None = figures
+            table.rows.setdefault(method, []).append(row)
+            if why and why not in table.remarks:
+                table.remarks.append(why)
+    if done.returncode:
+        table.remarks.append(done.stderr[-300:])
+    yield table
