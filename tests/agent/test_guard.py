@@ -97,7 +97,7 @@ def test_a_guard_that_cannot_write_what_it_found_leaves_no_socket_and_no_traceba
     channel = host.start()
     running(channel, task("sleep", "600"))
     about = agents(host)
-    (host.directory / "guard.json.new").mkdir()  # as a disk that takes nothing
+    (host.directory / f"guard.json.{about['guard']}.new").mkdir()  # as a disk that takes nothing
     os.kill(about["pid"], signal.SIGKILL)
     until(lambda: not processes.alive(about["guard"], about["guard_start"]), "the guard's end")
     assert not marked(host.run)
@@ -105,6 +105,63 @@ def test_a_guard_that_cannot_write_what_it_found_leaves_no_socket_and_no_traceba
     said = (host.directory / "agent.log").read_text()
     assert "guard.json" in said
     assert "Traceback" not in said
+
+
+def unfinished(host: Host) -> list[str]:
+    """What is there of files that processes of the run have not written to their end."""
+    return sorted(path.name for path in host.directory.rglob("*.new"))
+
+
+def test_a_file_that_a_killed_agent_was_writing_goes(host: Host) -> None:
+    """Also the one that a child of it was writing; but not what another agent of the run may write just now."""
+    running(host.start(), task("sleep", "600"))
+    about = agents(host)
+    [child] = [each.pid for each in marked(host.run) if each.parent == about["pid"]][:1]
+    written = {f"agent.json.{about['pid']}.new", f"plan.json.{child}.new", f"holds.json.{os.getpid()}.new"}
+    # Whoever opens a FIFO to write waits for a reader: so the agent is in the middle of it.
+    os.mkfifo(host.directory / f"agent.json.{about['pid']}.new")
+    (host.directory / f"plan.json.{child}.new").write_text("{")
+    (host.directory / f"holds.json.{os.getpid()}.new").write_text("{")
+    (host.directory / "python").mkdir(exist_ok=True)
+    (host.directory / f"python/sitecustomize.py.{about['pid']}.new").write_text("")
+    assert written < {*unfinished(host)}
+    os.kill(about["pid"], signal.SIGKILL)
+    until(lambda: not processes.alive(about["guard"], about["guard_start"]), "the guard's end")
+    assert unfinished(host) == [f"holds.json.{os.getpid()}.new"]
+
+
+def test_whoever_comes_next_removes_what_agent_and_guard_were_writing(host: Host) -> None:
+    running(host.start(), task("sleep", "600"))
+    about = agents(host)
+    kill_both(host.directory)
+    (host.directory / f"guard.json.{about['guard']}.new").write_text("{")
+    listed(host)  # which only looks
+    assert unfinished(host)
+    listed(host, tidy=True)
+    assert not unfinished(host)
+
+
+KILLED_IN_A_WRITE = """\
+import os, signal, sys
+from tflaunch.agent.host.rundir import RunDirectory
+
+directory = RunDirectory(*sys.argv[1:4])
+directory.create()
+directory.write("plan.json", {"whole": 1})
+os.rename = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+directory.write("plan.json", {"whole": 2})
+"""
+
+
+def test_a_file_of_the_run_directory_is_replaced_in_one_step(tmp_path: Path) -> None:
+    directory = RunDirectory(str(tmp_path / "runs"), "run-abcdef", "h1")
+    words = [sys.executable, "-c", KILLED_IN_A_WRITE, directory.parent, directory.run, directory.host]
+    done = subprocess.run(words, cwd=ROOT, check=False, timeout=60)
+    assert done.returncode == -signal.SIGKILL
+    assert directory.read("plan.json") == {"whole": 1}
+    assert [*Path(directory.path).glob("*.new")]
+    directory.close()
+    assert not [*Path(directory.path).glob("*.new")]
 
 
 def test_whoever_comes_next_ends_what_a_dead_agent_has_left(host: Host) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 
@@ -116,6 +117,36 @@ def test_a_node_that_fails_is_told_in_the_engines_words(
     assert code in ((75,) if swept else (75, 76)), running.err
     assert "node host1 has failed" in said or "the slot holder is gone" in said
     assert running.out.count("saved by attempt 0") >= 1
+
+
+COPIES = """
+    import os, signal, time
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    attempt = int(os.environ["TFLAUNCH_ATTEMPT"])
+    print("attempt", attempt, flush=True)
+    for _ in range(20 if attempt else 100_000):
+        with open(os.environ["OUT"] + "/" + os.environ["TFLAUNCH_TASK"].replace("/", "-"), "a") as out:
+            print(attempt, file=out)
+        time.sleep(0.05)
+"""
+
+
+def test_no_task_runs_twice_where_a_slot_is_gone_whose_agent_lives(
+    user: OnSlots, scheduler: Scheduler, bed: Bed, shared: Path
+) -> None:
+    """The engine gives up a node that it cannot reach: the agent there ends its tasks when its lease is over."""
+    words = (*TASKS, "--restarts", "1", "--lease", "12", "--grace", "1", f"--env=OUT={shared}")
+    with user.start("run", user.slots(), user.script(COPIES), *words) as running:
+        running.wait_for("attempt 0", 2)
+        bed.cut(bed.launcher, bed.hosts[1])
+        scheduler.give_up("s1", "node host2 does not answer")
+        running.wait_for("s, when its tasks have certainly ended there")
+        bed.heal()
+        running.done().ran()
+    for task in ("worker-0", "worker-1"):
+        attempts = (shared / task).read_text().split()
+        assert attempts == sorted(attempts)
+        assert {*attempts} == {"0", "1"}
 
 
 def test_doors_that_a_firewall_closes_do_not_keep_the_end(

@@ -288,3 +288,72 @@ def test_stop_gives_the_slots_of_a_sweep_back(user: OnSlots, scheduler: Schedule
         user.run("stop", "search").ran()
         assert running.end() in (1, 143), running.err
     assert all(map(scheduler.released, scheduler.requests()))
+
+
+TRIAL = "import sys; print('loss', float(sys.argv[1].partition('=')[2]) / 2)"
+SEARCH = ("--metric", "loss", "--name", "search")
+
+
+@pytest.mark.parametrize("verb", [("stop", "search"), ("clean", "--yes", "search")], ids=["stop", "clean"])
+def test_the_request_of_a_killed_sweep_is_given_back(
+    user: OnSlots, scheduler: Scheduler, verb: tuple[str, ...]
+) -> None:
+    scheduler.hold("no node is free")
+    with user.start("sweep", user.slots(), user.script(TRIAL), "--grid", "lr=1,2", *SEARCH) as running:
+        job = scheduler.wait_for_request()
+        until(lambda: "waiting" in user.run("ps").out, "the sweep in ps")
+        running.signal(signal.SIGKILL)
+        running.end()
+    assert "waiting" in user.run("ps").ran().out
+    done = user.run(*verb)
+    assert scheduler.released(job), done.err + done.out
+
+
+def test_stop_gives_up_the_request_of_a_sweep(user: OnSlots, scheduler: Scheduler) -> None:
+    """One that goes on is afterwards what it was before."""
+    script = user.script(TRIAL)
+
+    def stopped(grid: str) -> None:
+        scheduler.hold("no node is free")
+        with user.start("sweep", user.slots(), script, "--grid", grid, *SEARCH) as running:
+            until(lambda: "waiting" in user.run("ps").out, "the sweep in ps")
+            assert "given up its request" in user.run("stop", "search").ran().sentences
+            assert running.end() == 143, running.err
+
+    stopped("lr=1,2")
+    assert user.run("ps").code == 2  # it left no record
+    scheduler.give()
+    user.run("sweep", user.slots(), script, "--grid", "lr=1,2", *SEARCH).ran()
+    stopped("lr=1,2,3")
+    assert "succeeded" in user.run("status", "search").ran().out
+    scheduler.give()
+    done = user.run("sweep", user.slots(), script, "--grid", "lr=1,2,3", *SEARCH).ran()
+    assert "1 trial" in done.sentences
+    assert all(map(scheduler.released, scheduler.requests()))
+
+
+def test_a_sweep_that_goes_on_gives_back_what_a_killed_launcher_has_asked_for(
+    user: OnSlots, scheduler: Scheduler
+) -> None:
+    scheduler.hold("no node is free")
+    words = ("sweep", user.slots(), user.script(TRIAL), "--grid", "lr=1,2", *SEARCH)
+    with user.start(*words) as running:
+        job = scheduler.wait_for_request()
+        until(lambda: "waiting" in user.run("ps").out, "the sweep in ps")
+        running.signal(signal.SIGKILL)
+        running.end()
+    scheduler.give()
+    user.run(*words).ran()
+    assert scheduler.released(job)
+    listed = json.loads(user.run("ps", "-a", "--json").ran().out)["runs"]
+    assert [each["state"] for each in listed] == ["succeeded"]
+
+
+def test_the_engine_knows_a_sweep_by_the_name_of_its_record(user: OnSlots, scheduler: Scheduler) -> None:
+    scheduler.hold("no node is free")
+    with user.start("sweep", user.slots(), user.script(TRIAL), "--grid", "lr=1,2", *SEARCH) as running:
+        job = scheduler.wait_for_request()
+        asked = json.loads((scheduler.directory / "requests" / f"{job}.json").read_text())
+        assert asked["run"].startswith("search-")
+        running.interrupt()
+        assert running.end() == 130

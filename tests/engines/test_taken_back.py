@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.engines.conftest import OnSlots
+from tests.support.agent_over_pipes import descriptors
 from tests.support.bed import Bed
 from tests.support.launcher import Running
 from tests.support.patience import until
@@ -60,6 +61,10 @@ def test_a_slot_that_is_taken_back_ends_the_run_in_order(
     with user.start("run", user.slots(**SETTINGS[how]), user.script(SAVES), *TASKS) as running:
         running.wait_for("trains in attempt 0 []", 3)
         slot = scheduler.slot("s0")
+        directory = slot.told["directory"]
+        # By that the next holder knows that somebody uses it.
+        opened = [{*descriptors(each.pid).values()} for each in user.leftovers() if each.is_agent]
+        assert any(directory in each for each in opened)
         take_back(scheduler, "s0", how)
         done = running.done().ran(75)
     assert f"host1-s0 was taken back: {WHY[how]}" in done.sentences
@@ -71,7 +76,11 @@ def test_a_slot_that_is_taken_back_ends_the_run_in_order(
     assert "✗ host1-s0 was taken back" in user.run("status").out
     if how == "term":
         assert slot.process.wait() == 75
-        assert not bed.hosts[0].path(slot.told["directory"]).exists()
+        assert not bed.hosts[0].path(directory).exists()
+    else:
+        assert bed.hosts[0].path(directory).exists()
+        user.run("gpus", user.slots("1", node="host1")).ran()
+        until(lambda: not bed.hosts[0].path(directory).exists(), "the next holder to remove it")
 
 
 @both_ways

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -14,8 +17,8 @@ import pytest
 from tests.slot.conftest import Hold
 from tests.support.agent_over_pipes import IS_ROOT, descriptors
 from tests.support.other_users import BECOME, done_by_nobody
-from tests.support.patience import PATIENCE_S
-from tests.support.slots import BOOT, KEY, TOKEN
+from tests.support.patience import PATIENCE_S, until
+from tests.support.slots import BOOT, KEY, TOKEN, Held
 from tests.support.wires import everything
 from tflaunch.engines.holder_text import holder_text
 
@@ -147,6 +150,71 @@ def test_what_stands_in_its_place_stays(hold: Hold, place: Path) -> None:
     assert held.end() == 0
     assert (held.directory / "slot.sock").read_text() == "another's"
     assert list(moved.iterdir()) == []
+
+
+# ---- directories of holders that were killed
+
+
+def killed(held: Held) -> Path:
+    """The directory that is left of a holder."""
+    (held.directory / "runs").mkdir()
+    (held.directory / "runs/file").touch()
+    os.kill(held.pid, signal.SIGKILL)
+    held.end()
+    return held.directory
+
+
+def looked_at(held: Held) -> None:
+    """The holder has looked beside it, and has removed what it would."""
+    until(lambda: held.door.look(PATIENCE_S).running == 0, "the end of what it has to do")
+
+
+def test_the_next_holder_removes_what_a_killed_one_has_left(every: Hold) -> None:
+    living, dead = every(), killed(every())
+    other = every()
+    until(lambda: not dead.exists(), "its directory to be removed")
+    looked_at(other)
+    assert everything(living.open("echo in")) == b"in\n"
+    assert living.directory.exists()
+    assert other.directory.exists()
+
+
+def test_what_an_agent_still_uses_is_left_to_a_later_holder(hold: Hold) -> None:
+    dead = killed(hold())
+    agent = os.open(dead, os.O_RDONLY)
+    fcntl.flock(agent, fcntl.LOCK_SH)
+    looked_at(hold())
+    assert (dead / "runs/file").exists()
+    os.close(agent)
+    hold()
+    until(lambda: not dead.exists(), "its directory to be removed")
+
+
+def test_what_is_no_holders_of_this_user_and_machine_stays(hold: Hold, place: Path) -> None:
+    kind = hold().directory.name.rpartition("-")[0]
+    dead = killed(hold())
+
+    def like_it(name: str) -> Path:
+        path = place / name
+        path.mkdir(0o700)
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(str(path / "slot.sock"))
+        (path / "kept").touch()
+        return path
+
+    kept = [like_it("mine"), like_it(f"tflaunch-slot-00000000-{'0' * 16}"), like_it(f"{kind}-open")]
+    kept[-1].chmod(0o770)
+    (place / f"{kind}-link").symlink_to(kept[0])
+    (place / f"{kind}-file").touch()
+    (place / f"{kind}-bare").mkdir(0o700)
+    if IS_ROOT:
+        kept.append(like_it(f"{kind}-others"))
+        os.chown(kept[-1], 65534, 65534)
+    before = {*place.iterdir()}
+    looked_at(hold())
+    until(lambda: not dead.exists(), "the directory of the killed one to be removed")
+    assert before - {*place.iterdir()} == {dead}
+    assert all((path / "kept").exists() for path in kept)
 
 
 def test_what_commands_find_in_their_environment(hold: Hold) -> None:

@@ -108,6 +108,12 @@ class Scheduler:
         slot = self.slot(name)
         put(self.directory / "over" / f"{slot.job}.{name}.json", {"words": words, "swept": swept})
 
+    def give_up(self, name: str, words: str) -> None:
+        """Say that a slot is over whose node cannot be reached: what is in it runs on, and hears nothing."""
+        slot = self.slot(name)
+        self._ending.add((slot.job, slot.name))
+        self.say_over(name, words, swept=False)
+
     def lose(self, name: str, words: str = "the node has failed", *, swept: bool) -> None:
         """Kill the slot holder, and with `swept` all below it, as the end of a container does."""
         slot = self.slot(name)

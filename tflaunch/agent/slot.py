@@ -80,6 +80,7 @@ class Slot:
         self._ends_in = ends_in
         self._heard = bytearray()
         self._socket = None  # type: Optional[socket.socket]
+        self._stay()
         connection = socket.socket(socket.AF_UNIX)
         try:
             # Not `settimeout`: with that, connect(2) does not wait while many others are being let in.
@@ -93,6 +94,16 @@ class Slot:
         connection.setblocking(False)
         self._socket = connection
         selector.register(connection, EVENT_READ, self._read)
+
+    def _stay(self) -> None:
+        """Keep the next holder from removing this one's directory, where this agent's run is, as long as it lives."""
+        import fcntl
+
+        try:
+            place = os.open(os.path.dirname(holder()), directories.DIRECTORY)
+            fcntl.flock(place, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:
+            pass  # its holder is gone, with the directory; or a file server without locks
 
     def over(self) -> None:
         """Tell the holder that the run has ended here."""

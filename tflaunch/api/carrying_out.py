@@ -1,4 +1,4 @@
-"""Carry out the request of a run on hosts of its own, or on slots that an engine gives for it."""
+"""Carry out the request of a run or a sweep on hosts of its own, or on slots that an engine gives for it."""
 
 from __future__ import annotations
 
@@ -16,10 +16,12 @@ from tflaunch.protocol.events import Interrupted
 from tflaunch.protocol.outcome import EndedByRule, Outcome
 
 if TYPE_CHECKING:
+    from tflaunch.documents.json_sweep import SweepReporter
     from tflaunch.documents.reporter import Reporter
     from tflaunch.inputs.options.groups import SshOptions
     from tflaunch.launch.request import OnSlots, Request
     from tflaunch.remote import Connector
+    from tflaunch.sweeps.seats import SweepRequest
 
 
 class Launch(Protocol):
@@ -104,3 +106,33 @@ def carry_out(
         else:
             record.discard()
         raise
+
+
+def carry_out_sweep(
+    request: SweepRequest,
+    ssh: SshOptions,
+    reporter: SweepReporter,
+    *,
+    ask: Callable[[str], str] | None = None,
+    leave: Callable[[Path], None] | None = None,
+) -> int:
+    """Connect to the hosts of the sweep and run it; returns the exit code.  Raises TflaunchError, Stopped.
+
+    Where an engine gives slots, the sweep is on record before they are asked for.  leave: as of
+    tflaunch.sweeps.whole_sweep.sweep.
+    """
+    from tflaunch.sweeps.resume import record_of, waiting_on_record
+    from tflaunch.sweeps.whole_sweep import sweep
+
+    run = request.run
+    if run.hostfile.wanted is None:
+        with connected(run.hostfile.hosts, ssh, reporter, ask=ask) as connector:
+            return sweep(request, connector, reporter, leave)
+    engine = run.hostfile.wanted.engine
+    record = record_of(request)
+    about = SlotsFor(record.run_id, keep=partial(record.note_slots, engine))
+    with contextlib.ExitStack() as stack:
+        with waiting_on_record(record, run):
+            there = stack.enter_context(reaching(run.hostfile, ssh, reporter, about))
+        on_slots = dataclasses.replace(request, run=dataclasses.replace(run, hostfile=there.hostfile))
+        return sweep(on_slots, there.connector, reporter, leave, record)

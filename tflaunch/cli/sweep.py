@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 import functools
 import re
-from collections.abc import Mapping
 from typing import ClassVar
 
 import typer
 
+from tflaunch.api.carrying_out import carry_out_sweep
 from tflaunch.api.connecting import SlotsFor, reaching
 from tflaunch.api.requests.sweep import request_of
 from tflaunch.cli.background import behind_the_terminal
@@ -120,7 +120,6 @@ def sweep(ctx: typer.Context, options: SweepOptions) -> None:
     """
     from tflaunch.console.sweep_screen import open_reporter
     from tflaunch.sweeps.whole_sweep import dry
-    from tflaunch.sweeps.whole_sweep import sweep as carry_out
 
     leave = None
     if options.end.detach and not options.start.dry_run:
@@ -138,18 +137,14 @@ def sweep(ctx: typer.Context, options: SweepOptions) -> None:
         )
         if not options.start.dry_run:
             reporter = show.reporter = on_end.begin(request.run.run_id, request.run.command, reporter)
-        run = request.run
-        handles: list[Mapping[str, str]] = []
-        about = SlotsFor(run.run_id, run.limits_s.get("timeout_s"), handles.append)
-        with reaching(run.hostfile, options.connection, reporter, about, ask=way_to_ask()) as there:
-            wanted = run.hostfile.wanted
-            slots = (wanted.engine, handles[-1]) if wanted and handles else None
-            run = dataclasses.replace(run, hostfile=there.hostfile)
-            request = dataclasses.replace(request, run=run, slots=slots)
-            if options.start.dry_run:
-                show.exit_code = dry(request, there.connector, reporter)
-            else:
-                show.exit_code = carry_out(request, there.connector, reporter, leave)
+        connection, ask = options.connection, way_to_ask()
+        if options.start.dry_run:
+            run = request.run
+            with reaching(run.hostfile, connection, reporter, SlotsFor(run.run_id), ask=ask) as there:
+                run = dataclasses.replace(run, hostfile=there.hostfile)
+                show.exit_code = dry(dataclasses.replace(request, run=run), there.connector, reporter)
+        else:
+            show.exit_code = carry_out_sweep(request, connection, reporter, ask=ask, leave=leave)
 
 
 def _command(ctx: typer.Context) -> tuple[str, ...]:

@@ -90,10 +90,17 @@ class TakenSlots:
         self._about = about
         self._taken: GivenSlots | None = None
 
-    def take(self) -> Hostfile:
-        """Wait for the slots and return the hostfile with them as its hosts.  Raises TflaunchError, Stopped."""
+    def take(self, after_s: float = 0.0) -> Hostfile:
+        """Wait for the slots and return the hostfile with them as its hosts.  Raises TflaunchError, Stopped.
+
+        after_s: so long tasks may run in slots that the command had before; they are asked for afterwards.
+        """
         self.release()
         with self._about.listening():
+            if after_s > 0:
+                why = f"tasks may run for another {after_s:.0f} s in a slot that is gone, until their lease is over"
+                self._about.waits(0, self._wanted.count, why)
+                self._about.pause(after_s)
             taken = self._taken = self._engine.take(self._wanted, self._about)
         self._about.waits(len(taken.hosts), len(taken.hosts), "")
         self._about.pause(0.0)

@@ -218,8 +218,11 @@ class LaunchedRun:
             names = fold(host.name for host in hosts)
             self.watcher.say(f"{_missing(ended.state)} is lost; planning anew on {names}")
             return hosts, ended
-        self.watcher.say(f"{_missing(ended.state)} is gone; taking slots again")
-        self.request = dataclasses.replace(self.request, hostfile=take_again())
+        # Where an agent may live that nobody could reach, its tasks must not start elsewhere beside it.
+        after_s = max(0.0, ended.state.runs_on_until - time.monotonic()) if ended.unverified else 0.0
+        after = f" in {after_s:.0f} s, when its tasks have certainly ended there" if after_s else ""
+        self.watcher.say(f"{_missing(ended.state)} is gone; taking slots again{after}")
+        self.request = dataclasses.replace(self.request, hostfile=take_again(after_s))
         self._visited.clear()
         # Slots have the names of earlier ones, and are none of the lost.
         return hosts_at_first(self.request), dataclasses.replace(

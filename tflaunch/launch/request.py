@@ -78,9 +78,9 @@ class Request:
     require_all: bool = False  # fail when a host is absent, even if the job fits without it
     yes: bool = False  # the user agrees to every question in advance
     gpu_limit: GpuLimit | None = None  # of one user, on all hosts of the run together
-    # Takes slots of an engine again, for --restarts; None: the hosts are no slots, or not tflaunch's to take.
-    # Raises TflaunchError, Stopped.
-    take_again: Callable[[], Hostfile] | None = None
+    # Takes slots of an engine again after so many seconds, for --restarts; None: the hosts are no slots, or not
+    # tflaunch's to take.  Raises TflaunchError, Stopped.
+    take_again: Callable[[float], Hostfile] | None = None
     wait_s: float | None = None  # how long to wait for GPUs that are in use; None: not at all
 
 

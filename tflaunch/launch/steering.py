@@ -176,7 +176,9 @@ class Steering(Linked):
     def dead(self, host: str, error: ConnectError) -> None:
         """Count that host as lost."""
         self.disconnected(host)
-        self.driver.dead(host, error.message, time.monotonic(), reclaimed=isinstance(error, Gone))
+        gone = isinstance(error, Gone)
+        runs_on = isinstance(error, Gone) and error.may_run_on
+        self.driver.dead(host, error.message, time.monotonic(), reclaimed=gone, runs_on=runs_on)
 
     def disconnected(self, host: str) -> None:
         """Pause TensorBoard, if it runs there, until the host is back."""

@@ -16,6 +16,7 @@ from tflaunch.protocol.events import AgentGaveUp, HostSwept, TaskStarted, TimerF
 from tflaunch.protocol.job import TaskId
 from tflaunch.protocol.messages import tasks_of
 from tflaunch.protocol.outcome import HostLost, TaskExit, gpus_left
+from tflaunch.protocol.wire import LAST_GRACE_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -185,9 +186,15 @@ class Driver(Generic[S]):
         if host in self.links.up:
             self._owner.send(host, type, **fields)
 
-    def dead(self, host: str, reason: str, now: float, *, reclaimed: bool = False) -> None:
-        """The agent of that host is gone, or breaks the protocol, or its slot is over: the host is lost."""
-        self.feed(HostLost(host, reason, reclaimed), now)
+    def dead(
+        self, host: str, reason: str, now: float, *, reclaimed: bool = False, runs_on: bool = False
+    ) -> None:
+        """The agent of that host is gone, or breaks the protocol, or its slot is over: the host is lost.
+
+        runs_on: its agent may live, out of reach, until its lease has run out.
+        """
+        runs_on_s = self.lease_s + LAST_GRACE_S + 1.0 if runs_on else 0.0
+        self.feed(HostLost(host, reason, reclaimed, runs_on_s), now)
 
     def foreign(self, host: str, message: Message) -> str:
         """Why that message cannot be true, or "".

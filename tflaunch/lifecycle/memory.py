@@ -48,6 +48,7 @@ def memory_of(state: State) -> dict[str, Any]:
         "phase": state.phase,
         "places": dict(state.places),
         "moving": [str(task) for task in state.moving],
+        "runs_on_until": state.runs_on_until,
         "attempts": {str(task): number for task, number in state.attempts.items()},
         "waiting": [str(task) for task in state.waiting],
         "restarted": [[at, str(task) if task else None] for at, task in state.restarted],
@@ -75,6 +76,7 @@ def remembered(state: State, data: Any) -> State:
         state,
         phase=data["phase"],
         moving=frozenset(map(tasks.__getitem__, data["moving"])),
+        runs_on_until=data["runs_on_until"],
         attempts={tasks[task]: number for task, number in data["attempts"].items()},
         waiting=frozenset(map(tasks.__getitem__, data["waiting"])),
         restarted=tuple((at, tasks[task] if task else None) for at, task in data["restarted"]),
@@ -131,6 +133,7 @@ def _record_of(state: State) -> dict[str, Any]:
         "phase": one_of(*PHASES),
         "places": anything,  # see `_moved`
         "moving": [a_task],
+        "runs_on_until": a_number,
         "attempts": Each(a_task, an_attempt),
         "waiting": [a_task],
         "restarted": [(a_number, or_null(a_task))],

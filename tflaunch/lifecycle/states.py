@@ -75,6 +75,7 @@ class State(Ending):
     reserve: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     places: Mapping[str, str] = field(default_factory=dict)  # seat -> the spare that it has moved to
     moving: frozenset[TaskId] = frozenset()  # tasks of a lost host, to start on a spare
+    runs_on_until: float = 0.0  # by the clock of `step`: until then tasks of a lost host may run on there
     work_done: bool = False  # every task whose success decides has succeeded
     longest_grace_expired_s: float = -1.0  # of the graces (drain_s, drains_s) of the drain; -1: none
 
@@ -332,7 +333,7 @@ def _timer(state: State, name: str, now: float) -> tuple[State, list[Action]]:
 def _too_early_s(state: State, now: float) -> float:
     """For how long tasks that move may still run on their lost host, while its agent ends them."""
     lost_at = max((at for at, task in state.restarted if task is None), default=now)
-    return lost_at + LAST_GRACE_S + 1.0 - now if state.moving else 0.0
+    return max(lost_at + LAST_GRACE_S + 1.0, state.runs_on_until) - now if state.moving else 0.0
 
 
 def _restart(state: State, tasks: Mapping[TaskId, int]) -> tuple[State, list[Action]]:
@@ -360,6 +361,9 @@ def _gave_up(state: State, event: AgentGaveUp, now: float) -> tuple[State, list[
 
 def _lost(state: State, event: HostLost, now: float) -> tuple[State, list[Action]]:
     state = ending.lose(state, {event.host: event.reason})
+    if event.runs_on_s:
+        until = max(state.runs_on_until, now + event.runs_on_s)
+        state = dataclasses.replace(state, runs_on_until=until)
     if state.phase == "draining":  # the work is done; only the proof that nothing is left there is lost
         return ending.end(state, state.grace_s)
     if not _can_be_missed(state, event.host):

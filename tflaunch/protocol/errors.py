@@ -183,6 +183,7 @@ class Gone(ConnectError):
         code: int | None = None,
     ) -> None:
         super().__init__(message, hint)
+        self.may_run_on = not (swept or in_order)  # what was there
         self.swept = swept
         self.in_order = in_order
         self.code = code

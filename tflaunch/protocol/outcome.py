@@ -44,6 +44,7 @@ class HostLost:
     host: str
     reason: str
     reclaimed: bool = False  # the engine says that the slot is over
+    runs_on_s: float = 0.0  # for how long its tasks may still run: nobody has ended them for certain
 
 
 @dataclass(frozen=True)

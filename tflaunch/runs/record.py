@@ -225,6 +225,14 @@ class Record:
             write_object(self.path / "run.json", self.about)
             (self.path / "outcome.json").unlink(missing_ok=True)
 
+    def restore(self, about: dict[str, Any], outcome: Mapping[str, Any] | None) -> None:
+        """Have it as it was before `resume`; raises RecordError."""
+        self.about = about
+        with writing(self.path):
+            write_object(self.path / "run.json", about)
+            if outcome is not None:
+                write_object(self.path / "outcome.json", outcome)
+
     def read(self, name: str) -> dict[str, Any] | None:
         """Return what `write` stored under that name, None if nothing; raises RecordError."""
         with reading(self.path):
@@ -263,6 +271,8 @@ class Record:
 
     def note_slots(self, engine: str, handle: Mapping[str, str]) -> None:
         """Note what it takes to give the run's slots back to this engine; raises RecordError."""
+        with writing(self.path):
+            (self.path / GIVEN_UP).unlink(missing_ok=True)  # that was an earlier request
         self.write(SLOTS, {"engine": engine, "handle": dict(handle)})
 
     def note_given_up(self) -> None:

@@ -20,6 +20,7 @@ The slot is taken back by TERM, HUP, USR1, the end of stdin if it is a lifeline,
 nothing is below it and nobody calls.  Nothing that a caller without the token says is believed or kept.
 """
 
+import fcntl
 import fnmatch
 import hmac
 import json
@@ -32,6 +33,7 @@ import stat
 import struct
 import sys
 import time
+import zlib
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -93,43 +95,11 @@ def note(words: str) -> None:
         pass  # nobody does
 
 
-class HoldersPlace:
-    """The holder's own directory, which no other user can enter, and its socket in it; where this process works."""
+class SlotDirectory:
+    """The directory of a holder, with all that is in it."""
 
-    def __init__(self, wanted: str) -> None:
-        self.socket = socket.socket(socket.AF_UNIX)
-        self.name = "tflaunch-slot-" + os.urandom(8).hex()
-        places = [wanted] if wanted else [os.environ.get("TMPDIR") or "/tmp", "/tmp", os.getcwd()]  # noqa: S108
-        why = ""
-        for place in places:
-            self.path = os.path.join(os.path.realpath(place), self.name)
-            try:
-                self._make(os.path.dirname(self.path))
-                break
-            except OSError as error:
-                why = why or "%s: %s" % (place, error.strerror)
-        else:
-            sys.exit(
-                "slot: no directory can be made in %s: set TMPDIR there to one with room, on a local disk"
-                % why
-            )
-
-    def _make(self, above: str) -> None:
-        self.above = os.open(above, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        os.mkdir(self.name, 0o700, dir_fd=self.above)
-        self.fd = os.open(self.name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=self.above)
-        if os.fstat(self.fd).st_uid != os.geteuid():
-            raise PermissionError(0, "another user has put a directory in the place of ours")
-        os.fchmod(self.fd, 0o700)
-        os.fchdir(self.fd)
-        before = os.umask(0o177)
-        try:
-            self.socket.bind(SOCKET)  # whose whole path may be too long for a socket
-        except OSError:  # not every file server knows sockets
-            os.rmdir(self.name, dir_fd=self.above)
-            raise
-        finally:
-            os.umask(before)
+    def __init__(self, above: int, name: str, fd: int) -> None:
+        self.above, self.name, self.fd = above, name, fd
 
     def remove(self) -> None:
         """Remove it, whatever is in it, following no link; what cannot be removed stays."""
@@ -152,7 +122,7 @@ class HoldersPlace:
             ):
                 os.rmdir(self.name, dir_fd=self.above)
         except OSError as error:
-            note("%s stays: %s" % (self.path, error.strerror))
+            note("%s stays: %s" % (self.name, error.strerror))
 
     def _remove(self, name: str, device: int) -> None:
         info = os.stat(name, dir_fd=self.fd, follow_symlinks=False)
@@ -177,6 +147,93 @@ class HoldersPlace:
         os.rmdir(name, dir_fd=self.fd)
 
 
+class HoldersPlace(SlotDirectory):
+    """This holder's own, which no other user can enter, and its socket in it; where this process works.
+
+    It is locked as long as this process lives, or an agent below it (tflaunch.agent.slot).
+    """
+
+    def __init__(self, wanted: str) -> None:
+        self.socket = socket.socket(socket.AF_UNIX)
+        # Machines may share a disk, and know nothing of each other's locks.
+        self.kind = "tflaunch-slot-%08x-" % zlib.crc32(socket.gethostname().encode())
+        self.name = self.kind + os.urandom(8).hex()
+        places = [wanted] if wanted else [os.environ.get("TMPDIR") or "/tmp", "/tmp", os.getcwd()]  # noqa: S108
+        why = ""
+        for place in places:
+            self.path = os.path.join(os.path.realpath(place), self.name)
+            try:
+                self._make(os.path.dirname(self.path))
+                break
+            except OSError as error:
+                why = why or "%s: %s" % (place, error.strerror)
+        else:
+            sys.exit(
+                "slot: no directory can be made in %s: set TMPDIR there to one with room, on a local disk"
+                % why
+            )
+
+    def _make(self, above: str) -> None:
+        self.above = os.open(above, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        os.mkdir(self.name, 0o700, dir_fd=self.above)
+        self.fd = os.open(self.name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=self.above)
+        if os.fstat(self.fd).st_uid != os.geteuid():
+            raise PermissionError(0, "another user has put a directory in the place of ours")
+        os.fchmod(self.fd, 0o700)
+        try:
+            fcntl.flock(self.fd, fcntl.LOCK_SH)
+        except OSError:
+            pass  # a file server without locks
+        os.fchdir(self.fd)
+        before = os.umask(0o177)
+        try:
+            self.socket.bind(SOCKET)  # whose whole path may be too long for a socket
+        except OSError:  # not every file server knows sockets
+            os.rmdir(self.name, dir_fd=self.above)
+            raise
+        finally:
+            os.umask(before)
+
+    def left(self) -> "List[SlotDirectory]":
+        """Those of this user beside it whose holders and agents were killed; locked for this process."""
+        found = []
+        try:
+            names = os.listdir("/proc/self/fd/%d" % self.above)
+        except OSError:
+            names = []
+        device = os.fstat(self.above).st_dev
+        for name in names:
+            if not name.startswith(self.kind) or name == self.name:
+                continue
+            fd = -1
+            try:
+                fd = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=self.above)
+                info = os.fstat(fd)
+                # Nobody else can put a directory here that only this user may write.
+                ours = info.st_uid == os.geteuid() and not info.st_mode & 0o077 and info.st_dev == device
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                ours = ours and self._is_refused(fd)
+            except OSError:
+                ours = False
+            if ours:
+                found.append(SlotDirectory(self.above, name, fd))
+            elif fd >= 0:
+                os.close(fd)
+        return found
+
+    def _is_refused(self, fd: int) -> bool:
+        """Whether nobody listens at the socket in that directory.  Raises OSError where there is none, or not yet."""
+        probe = socket.socket(socket.AF_UNIX)
+        try:
+            probe.setblocking(False)
+            probe.connect("/proc/self/fd/%d/%s" % (fd, SOCKET))
+        except ConnectionRefusedError:
+            return True
+        finally:
+            probe.close()
+        return False
+
+
 class Children:
     """The processes below this one: commands, and whatever has lost its parent there."""
 
@@ -195,6 +252,20 @@ class Children:
 
         `ended` is called with its exit status, 128 + n for signal n.
         """
+
+        def run() -> None:
+            for number, fd in enumerate(descriptors):
+                os.dup2(fd, number)
+            try:
+                os.chdir(os.environ.get("HOME") or "/")
+            except OSError:
+                os.chdir("/")
+            os.execve("/bin/sh", ["/bin/sh", "-c", command], self.environment)  # noqa: S606
+
+        self.fork(run, ended)
+
+    def fork(self, work: "Callable[[], None]", ended: "Callable[[int], None]") -> None:
+        """Do that in a child, in a session of its own, and call `ended` as `start` does.  Raises OSError."""
         # A signal for the child must not wake this process through the descriptor that both have for a moment.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         try:
@@ -202,25 +273,46 @@ class Children:
             if pid:
                 self.ended[pid] = ended
                 return
+            code = NOT_STARTED
             try:
                 signal.set_wakeup_fd(-1)
                 for number in (signal.SIGCHLD, *SIGNALS, *TO_CHILDREN):
                     signal.signal(number, signal.SIG_DFL)
                 os.setsid()
-                for number, fd in enumerate(descriptors):
-                    os.dup2(fd, number)
-                try:
-                    os.chdir(os.environ.get("HOME") or "/")
-                except OSError:
-                    os.chdir("/")
                 signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-                os.execve("/bin/sh", ["/bin/sh", "-c", command], self.environment)  # noqa: S606
+                work()
+                code = 0
             except BaseException as error:
                 note("the command cannot be started: %s" % error)
             finally:
-                os._exit(NOT_STARTED)
+                os._exit(code)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+    def remove(self, left: "List[SlotDirectory]") -> None:
+        """Have a child remove these, which may take a while."""
+
+        def run() -> None:
+            kept = {2, left[0].above, *(each.fd for each in left)}
+            for fd in map(int, os.listdir("/proc/self/fd")):
+                if fd not in kept:
+                    try:
+                        os.close(fd)  # the doors
+                    except OSError:
+                        pass  # that of the list itself
+            for each in left:
+                try:
+                    each.remove()
+                except OSError as error:
+                    note("%s stays: %s" % (each.name, error.strerror))
+
+        try:
+            if left:
+                self.fork(run, lambda _: None)
+        except OSError:
+            pass  # the next holder does
+        for each in left:
+            os.close(each.fd)
 
     def reap(self) -> None:
         """Take the ends of children, also of those that were others' before."""
@@ -866,6 +958,7 @@ class Holder:
     def run(self) -> int:
         """Hold the slot until its end; returns the exit status."""
         try:
+            self.children.remove(self.place.left())
             idle_since = time.monotonic()
             while True:
                 self.loop.turn(min(TICK_S, self.look_at - time.monotonic()))

@@ -374,7 +374,7 @@ class SweepController(Monitor):
                 total=len(self._numbers),
                 succeeded=self._done_before + len(self._took),
                 failed=self._failed,
-                queued=len(state.queue),
+                queued=state.queued,
                 seats=len(state.seats),
                 running=tuple(rows),
                 best=self._best,

@@ -2,7 +2,8 @@
 
 A trial waits in the queue until a seat is free: the GPUs of one trial, or a share of a host without GPUs.  When it has
 ended, the next trial gets its seat.  A trial that failed goes back to the end of the queue, and to another host if
-there is one, at most `retries` times.  The trials of a lost host go back to the front; this is no retry.
+there is one, at most `retries` times.  The trials of a lost host go back to the front; this is no retry.  Where they
+may run on there for a while, they go back once that is over.
 
 running ──no trial waits or runs, no host is left, Ctrl-C──▶ ending ──every host swept or lost──▶ over
 
@@ -29,6 +30,7 @@ LOOK = "look"
 LOOK_S = 5.0  # between two looks for GPUs that have become free
 ALIKE_FIRST = 3  # so many first trials that fail alike, each within AT_ONCE_S, end the sweep
 AT_ONCE_S = 30.0
+BACK = "back "  # the timer `back HOST`: the trials of that lost host have certainly ended
 LATE = "late "  # the timer `late 3.1`: attempt 1 of trial 3 has used the time that a trial may take
 
 
@@ -82,6 +84,9 @@ class SweepState(Ending):
     make: Make
     seats: tuple[Seat, ...]
     queue: tuple[int, ...]  # trials that wait for a seat
+    held: Mapping[str, tuple[int, ...]] = field(
+        default_factory=dict
+    )  # lost host -> its trials, which may still run there
     others: Mapping[str, tuple[str, ...]] = field(
         default_factory=dict
     )  # host -> GPUs in use that may become free
@@ -122,6 +127,11 @@ class SweepState(Ending):
         return sum(self.attempts.values()) - len(self.attempts)
 
     @property
+    def queued(self) -> int:
+        """How many trials wait for a seat, or until they have certainly ended on a lost host."""
+        return len(self.queue) + sum(map(len, self.held.values()))
+
+    @property
     def free(self) -> list[Seat]:
         """The seats on which no trial runs."""
         taken = {attempt.seat for attempt in self.running.values()}
@@ -130,7 +140,7 @@ class SweepState(Ending):
     @property
     def status(self) -> Literal["succeeded", "failed", "interrupted"]:
         """As Ending promises."""
-        if self.interrupts and (self.queue or self.running):
+        if self.interrupts and (self.queued or self.running):
             return "interrupted"
         return "failed" if self.first_failure is not None else "succeeded"
 
@@ -178,6 +188,8 @@ def step(state: SweepState, event: Any, now: float) -> tuple[SweepState, list[Ac
             return _without(state, lost, ending.grace_left(event) if lost.reclaimed else None)
         case TimerFired(name) if name == LOOK:
             return _look(state)
+        case TimerFired(name) if name.startswith(BACK):
+            return _back(state, name.removeprefix(BACK))
         case TimerFired(name) if name.startswith(LATE) and state.phase == "running":
             return _late(state, *map(int, name.removeprefix(LATE).split(".")))
     return state, []
@@ -240,7 +252,8 @@ def reason(exited: TaskExit) -> str:
 
 def _too_alike(state: SweepState) -> tuple[SweepState, list[Action]]:
     """The first trials have failed at once, and all alike: the others would, too (--keep-going: go on)."""
-    if state.keep_going or state.phase != "running" or not (left := len(state.queue) + len(state.running)):
+    left = state.queued + len(state.running)
+    if state.keep_going or state.phase != "running" or not left:
         return _fill(state)
     text = (
         f"the first {len(state.alike)} trials {state.alike[0]}, each within {AT_ONCE_S:g} s; the other {left} "
@@ -300,7 +313,7 @@ def _fill(state: SweepState) -> tuple[SweepState, list[Action]]:
             )
         )
     state = dataclasses.replace(state, queue=tuple(queue), running=running, attempts=attempts)
-    if not (queue or running):
+    if not (queue or running or state.held):
         state, more = ending.end(state, state.grace_s)
         return state, [*actions, *more]
     state, more = _give_back(state)
@@ -310,7 +323,7 @@ def _fill(state: SweepState) -> tuple[SweepState, list[Action]]:
 def _give_back(state: SweepState) -> tuple[SweepState, list[Action]]:
     """Give back the GPUs that no trial of this sweep will need: other users may take them."""
     may_fail = any(len(state.failed_on.get(number, ())) < state.retries for number in state.running)
-    if state.queue or may_fail:
+    if state.queued or may_fail:
         return state, []
     taken = {uuid for attempt in state.running.values() for uuid in attempt.seat.gpus}
     kept = tuple(seat for seat in state.seats if not seat.gpus or not taken.isdisjoint(seat.gpus))
@@ -363,7 +376,7 @@ def _seen(state: SweepState, seen: GpusSeen) -> tuple[SweepState, list[Action]]:
 def _without(
     state: SweepState, lost: HostLost, grace_s: float | None = None
 ) -> tuple[SweepState, list[Action]]:
-    """Go on without a lost host; its trials are not alive: its agent ended them before it counted as lost.
+    """Go on without a lost host; its trials are not alive, unless it says so: its agent ended them before.
 
     Where that was the last host, and its slot is taken back, its agent may still have `grace_s`.
     """
@@ -373,19 +386,28 @@ def _without(
         seats=tuple(seat for seat in state.seats if seat.host != lost.host),
         others={host: uuids for host, uuids in state.others.items() if host != lost.host},
         running={number: each for number, each in state.running.items() if number not in back},
-        queue=(*back, *state.queue),
+        held={**state.held, **({lost.host: tuple(back)} if back else {})},
     )
     said: list[Action] = []
     if back:
         trials = ", ".join(f"{TRIAL}/{number}" for number in back)
-        said = [Say(f"{lost.host}: {lost.reason}; {trials} will run elsewhere")]
+        after = f" in {lost.runs_on_s:.0f} s, when they have certainly ended there" if lost.runs_on_s else ""
+        said = [Say(f"{lost.host}: {lost.reason}; {trials} will run elsewhere{after}")]
     if not state.seats and not state.others:
         failure = Reclaimed(lost.reason, lost.host) if lost.reclaimed else lost
         state = dataclasses.replace(state, first_failure=failure)
         state, actions = ending.end(state, state.grace_s if grace_s is None else grace_s)
         return state, [*said, *actions]
-    state, actions = _fill(state)
+    if lost.runs_on_s:
+        return state, [*said, StartTimer(f"{BACK}{lost.host}", lost.runs_on_s)] if back else said
+    state, actions = _back(state, lost.host)
     return state, [*said, *actions]
+
+
+def _back(state: SweepState, host: str) -> tuple[SweepState, list[Action]]:
+    """The trials of a lost host are not alive any more: they go back to the front of the queue."""
+    held = {other: trials for other, trials in state.held.items() if other != host}
+    return _fill(dataclasses.replace(state, held=held, queue=(*state.held.get(host, ()), *state.queue)))
 
 
 def _unfit(state: SweepState, exited: TaskExit) -> tuple[SweepState, list[Action]]:

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import shlex
-from collections.abc import Sequence
+import signal
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+from tflaunch.engines.taken_slots import release
+from tflaunch.hosts import Hostfile
+from tflaunch.launch.request import Request
 from tflaunch.planning.cluster_plan import ClusterPlan
-from tflaunch.protocol.errors import UsageError
+from tflaunch.protocol.errors import TflaunchError, UsageError
+from tflaunch.protocol.events import Interrupted
 from tflaunch.runs.record import Record, run_ids_locked
 from tflaunch.runs.record_list import RunInfo, list_runs
 from tflaunch.runs.run_ids import new_run_id
+from tflaunch.sessions.group import Stopped
 from tflaunch.sweeps.results import TRIALS, Metric, Results
 from tflaunch.sweeps.scoring import NoteWatcher
 from tflaunch.sweeps.seats import SweepRequest
@@ -39,25 +46,53 @@ def known_sweep(request: SweepRequest) -> Record | None:
 
 def record_of(request: SweepRequest) -> Record:
     """The record of the sweep that goes on, or of a new one; locked.  Raises UsageError, RecordError."""
-    record = _record_of(request)
-    if request.slots is not None:
-        record.note_slots(*request.slots)
-    return record
-
-
-def _record_of(request: SweepRequest) -> Record:
     run, name = request.run, request.name
     with run_ids_locked():  # if two launchers begin at once, the second sees the first one's record
         if (known := known_sweep(request)) is not None:
             return known
         run_id = new_run_id(name) if name else run.run_id
         plan = ClusterPlan(run_id, ())
+        hostfile = _before_slots(run.hostfile)
         record = Record.create(
-            run_id, plan=plan, hostfile=run.hostfile, command=run.command, ssh_config=run.ssh_config
+            run_id, plan=plan, hostfile=hostfile, command=run.command, ssh_config=run.ssh_config
         )
         if name:
             record.write(NAMED, {})
         return record
+
+
+def _before_slots(hostfile: Hostfile) -> Hostfile:
+    """The hostfile as a record has it: without hosts, as long as an engine has given none."""
+    return hostfile if hostfile.wanted is None else dataclasses.replace(hostfile, hosts=())
+
+
+@contextlib.contextmanager
+def waiting_on_record(record: Record, run: Request) -> Iterator[None]:
+    """Inside, the record says that the sweep waits for slots; afterwards, one that goes on is on record as before.
+
+    What a launcher of it that was killed had asked for is given back.  If it gets no slots, a new sweep leaves no
+    record.  Raises RecordError; Stopped where `tflaunch stop` ends the wait.
+    """
+    new = record.read(TRIALS) is None
+    about, outcome, slots = record.about, record.outcome(), record.slots
+    if slots is not None and outcome is None:
+        release(*slots, ())
+    if not new:
+        record.resume(_before_slots(run.hostfile), run.command, run.ssh_config)
+    try:
+        yield
+    except BaseException as error:
+        given_up = record.given_up and isinstance(error, TflaunchError)
+        if new:
+            record.discard()
+        else:
+            record.restore(about, outcome)
+            record.close()
+        if given_up:
+            raise Stopped(Interrupted(signal.SIGTERM)) from None
+        raise
+    if not new:
+        record.restore(about, outcome)
 
 
 def _is_named(info: RunInfo, name: str) -> bool:

@@ -55,9 +55,6 @@ class SweepRequest:
     name: str = ""
     must_exist: bool = False  # --resume: it is an error if there is no such sweep
     run_best: tuple[str, ...] = ()  # the command that runs one trial, without the trial's arguments
-    slots: tuple[str, Mapping[str, str]] | None = (
-        None  # engine and handle of the slots that it has, for the record
-    )
 
 
 @dataclass(frozen=True)

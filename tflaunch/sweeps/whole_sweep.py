@@ -12,7 +12,7 @@ import functools
 import itertools
 import shlex
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,7 +34,7 @@ from tflaunch.planning.usable_hosts import usable_hosts
 from tflaunch.protocol.errors import EXIT_NO_METRIC, ConnectErrors, RecordError, StopError
 from tflaunch.protocol.outcome import Outcome
 from tflaunch.runs.hidden_values import VALUE_LEFT_OUT
-from tflaunch.runs.record import LAUNCHER_LOG, hostfile_from
+from tflaunch.runs.record import LAUNCHER_LOG, Record, hostfile_from
 from tflaunch.runs.visits import Visits
 from tflaunch.sweeps.controller import Planned, Summary, SweepController, SweepDisplay, Work
 from tflaunch.sweeps.first_seats import FirstSeats, Seating
@@ -117,14 +117,31 @@ def sweep(
     connections: Connections,
     reporter: SweepDisplay,
     leave: Callable[[Path], None] | None = None,
+    record: Record | None = None,
 ) -> int:
     """Run the trials that have not succeeded yet, and report; returns the exit code.
 
-    leave: leaves the terminal, for a file; it is called when the hosts are ready.
+    leave: leaves the terminal, for a file; it is called when the hosts are ready.  record: that of the sweep, locked,
+    where it was made before; it is closed.
     Raises TflaunchError or Stopped when the sweep could not start; then nothing of it is left on the hosts.
     """
-    with tunnel_of(request.run) as tunnel:
-        return _sweep(request, connections, reporter, tunnel, leave)
+    record = record or record_of(request)
+    with _kept_if_begun(record), tunnel_of(request.run) as tunnel:
+        return _sweep(request, connections, reporter, tunnel, leave, record=record)
+
+
+@contextlib.contextmanager
+def _kept_if_begun(record: Record) -> Iterator[None]:
+    """Close the record at the end, and remove it where the sweep was new and could not start."""
+    is_new = record.read(TRIALS) is None
+    try:
+        yield
+    except BaseException:
+        if is_new and not any((record.path / "logs").iterdir()):  # no trial has started
+            record.discard()
+        raise
+    finally:
+        record.close()
 
 
 def _sweep(
@@ -133,50 +150,44 @@ def _sweep(
     reporter: SweepDisplay,
     tunnel: Tunnel | None,
     leave: Callable[[Path], None] | None,
+    *,
+    record: Record,
 ) -> int:
     begun = time.monotonic()
-    record = record_of(request)
     is_new = record.read(TRIALS) is None
     request = dataclasses.replace(request, run=dataclasses.replace(request.run, run_id=record.run_id))
-    try:
-        results = Results(record)
-        seed = request.seed if request.seed is not None else results.seed
-        everything, wanted = numbered(results.known, request.trials(seed))
-        if not is_new:
-            request = with_its_metric(request, results)
-            compare(results, request, wanted, reporter)
-            if request.metric is not None and not is_metric_of(results, request.metric):
-                score_anew(results, request.metric, reporter)
-        left = [trial for trial in wanted if not is_done(results, trial.number)]
+    results = Results(record)
+    seed = request.seed if request.seed is not None else results.seed
+    everything, wanted = numbered(results.known, request.trials(seed))
+    if not is_new:
+        request = with_its_metric(request, results)
+        compare(results, request, wanted, reporter)
+        if request.metric is not None and not is_metric_of(results, request.metric):
+            score_anew(results, request.metric, reporter)
+    left = [trial for trial in wanted if not is_done(results, trial.number)]
+    if not left:
+        return _nothing_left(request, results, (everything, wanted), seed, reporter)
+    if not is_new:
+        _end_what_is_left(request, results, connections, reporter)
+        left = [trial for trial in left if not is_done(results, trial.number)]
         if not left:
             return _nothing_left(request, results, (everything, wanted), seed, reporter)
-        if not is_new:
-            _end_what_is_left(request, results, connections, reporter)
-            left = [trial for trial in left if not is_done(results, trial.number)]
-            if not left:
-                return _nothing_left(request, results, (everything, wanted), seed, reporter)
-        results.keep_trials(everything, seed, {**results.about, **about_sweep(request)})
-        work = Work(request, results, wanted, left, begun, curves_before(request, results))
-        outcome, fetched = at_most_twice(
-            lambda: _run(work, connections, reporter, tunnel, leave), request.run, connections, reporter
-        )
-        recorded = not (record.logs.failure or results.failure)
-        try:
-            record.finish(outcome)
-            results.write_table(request.metric.name if request.metric else "")
-        except RecordError as error:
-            recorded = False
-            reporter.warn(f"{error.message}. {error.hint}")
-        outcome = final_outcome(outcome, recorded=recorded, fetched=fetched)
-        reporter.report(outcome)
-        reporter.summary(_summary(request, results, wanted))
-        return outcome.exit_code
-    except BaseException:
-        if is_new and not any((record.path / "logs").iterdir()):  # no trial has started
-            record.discard()
-        raise
-    finally:
-        record.close()
+    results.keep_trials(everything, seed, {**results.about, **about_sweep(request)})
+    work = Work(request, results, wanted, left, begun, curves_before(request, results))
+    outcome, fetched = at_most_twice(
+        lambda: _run(work, connections, reporter, tunnel, leave), request.run, connections, reporter
+    )
+    recorded = not (record.logs.failure or results.failure)
+    try:
+        record.finish(outcome)
+        results.write_table(request.metric.name if request.metric else "")
+    except RecordError as error:
+        recorded = False
+        reporter.warn(f"{error.message}. {error.hint}")
+    outcome = final_outcome(outcome, recorded=recorded, fetched=fetched)
+    reporter.report(outcome)
+    reporter.summary(_summary(request, results, wanted))
+    return outcome.exit_code
 
 
 def _nothing_left(

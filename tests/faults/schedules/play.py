@@ -106,6 +106,11 @@ class Play:
         return found[1] if found else ""
 
     @property
+    def on_record(self) -> bool:
+        """Whether this machine knows the run: what could not start has no record, but may have left one on hosts."""
+        return (self.bed.launcher.path(self.far.state / self.run_id) / "run.json").exists()
+
+    @property
     def handed(self) -> bool:
         """Whether the run goes on without its launcher."""
         return HANDED.search(self.main.err) is not None or (
@@ -133,11 +138,11 @@ class Play:
 
     def ask(self, verb: str) -> Running:
         """Start a command about the run."""
-        words = {
-            "ps": ("-a", "--json", "--hosts", self.hostfile, *self.ssh),
-            "status": (self.run_id, "--json"),
-        }
-        return self.far.start(verb, *words.get(verb, (self.run_id,)), CONNECT)
+        hosts = ("--hosts", self.hostfile, *self.ssh)
+        if verb == "ps":
+            return self.far.start(verb, "-a", "--json", *hosts, CONNECT)
+        about = (self.run_id, *(("--json",) if verb == "status" else ()))
+        return self.far.start(verb, *about, *(() if self.on_record else hosts), CONNECT)
 
     def watch(self) -> None:
         """Begin to watch a run that goes on by itself, also after who watched it was killed, or could not come."""

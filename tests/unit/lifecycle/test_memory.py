@@ -28,6 +28,7 @@ RICH = State(
     **{
         **vars(BEGUN),
         "phase": "draining",
+        "runs_on_until": 70.5,
         "attempts": {W0: 0, W1: 2},
         "waiting": frozenset({W0}),
         "restarted": ((12.5, W1), (13.0, None)),

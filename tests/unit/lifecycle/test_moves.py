@@ -108,6 +108,18 @@ def test_they_start_there_only_when_the_lost_host_has_ended_them() -> None:
     assert isinstance(move, Move)
 
 
+def test_tasks_that_may_run_on_in_a_slot_that_is_gone_start_only_once_their_lease_is_over() -> None:
+    """Its engine has not ended them, and nobody reaches their agent."""
+    run = Spared()
+    run.feed(HostLost("c", "the node has failed", reclaimed=True, runs_on_s=66.0))
+    assert run.state.places == {"c": "s"}
+    run.all_ended(PS, W0)
+    [wait] = run.feed(TimerFired(RESTART), 20.0)
+    assert wait == StartTimer(RESTART, 66.0 - 20.0)
+    [move] = run.feed(TimerFired(RESTART), wait.seconds)
+    assert isinstance(move, Move)
+
+
 def test_tasks_that_an_agent_has_given_up_move_too() -> None:
     """A host that shuts down ends its agent, or its lease runs out before the coordinator calls it lost."""
     run = Spared()

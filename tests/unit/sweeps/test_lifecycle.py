@@ -108,6 +108,20 @@ def test_trials_of_a_lost_host_run_elsewhere_and_that_counts_for_nothing() -> No
     assert outcome_of(hosts.exit(1).exit(2).sweep().state, "run", 1.0).exit_code == 0
 
 
+def test_trials_that_may_run_on_in_a_lost_slot_run_elsewhere_only_afterwards() -> None:
+    hosts = Hosts(3, seat("a"), seat("b"), retries=0)
+    hosts.feed(HostLost("b", "the node has failed", reclaimed=True, runs_on_s=66.0))
+    assert hosts.done[-1] == StartTimer("back b", 66.0)
+    assert "trial/1 will run elsewhere in 66 s, when they have certainly ended there" in str(hosts.done[-2])
+    assert hosts.exit(0).where == {2: "a"}
+    assert hosts.exit(2).where == {}
+    assert hosts.state.phase == "running"
+    assert hosts.state.queued == 1
+    assert hosts.feed(TimerFired("back b")).where == {1: "a"}
+    assert hosts.state.running[1].number == 1
+    assert outcome_of(hosts.exit(1).sweep().state, "run", 1.0).exit_code == 0
+
+
 def test_a_host_on_which_no_trial_can_start_gets_no_more_of_them() -> None:
     hosts = Hosts(2, seat("a"), seat("b"))
     hosts.feed(TaskExit(Trial(1, {}).task, "b", 1, None, 0.0, tail=b"oh\ntflaunch: setup failed\n"))
@@ -285,17 +299,20 @@ def test_whatever_happens_no_seat_has_two_trials_and_each_trial_one_end(
         for number, attempt in hosts.state.running.items():
             runs.setdefault(number, set()).add(attempt.number)
         waiting = set(hosts.state.queue)
-        everything = waiting | hosts.state.running.keys() | hosts.state.ended.keys()
+        held = [number for trials in hosts.state.held.values() for number in trials]
+        everything = waiting.union(held) | hosts.state.running.keys() | hosts.state.ended.keys()
         assert everything == set(range(6))
-        assert len(everything) == len(hosts.state.queue) + len(hosts.state.running) + len(hosts.state.ended)
-        if not hosts.state.running:  # the GPUs had been given back before a host was lost
+        assert len(everything) == hosts.state.queued + len(hosts.state.running) + len(hosts.state.ended)
+        if held and (not hosts.state.running or dice.randrange(3) == 0):
+            hosts.feed(TimerFired(f"back {dice.choice(sorted(hosts.state.held))}"))
+        elif not hosts.state.running:  # the GPUs had been given back before a host was lost
             asked = len(hosts.orders)
             hosts.feed(TimerFired(LOOK))
             for order in hosts.orders[asked:]:
                 gpus = [int(each[-1]) for each in order.fields["lease"]]
                 hosts.feed(GpusSeen(order.host, tuple(seat(order.host, gpu) for gpu in gpus)))
         elif dice.randrange(10) == 0:
-            hosts.feed(HostLost(dice.choice("abc"), "gone"))
+            hosts.feed(HostLost(dice.choice("abc"), "gone", runs_on_s=dice.choice([0.0, 66.0])))
         else:
             hosts.exit(dice.choice(sorted(hosts.state.running)), dice.choice([0, 0, 1]))
     if len(hosts.state.lost) < 3:

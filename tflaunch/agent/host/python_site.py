@@ -3,11 +3,12 @@
 import os
 
 from tflaunch.agent.host.journal import note
+from tflaunch.agent.host.rundir import PYTHON, replace
 
 
 def site(path: str) -> str:
     """The directory for the tasks' PYTHONPATH, in the run's directory `path`; "" where there can be none."""
-    place = os.path.join(path, "python")
+    place = os.path.join(path, PYTHON)
     return "" if ":" in place else place
 
 
@@ -20,10 +21,9 @@ def put(path: str) -> str:
     if not place or os.path.exists(file):
         return place
     try:
-        os.mkdir(place, 0o700)
-        with open(os.open(file + ".new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as text:
-            text.write(SITE)
-        os.rename(file + ".new", file)
+        if not os.path.isdir(place):  # else an agent was killed that had made no more than that
+            os.mkdir(place, 0o700)
+        replace(file, SITE)
     except OSError as error:
         note("no live stacks: %s" % error)
         return ""

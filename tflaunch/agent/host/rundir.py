@@ -12,7 +12,9 @@
                    links to its files, so that no trial finds the new files of another
     shipped.json   which files in work/ are shipped code, and their modification time as shipped
     agent.log      what the agent itself prints
+    python/        what has each Python of a task tell its stacks, see python_site
     reserve        bytes that the agent frees, piece by piece, when the disk is full: for its own files; gone at the end
+    *.PID.new      a file that the process of that pid is writing; where it was killed, `close` removes it
 
 `<parent>/code/` is the store of shipped code (code_store), `<parent>/.environments/` holds virtual environments.
 """
@@ -21,7 +23,7 @@ import errno
 import os
 import stat
 
-from tflaunch.agent.host import foreign
+from tflaunch.agent.host import foreign, processes
 from tflaunch.agent.host.reserve import PIECE, Reserve
 from tflaunch.protocol import directories, wire
 from tflaunch.protocol.light_stdlib import socket
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from typing import Any, Callable, Dict, List, Optional, Tuple
 
 HOLDS = "holds.json"
+PYTHON = "python"
 NOWHERE = "/dev/null/tflaunch"  # a directory that nobody can make
 CODE = "code"  # beside the runs; no run id can be this (they end in a random part)
 FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -287,18 +290,7 @@ class RunDirectory:
 
     def write(self, name: str, value: "Any") -> None:
         """Replace the JSON file `name` in one step, readable for this user alone; raises OSError."""
-        path = os.path.join(self.path, name)
-
-        def replace() -> None:
-            try:
-                with open(os.open(path + ".new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-                    file.write(wire.dumps(value))
-                os.rename(path + ".new", path)
-            except OSError:
-                _remove(path + ".new")
-                raise
-
-        self._with_reserve(replace)
+        self._with_reserve(lambda: replace(os.path.join(self.path, name), wire.dumps(value)))
 
     def append(self, name: str, value: "Any") -> None:
         """Add a line to the JSON-lines file `name`, the whole of it or nothing; raises OSError."""
@@ -390,7 +382,10 @@ class RunDirectory:
             pass
 
     def close(self) -> None:
-        """Remove what only a living agent needs, the socket and the reserve, unless they are another living agent's."""
+        """Remove what only a living agent needs, unless it is another living agent's: the socket and the reserve.
+
+        With them goes what killed processes of the run were writing.
+        """
         try:
             directory = os.open(self.path, directories.DIRECTORY)
         except OSError:
@@ -400,6 +395,8 @@ class RunDirectory:
             if seen is not None and seen != self._bound and self.is_served():
                 return  # the run has been planned again, and has its next agent already
             self.reserve.free()
+            for place in (self.path, os.path.join(self.path, PYTHON)):
+                _remove_unfinished(place)
             if seen is not None and seen == _identity("agent.sock", directory):
                 os.unlink("agent.sock", dir_fd=directory)
         except OSError:
@@ -413,6 +410,30 @@ class RunDirectory:
         if connection is not None:
             connection.close()
         return connection is not None
+
+
+def replace(path: str, text: str) -> None:
+    """Replace that file of a run directory in one step, readable for this user alone; raises OSError."""
+    unfinished = "%s.%d.new" % (path, os.getpid())
+    try:
+        with open(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+            file.write(text)
+        os.rename(unfinished, path)
+    except OSError:
+        _remove(unfinished)
+        raise
+
+
+def _remove_unfinished(place: str) -> None:
+    """Remove the files there that processes were writing by `replace` when they were killed."""
+    try:
+        names = os.listdir(place)
+    except OSError:
+        return
+    for name in names:
+        _, _, pid = name[: -len(".new")].rpartition(".")
+        if name.endswith(".new") and pid.isdigit() and not processes.read(int(pid)):
+            _remove(os.path.join(place, name))
 
 
 def _identity(name: str, directory: int) -> "Optional[Tuple[int, int]]":
