@@ -1,4 +1,4 @@
-"""Engines: how soon a function runs on the executors of a Spark session that is there, beside a peer in the same one."""
+"""Engines: how soon a function runs on the executors of a Spark session, beside a peer in the same session."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from tests.support.spark import missing
 
 PEER = "spark-tensorflow-distributor"
 LIMIT_S = 900.0
-# Both call a function in two tasks of the same application; it says when it was called.  The peer's wants no strategy of
-# its own, so that no method waits for TensorFlow but by what it imports itself.
+# Both call a function in two tasks of the same application; it says when it was called.  The peer's has a strategy of
+# its own, so that neither waits for TensorFlow, but for what the peer imports itself.
 SESSION = """\
 import json, sys, time
 from pyspark.sql import SparkSession
