@@ -35,6 +35,7 @@ from tflaunch.runs.record import Record
 from tflaunch.sessions.group import Stopped
 
 if TYPE_CHECKING:
+    from tflaunch.engines.taken_slots import TakenSlots
     from tflaunch.runs.tunnel import Tunnel
 
 
@@ -123,6 +124,14 @@ def _missing(state: State) -> str:
     return ", ".join(state.lost) or (first.host if isinstance(first, (HostLost, Reclaimed)) else "")
 
 
+def in_the_engines_words(state: State, slots: TakenSlots | None) -> State:
+    """The slot holder knows that its slot is taken back; the engine may know why."""
+    first = state.first_failure
+    if not isinstance(first, Reclaimed) or slots is None or not (why := slots.why(first.host)):
+        return state
+    return dataclasses.replace(state, first_failure=Reclaimed(why, first.host))
+
+
 @dataclass(frozen=True)
 class Started:
     """A run whose tasks were released."""
@@ -194,7 +203,7 @@ class LaunchedRun:
                 return None
             steering = started.steering
             steering.hand_over = self._handover_of(cluster, steering, plan, started.watchdog)
-            state = self._in_the_engines_words(steering.drive(started.state, started.watchdog))
+            state = in_the_engines_words(steering.drive(started.state, started.watchdog), self.slots)
             if not steering.handed_over:
                 missing, host_logs = self._collect(steering, state, number)
                 checked = self._checked(steering, state, number, host_logs)
@@ -339,13 +348,6 @@ class LaunchedRun:
             in_doubt.may_go_on = True
             raise in_doubt
         self.watcher.handed_over(run_id, len(plan.tasks), self._coordinator_host)
-
-    def _in_the_engines_words(self, state: State) -> State:
-        """The slot holder knows that its slot is taken back; the engine may know why."""
-        first = state.first_failure
-        if not isinstance(first, Reclaimed) or self.slots is None or not (why := self.slots.why(first.host)):
-            return state
-        return dataclasses.replace(state, first_failure=Reclaimed(why, first.host))
 
     def _collect(
         self, steering: Steering, state: State, number: int
