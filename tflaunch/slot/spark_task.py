@@ -1,6 +1,6 @@
 """What a task of Spark's barrier stage does: it starts a slot holder, says where that listens, and waits for its end.
 
-Spark's executors run this text, by a Python that has pyspark and knows nothing of tflaunch (tflaunch.engines.spark_slots).
+Spark's executors run this text (tflaunch.engines.spark_slots), by a Python that has pyspark and no tflaunch.
 """
 
 import json
