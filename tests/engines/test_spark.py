@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -146,7 +146,9 @@ def test_a_death_ends_the_run_in_order(user: OnSpark, kind: str) -> None:
     user.wait_until_nothing_is_left()
 
 
-def session(user: OnSpark, body: str) -> subprocess.CompletedProcess[str]:
+def session(
+    user: OnSpark, body: str, meanwhile: Callable[[], object] = lambda: None
+) -> subprocess.CompletedProcess[str]:
     """A Spark program on the launcher's machine: `sc` is its context, `program` the trainer."""
     program = user.script(TRAINER)
     text = f"""
@@ -163,7 +165,15 @@ options = dict(ps=0, workers=2, flags=False)
     path = user.code / "session.py"
     path.write_text(text)
     words = user.bed.launcher.inside(sys.executable, str(path), cwd=user.code)
-    return subprocess.run(words, env=user.env(), capture_output=True, text=True, check=False)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(words, env=user.env(), text=True, **pipes) as process:
+        try:
+            meanwhile()
+            out, err = process.communicate()
+        except AssertionError as error:
+            process.kill()
+            raise AssertionError(f"{error}: {process.communicate()}") from None
+    return subprocess.CompletedProcess(words, process.returncode, out, err)
 
 
 def test_runs_of_a_spark_program_share_its_application(user: OnSpark) -> None:
@@ -247,6 +257,30 @@ def test_what_a_spark_program_ends_says_so(user: OnSpark, how: str, words: str) 
     )
     assert done.stdout.count("saved by") == 2, done.stderr
     assert done.stdout.splitlines()[-1] == f"75 {words}", done.stderr
+    user.wait_until_nothing_is_left()
+
+
+def test_a_session_goes_on_when_a_run_in_it_has_lost_a_worker(user: OnSpark) -> None:
+
+    def kill_a_worker() -> None:
+        until(lambda: "2/2" in user.run("ps").out, "both tasks", SPARK_S)
+        [victim, *_] = [each for host in user.bed.hosts for each in user.on_host(host, "worker")]
+        victim.kill(signal.SIGKILL)
+
+    done = session(
+        user,
+        """
+        with api.run("spark:2", program, args=["600"], **options) as run:
+            outcome = run.wait()
+        print(outcome.exit_code, outcome.first_failure.reason)
+        print("sum", sc.parallelize(range(5), 2).sum())
+        """,
+        kill_a_worker,
+    )
+    code, _, rest = done.stdout.partition(" ")
+    assert code == "75", done.stderr
+    assert "Python worker that held" in rest, done.stderr
+    assert rest.endswith("sum 10\n")
     user.wait_until_nothing_is_left()
 
 

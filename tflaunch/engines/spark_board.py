@@ -16,14 +16,15 @@ import socket
 import ssl
 import tempfile
 import threading
+import time
 from collections.abc import Mapping
 from typing import Any
 
 from tflaunch.slot.holder import addresses
 
 PROOF_S = 10.0  # for a caller to say its first line
-CALLERS = 4096  # at a time; a slot is one
-LINE_BYTES = 1024 * 1024
+UNPROVED = 1024  # callers that have not said the token yet; one more drops the oldest
+LINE_BYTES = 64 * 1024
 
 
 class SlotBoard:
@@ -37,7 +38,8 @@ class SlotBoard:
         self.given_up = False  # another command gives the slots back
         self.why = ""  # the engine has taken all slots back, in its words
         self._over: dict[int, dict[str, Any]] = {}
-        self._room = threading.BoundedSemaphore(CALLERS)
+        self._lost: list[tuple[float, str]] = []  # when a slot's end was not in order, and what it was
+        self._unproved: dict[socket.socket, None] = {}  # the oldest first
         self._lines: set[ssl.SSLSocket] = set()
         self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self._context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -68,6 +70,13 @@ class SlotBoard:
                 return {"words": self.why, "in_order": False, "code": None}
             return said
 
+    def why_lost(self, after_s: float) -> str:
+        """Why all slots are taken back; where Spark has not said so `after_s` after the first was, why that was."""
+        with self.changed:
+            if self.why or not self._lost or time.monotonic() < self._lost[0][0] + after_s:
+                return self.why
+            return self._lost[0][1]
+
     def let_go(self) -> None:
         """Hang up on the tasks, whose slot holders end then; the board still answers."""
         with self.changed:
@@ -89,25 +98,33 @@ class SlotBoard:
                 caller, _ = self._listener.accept()
             except OSError:
                 return
-            if not self._room.acquire(blocking=False):
-                caller.close()
-                continue
+            with self.changed:
+                self._unproved[caller] = None
+                oldest = next(iter(self._unproved)) if len(self._unproved) > UNPROVED else None
+            if oldest is not None:
+                with contextlib.suppress(OSError):
+                    oldest.shutdown(socket.SHUT_RDWR)
             threading.Thread(target=self._welcome, args=[caller], daemon=True).start()
 
     def _welcome(self, caller: socket.socket) -> None:
         try:
             with caller:
                 caller.settimeout(PROOF_S)
-                with self._context.wrap_socket(caller, server_side=True) as line:
-                    self._hear(line)
+                with self._context.wrap_socket(caller.dup(), server_side=True) as line:
+                    self._hear(line, caller)
         except (OSError, ValueError, KeyError, TypeError, RecursionError):
             pass  # a stranger, or one that has hung up
         finally:
-            self._room.release()
+            self._proved(caller)
 
-    def _hear(self, line: ssl.SSLSocket) -> None:
+    def _proved(self, caller: socket.socket) -> None:
+        with self.changed:
+            self._unproved.pop(caller, None)
+
+    def _hear(self, line: ssl.SSLSocket, caller: socket.socket) -> None:
         lines = line.makefile("rb")
         said = self._said(lines.readline(LINE_BYTES))
+        self._proved(caller)
         if "slot" not in said:
             answer: dict[str, Any] = {"over": self.over(int(said["ask"]))} if "ask" in said else {}
             if said.get("give_up"):
@@ -131,7 +148,9 @@ class SlotBoard:
         finally:
             with self.changed:
                 self._lines.discard(line)
-                self._over[slot] = _end(last)
+                self._over[slot] = end = _end(last)
+                if not end["in_order"]:
+                    self._lost.append((time.monotonic(), end["words"]))
                 self.changed.notify_all()
 
     def _said(self, text: bytes) -> Mapping[str, Any]:

@@ -12,7 +12,7 @@ import tempfile
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, ClassVar
 
 from tflaunch.protocol.errors import ConnectError, PlanError, TflaunchError, UsageError
 from tflaunch.text.numbers import counted
@@ -46,6 +46,14 @@ class SlotSize:
     memory: str  # of the executor's JVM, as Spark writes it; "": Spark's own default
 
 
+class OwnApplication:
+    """The application of tflaunch's own in this process, which has room for one: runs at the same time share it."""
+
+    lock = threading.RLock()
+    context: ClassVar[SparkContext | None] = None
+    users: ClassVar[int] = 0
+
+
 class SparkDriver:
     """A Spark application in this process.  Its methods wait for the JVM: they are for a thread of their own."""
 
@@ -58,11 +66,20 @@ class SparkDriver:
 
     def start(self) -> None:
         """Find the caller's application, or start one.  Raises UsageError, ConnectError."""
-        pyspark = _pyspark()
+        with OwnApplication.lock:
+            self._start(_pyspark())
+        if self._abandoned.is_set():
+            self.stop()
+
+    def _start(self, pyspark: Any) -> None:
+        self._gateway_lives(pyspark)
         active = pyspark.SparkContext._active_spark_context
         if active is not None:
             self._check(active)
             self.context = active
+            if active is OwnApplication.context:
+                self.own = True
+                OwnApplication.users += 1
             return
         if not self._master:
             raise UsageError(
@@ -72,11 +89,19 @@ class SparkDriver:
         conf = pyspark.SparkConf(loadDefaults=False)
         for key, value in self._settings().items():
             conf.set(key, value)
-        self.own = True
         self.context = pyspark.SparkContext(conf=conf, gateway=self._gateway(pyspark))
+        self.own = True
+        OwnApplication.context, OwnApplication.users = self.context, 1
         self.context.setLogLevel("ERROR")
-        if self._abandoned.is_set():
-            self.stop()
+
+    @staticmethod
+    def _gateway_lives(pyspark: Any) -> None:
+        """Forget a JVM of this process that has ended: pyspark itself would go on asking it."""
+        process = getattr(pyspark.SparkContext._gateway, "proc", None)
+        if process is not None and process.poll() is not None:
+            with pyspark.SparkContext._lock:
+                pyspark.SparkContext._gateway = pyspark.SparkContext._jvm = None
+                pyspark.SparkContext._active_spark_context = None
 
     def room(self) -> tuple[int, int] | None:
         """How many slots of this size the workers of a standalone master have, (in all, not in use); None: not told.
@@ -87,7 +112,11 @@ class SparkDriver:
         if hosts is None or self.context is not None:
             return None
         pyspark = _pyspark()
-        jvm = self._gateway(pyspark).jvm
+        with OwnApplication.lock:
+            self._gateway_lives(pyspark)
+            if pyspark.SparkContext._active_spark_context is not None:
+                return None
+            jvm = self._gateway(pyspark).jvm
         conf = jvm.org.apache.spark.SparkConf(True)
         for key, value in {**self._settings(), **dict.fromkeys(_PATIENCE, f"{PATIENCE_S}s")}.items():
             conf.set(key, value)
@@ -164,9 +193,15 @@ class SparkDriver:
             self.stop()
 
     def stop(self) -> None:
-        """End the application, if it is tflaunch's own."""
-        if self.own and self.context is not None:
-            self.context.stop()
+        """End the application, if it is tflaunch's own and no other run is in it; idempotent."""
+        with OwnApplication.lock:
+            if not self.own or self.context is None:
+                return
+            self.own = False
+            OwnApplication.users -= 1
+            if not OwnApplication.users:
+                OwnApplication.context = None
+                self.context.stop()
 
     def _settings(self) -> dict[str, str]:
         size = self._size

@@ -38,6 +38,7 @@ LOOK_S = 0.2  # between two looks at what Spark has done
 ROOM_S = 2.0  # between two looks at a master whose cores others have
 LEAVE_S = 3.0  # for slot holders to end, all together
 END_S = 5.0  # for the stage to end after them
+WORDS_S = 1.0  # for Spark to say why a slot is over, before the slot's own words do
 GRACE_S = 5.0  # for tasks to save, after the engine has taken a slot back
 # What Spark has for its own Python workers, and would mislead tasks.
 CLEAN = ("PYTHONPATH", "PYTHONHASHSEED", "PYTHON_*", "SPARK_*", "PYSPARK_*", "_PYSPARK_*", "OMP_NUM_THREADS")
@@ -194,14 +195,20 @@ class Spark:
                 raise never(slots.error) or NotGiven(f"spark: {_words(slots.error)}", "start it again")
             if len(told) == count:
                 return told
-            _wait(slots.board, about, len(told), count, "the slots start")
+            _wait(
+                slots.board,
+                about,
+                len(told),
+                count,
+                "Spark starts the slots; other jobs of the application may be before them",
+            )
 
     def open(self, host: Host, command: str, first: bytes, timeout_s: float) -> Wire:
         return _door(host).open_unless(partial(self._over, host), command, first, timeout_s)
 
     def why(self, host: Host) -> str | None:
         slots = self._sets.get(host.slot["set"])
-        return slots.board.why if slots is not None else None
+        return slots.board.why_lost(WORDS_S) if slots is not None else None
 
     def release(self, handle: Handle, hosts: Sequence[Host]) -> None:
         slots = self._sets.pop(handle.get("set", ""), None)
@@ -400,11 +407,16 @@ def _words(error: Exception) -> str:
         return STOPPED
     if "cancelled" in text and ("job group" in text or "Job " in text):
         return CANCELLED
+    if type(error).__name__ in ("Py4JNetworkError", "Py4JError", "ConnectionRefusedError") and not getattr(
+        error, "java_exception", None
+    ):
+        return "the JVM of the Spark driver is gone"
     if lost := re.search(r"ExecutorLostFailure \((executor \S+) exited[^)]*\) Reason: ([^\n]{1,200})", text):
         return f"Spark has lost {lost[1]}: {lost[2]}"
     if "Python worker exited unexpectedly" in text:
         return "Spark's Python worker that held a slot has crashed or was killed"
-    return f"the Spark stage has failed: {said(error)}"
+    raised = re.search(r"\n(\w[\w.]*: [^\n]{1,300})\n+(?: SQLSTATE|\tat )", text)  # by a Python worker
+    return f"the Spark stage has failed: {raised[1] if raised else said(error)}"
 
 
 ENGINE = Spark()

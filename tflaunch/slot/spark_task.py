@@ -10,6 +10,7 @@ import ssl
 import subprocess
 import sys
 import threading
+import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,6 +20,8 @@ GPUS = (
     "@the GPUs of the task@"  # in a holder's text: Spark decides which a task has, and tells the task alone
 )
 DIAL_S = 10.0
+TRIES = 3  # at each of the driver's addresses
+PAUSE_S = 0.3
 WORDS_BYTES = 4096  # the end of a holder's stderr
 # Reads the holder's text from stdin, after its length in eight digits; nothing follows: it is the lifeline.
 BOOT = """\
@@ -61,8 +64,11 @@ def dialled(board: "Dict[str, Any]") -> ssl.SSLSocket:
     context.check_hostname = False  # the certificate itself is what is known
     context.load_verify_locations(cadata=board["certificate"])
     first = None  # type: Optional[OSError]
-    for address in board["addresses"]:
+    for number in range(TRIES * len(board["addresses"])):
+        if number:
+            time.sleep(PAUSE_S)  # many may dial at once
         try:
+            address = board["addresses"][number % len(board["addresses"])]
             line = context.wrap_socket(socket.create_connection((address, board["port"]), DIAL_S))
             line.settimeout(None)
             return line
