@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import itertools
 import sys
 import warnings
 from collections.abc import Collection, Iterator
@@ -361,8 +362,9 @@ class _Reader:
     def _import_from(self, node: ast.ImportFrom, line: int) -> None:
         module, names = node.module or "", {alias.name for alias in node.names}
         for name in names:
-            if f"{module.rpartition('.')[2]}.{name}" in FRAMEWORK_NAMES:
-                self._found("framework", f"imports {module}.{name}", line)
+            for pair in map(".".join, itertools.pairwise([*module.split("."), name])):
+                if pair in FRAMEWORK_NAMES:
+                    self._found("framework", f"imports {pair}", line)
         top = module.partition(".")[0]
         if top == "tensorflow" and ("app" in names or module.endswith(".app")):
             self._found("app_run", "takes options that it does not know (tf.app.run)", line)

@@ -34,9 +34,8 @@ class Framework:
         default_factory=dict
     )  # of a package, as some of its builds are called
     # Words in the text of a program that its own launcher starts.
-    # Names that read the variables of that launcher: one word, or the last two of a dotted name, as the text has them:
-    # `jax.distributed` is in `jax.distributed.initialize()` and in `from jax import distributed`, and not in
-    # `from jax.distributed import initialize`, where it would be `distributed.initialize`.
+    # Names that read the variables of that launcher: one word, or two with a dot, as the text has them:
+    # `jax.distributed` is in `jax.distributed.initialize()` and in `from jax.distributed import initialize`.
     names: frozenset[str] = frozenset()
     variables: frozenset[str] = frozenset()
     launching: frozenset[str] = frozenset()  # packages that read them; to import one is enough
