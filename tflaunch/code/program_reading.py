@@ -201,12 +201,11 @@ class _Reader:
             line = getattr(node, "lineno", line)
             self._node(node, line)
 
-    def _assigned(self, statement: ast.Assign) -> None:
-        for target in statement.targets:
-            name = _variable(target)
+    def _assigned(self, statement: ast.stmt) -> None:
+        for name, value in _set_in(statement):
             if name == "TF_CONFIG":
                 self._found("sets", "sets TF_CONFIG itself", statement.lineno)
-            elif name in PLACES and isinstance(statement.value, ast.Constant):
+            elif name in PLACES and isinstance(value, ast.Constant):
                 self._found("fixes", f"sets {name} itself", statement.lineno)
 
     def _found(self, kind: str, what: str, line: int) -> None:
@@ -452,13 +451,41 @@ def _is_argv(node: ast.AST) -> bool:
     )
 
 
-def _unconditional(body: list[ast.stmt]) -> Iterator[ast.Assign]:
-    """The assignments that every start of the program comes by."""
+def _unconditional(body: list[ast.stmt]) -> Iterator[ast.stmt]:
+    """The statements that every start of the program comes by."""
     for statement in body:
-        if isinstance(statement, ast.Assign):
-            yield statement
-        elif isinstance(statement, ast.If) and _is_main(statement):
+        if isinstance(statement, ast.If) and _is_main(statement):
             yield from _unconditional(statement.body)
+        else:
+            yield statement
+
+
+def _set_in(statement: ast.stmt) -> Iterator[tuple[str, ast.expr]]:
+    """The variables of the environment that the statement sets, whatever they were, and the values."""
+    if isinstance(statement, ast.Assign):
+        for target in statement.targets:
+            yield _variable(target), statement.value
+    elif isinstance(statement, ast.AugAssign) and _chain(statement.target)[-1:] == ["environ"]:
+        yield from _items(statement.value)
+    elif isinstance(statement, ast.Expr) and isinstance(call := statement.value, ast.Call):
+        chain = _chain(call.func)
+        if chain[-2:] == ["environ", "update"]:
+            yield from ((word.arg or "", word.value) for word in call.keywords)
+            for given in call.args:
+                yield from _items(given)
+        elif chain[-1:] == ["putenv"] and len(call.args) == 2:
+            name = call.args[0]
+            yield str(name.value) if isinstance(name, ast.Constant) else "", call.args[1]
+
+
+def _items(node: ast.expr) -> Iterator[tuple[str, ast.expr]]:
+    """The items of `{"A": 1}` and `dict(A=1)`, as far as they have names."""
+    if isinstance(node, ast.Dict):
+        for key, value in zip(node.keys, node.values, strict=True):
+            if isinstance(key, ast.Constant):
+                yield str(key.value), value
+    elif isinstance(node, ast.Call) and _chain(node.func) == ["dict"]:
+        yield from ((word.arg or "", word.value) for word in node.keywords)
 
 
 def _is_main(node: ast.If) -> bool:

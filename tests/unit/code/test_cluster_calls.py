@@ -764,6 +764,17 @@ NOT_SEEN = (
             COORDINATOR + "import os\nos.environ['TF_CONFIG'] = '{}'\n",
             "sets TF_CONFIG itself, " + NOT_SEEN.format("TF_CONFIG"),
         ),
+        *(
+            (f"import os\n{line}\n", "trainer.py:2 sets TF_CONFIG itself, " + NOT_SEEN.format("TF_CONFIG"))
+            for line in (
+                "os.environ.update(TF_CONFIG='{}')",
+                "os.environ.update({'A': '1', 'TF_CONFIG': '{}'})",
+                "os.environ.update(dict(TF_CONFIG='{}'))",
+                "os.environ |= {'TF_CONFIG': '{}'}",
+                "os.putenv('TF_CONFIG', '{}')",
+            )
+        ),
+        ("import os\nos.environ.setdefault('TF_CONFIG', '{}')\n", ""),
         ("import os\nif not os.environ.get('TF_CONFIG'):\n    os.environ['TF_CONFIG'] = '{}'\n", ""),
         (TORCH + "import os\ndef setup():\n    os.environ['RANK'] = '0'\n", ""),  # perhaps for one process
         (
