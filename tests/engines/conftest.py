@@ -27,13 +27,13 @@ class OnSlots(FarLauncher):
         said = {"at": str(self.scheduler.directory), **settings}
         return ",".join([f"plain:{sizes}", *(f"{key}={value}" for key, value in said.items())])
 
-    def of_these(self, count: int = 2, **defaults: object) -> Path:
-        """A hostfile of so many slots, whose tasks run with the Python of the tests."""
+    def of_these(self, count: int = 2, door: Mapping[str, str] | None = None, **defaults: object) -> Path:
+        """A hostfile of so many slots, whose tasks run with the Python of the tests; `door` as of the fixture."""
         path = self.directory / "slots.yaml"
         said = {
             "engine": "plain",
             "slots": [{"count": count}],
-            "settings": {"at": str(self.scheduler.directory), "grace": 10},
+            "settings": {"at": str(self.scheduler.directory), "grace": 10, **(door or {})},
             "defaults": {"python": sys.executable, **defaults},
         }
         path.write_text(yaml.safe_dump(said))

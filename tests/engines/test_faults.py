@@ -168,10 +168,10 @@ def test_doors_that_a_firewall_closes_do_not_keep_the_end(
 
 @pytest.mark.parametrize("whom", ["agent", "guard", "both"])
 def test_kill_of_what_tflaunch_has_in_a_slot(
-    user: OnSlots, scheduler: Scheduler, whom: str, bed: Bed
+    user: OnSlots, scheduler: Scheduler, whom: str, bed: Bed, door: Mapping[str, str]
 ) -> None:
-    slots = user.slots(idle="1")
-    with user.start("run", slots, user.script(TRAINER), *TASKS, "--lease", "5", "--", "60") as running:
+    slots = user.slots(idle="1", **door)
+    with user.start("run", slots, user.script(TRAINER), *TASKS, "--lease", "5", "--", "6") as running:
         running.wait_for("attempt 0 of", 2)
         agents = [each for each in bed.hosts[0].processes() if each.is_agent and "start" in each.words]
         assert agents
@@ -186,10 +186,10 @@ def test_kill_of_what_tflaunch_has_in_a_slot(
 
 
 def test_a_detached_run_whose_slot_is_taken_back_says_so_to_who_attaches(
-    user: OnSlots, scheduler: Scheduler
+    user: OnSlots, scheduler: Scheduler, door: Mapping[str, str]
 ) -> None:
     words = (*TASKS, "-d", "--name", "alone", "--", "90")
-    user.run("run", user.slots(grace="10"), user.script(TRAINER), *words).ran()
+    user.run("run", user.slots(grace="10", **door), user.script(TRAINER), *words).ran()
     until(lambda: "2/2" in user.run("ps").out, "both tasks")
     with user.start("attach", "alone") as attached:
         attached.wait_for("attempt 0 of", 2)

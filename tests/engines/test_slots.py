@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.engines.conftest import OnSlots
-from tests.support.launcher import alive
+from tests.support.bed import Bed
+from tests.support.launcher import alive, processes
 from tests.support.patience import until
 from tests.support.scheduler import Scheduler
 
@@ -27,6 +28,8 @@ COUNT = """
     time.sleep(float(sys.argv[1]))
     print("ends", flush=True)
 """
+TRIAL = "import sys; print('loss', float(sys.argv[1].partition('=')[2]) / 2)"
+SEARCH = ("--metric", "loss", "--name", "search")
 TASKS = ("--ps", "0", "--workers", "2", "--no-flags")
 
 
@@ -249,10 +252,11 @@ def test_two_runs_with_hosts_of_equal_names(user: OnSlots, scheduler: Scheduler)
     user.run("stop").ran()
 
 
-def test_kill_of_the_launcher_frees_the_slots(user: OnSlots, scheduler: Scheduler) -> None:
-    with user.start(
-        "run", user.slots(idle="1"), user.script(COUNT), *TASKS, "--lease", "5", "--", "60"
-    ) as running:
+def test_kill_of_the_launcher_frees_the_slots(
+    user: OnSlots, scheduler: Scheduler, door: Mapping[str, str]
+) -> None:
+    slots = user.slots(idle="1", **door)
+    with user.start("run", slots, user.script(COUNT), *TASKS, "--lease", "5", "--", "60") as running:
         running.wait_for("begins worker/1")
         running.signal(signal.SIGKILL)
         running.end()
@@ -260,22 +264,30 @@ def test_kill_of_the_launcher_frees_the_slots(user: OnSlots, scheduler: Schedule
     assert "no run is alive" in user.run("ps").ran().sentences
 
 
-def test_kill_of_a_wire_is_no_end(user: OnSlots, door: Mapping[str, str]) -> None:
-    from tests.support.launcher import processes
-
+def test_kill_of_a_wire_is_no_end(
+    user: OnSlots, scheduler: Scheduler, bed: Bed, door: Mapping[str, str]
+) -> None:
     with user.start("run", user.slots(**door), user.script(COUNT), *TASKS, "--", "8") as running:
         running.wait_for("begins worker/1")
-        relays = [each for each in processes() if any("slot.sock" in word for word in each.words)]
-        for relay in relays:
-            if "-c" in relay.words and "nsenter" not in relay.words[0]:
+        told = [scheduler.slot(name).told for name in ("s0", "s1")]
+        if door:  # the command in the slot has the stream itself: nobody misses the relay
+            sockets = {each["socket"] for each in told}
+            relays = [each for each in processes() if sockets.intersection(each.words)]
+            relays = [each for each in relays if each.words[1:2] == ("-c",)]
+            assert len(relays) == 2
+            for relay in relays:
                 relay.kill()
+        else:
+            for each, host in zip(told, bed.hosts, strict=True):
+                host.do("ss", "-K", "state", "established", f"sport = :{each['port']}")
+            running.wait_for(" is back after", 2)
         assert running.end() == 0, running.err
         assert running.out.count("ends") == 2
 
 
-def test_sweep_and_up(user: OnSlots) -> None:
-    script = user.script("import sys; print('loss', float(sys.argv[1].partition('=')[2]) / 2)")
-    done = user.run("sweep", user.slots(), script, "--grid", "lr=1,2,3", "--metric", "loss").ran()
+def test_a_sweep_has_its_slots_and_gives_them_back(user: OnSlots, door: Mapping[str, str]) -> None:
+    script = user.script(TRIAL)
+    done = user.run("sweep", user.slots(**door), script, "--grid", "lr=1,2,3", "--metric", "loss").ran()
     assert "3 trials" in done.sentences or "3 of 3" in done.sentences
     assert all(map(user.scheduler.released, user.scheduler.requests()))
 
@@ -288,10 +300,6 @@ def test_stop_gives_the_slots_of_a_sweep_back(user: OnSlots, scheduler: Schedule
         user.run("stop", "search").ran()
         assert running.end() in (1, 143), running.err
     assert all(map(scheduler.released, scheduler.requests()))
-
-
-TRIAL = "import sys; print('loss', float(sys.argv[1].partition('=')[2]) / 2)"
-SEARCH = ("--metric", "loss", "--name", "search")
 
 
 @pytest.mark.parametrize("verb", [("stop", "search"), ("clean", "--yes", "search")], ids=["stop", "clean"])

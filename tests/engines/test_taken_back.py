@@ -14,20 +14,8 @@ from tests.support.bed import Bed
 from tests.support.launcher import Running
 from tests.support.patience import until
 from tests.support.scheduler import Scheduler
+from tests.support.slots import SAVES
 
-# Saves at TERM, as a trainer does that writes a checkpoint.
-SAVES = """
-    import os, signal, sys, time
-    def save(*_):
-        time.sleep(0.3)
-        print("saved", flush=True)
-        sys.exit(3)
-    signal.signal(signal.SIGTERM, save)
-    seen = sorted(name for name in os.environ if name.startswith("TFLAUNCH_SLOT"))
-    print("trains in attempt", os.environ["TFLAUNCH_ATTEMPT"], seen, flush=True)
-    while True:
-        time.sleep(0.1)
-"""
 TASKS = ("--ps=1", "--workers=2", "--lease=60")
 WHY = {"term": "the engine ends this slot (SIGTERM)", "kill": "the slot holder is gone"}
 # A wire by the socket is no matter of the holder once it is there: it outlives the holder.

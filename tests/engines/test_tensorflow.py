@@ -7,6 +7,7 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -25,8 +26,10 @@ GET = "import sys, urllib.request\nprint(urllib.request.urlopen(sys.argv[1]).rea
 pytestmark = pytest.mark.skipif(not importlib.util.find_spec("tensorflow"), reason="no TensorFlow here")
 
 
-def test_tensorboard_shows_a_run_on_slots(user: OnSlots, bed: Bed, shared: Path) -> None:
-    words = (user.of_these(1), user.script(SCALAR), "--ps=0", "--workers=1", f"--env=OUT={shared}")
+def test_tensorboard_shows_a_run_on_slots(
+    user: OnSlots, bed: Bed, shared: Path, door: Mapping[str, str]
+) -> None:
+    words = (user.of_these(1, door), user.script(SCALAR), "--ps=0", "--workers=1", f"--env=OUT={shared}")
     with user.start("run", *words, "--tensorboard=logs") as run:
         url = url_of(run)
         run.wait_for("written")
@@ -50,9 +53,9 @@ def test_tensorboard_shows_a_run_on_slots(user: OnSlots, bed: Bed, shared: Path)
     assert "slot" in gone.sentences
 
 
-def test_bare_servers_on_slots(user: OnSlots, bed: Bed) -> None:
+def test_bare_servers_on_slots(user: OnSlots, bed: Bed, door: Mapping[str, str]) -> None:
     spec = user.directory / "cluster.json"
-    words = (user.of_these(), "--ps=1", "--workers=1", f"--spec={spec}")
+    words = (user.of_these(door=door), "--ps=1", "--workers=1", f"--spec={spec}")
     with user.start("up", *words) as up:
         up.done(SERVES_S).ran()
     cluster = json.loads(spec.read_text())

@@ -10,23 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.slots import Held
+from tests.support.slots import SAVES, Held
 from tests.support.slotted import Slots, take_back
 from tests.support.versions import OldLauncher, unpacked
-
-# Saves at TERM, as a trainer does that writes a checkpoint.
-SAVES = """
-    import os, signal, sys, time
-    def save(*_):
-        time.sleep(0.3)
-        print("saved", flush=True)
-        sys.exit(3)
-    signal.signal(signal.SIGTERM, save)
-    seen = sorted(name for name in os.environ if name.startswith("TFLAUNCH_SLOT"))
-    print("trains in attempt", os.environ["TFLAUNCH_ATTEMPT"], seen, flush=True)
-    while True:
-        time.sleep(0.1)
-"""
 
 
 @pytest.fixture

@@ -25,6 +25,19 @@ TOKEN = "5a" * 16
 LONG = {"idle_s": 600.0, "first_s": 600.0, "after_s": 600.0}  # none of them ends a test
 # The text comes by stdin, which stays open behind it.
 BOOT = "import sys; exec(sys.stdin.buffer.read(int(sys.argv[1])))"
+# A trainer that saves at TERM, as one that writes a checkpoint does.
+SAVES = """
+    import os, signal, sys, time
+    def save(*_):
+        time.sleep(0.3)
+        print("saved", flush=True)
+        sys.exit(3)
+    signal.signal(signal.SIGTERM, save)
+    seen = sorted(name for name in os.environ if name.startswith("TFLAUNCH_SLOT"))
+    print("trains in attempt", os.environ["TFLAUNCH_ATTEMPT"], seen, flush=True)
+    while True:
+        time.sleep(0.1)
+"""
 
 
 class UnixCaller:
