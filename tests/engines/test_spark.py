@@ -245,11 +245,13 @@ def test_what_a_spark_program_ends_says_so(user: OnSpark, how: str, words: str) 
     done = session(
         user,
         f"""
+        begun = 0
         with api.run("spark:2", program, args=["600"], **options) as run:
             for event in run:
                 if event["event"] == "log":
                     print(event["line"])
-                    if event["line"].startswith("attempt 0 of worker/1"):
+                    begun += event["line"].startswith("attempt 0")
+                    if begun == 2 and "attempt 0" in event["line"]:
                         threading.Thread(target=lambda: {how}).start()
             outcome = run.wait()
         print(outcome.exit_code, outcome.first_failure.reason)

@@ -8,6 +8,7 @@ import pytest
 
 from tflaunch import remote
 from tflaunch.hosts import Host
+from tflaunch.inputs.engine_words import ENGINES
 from tflaunch.protocol.errors import ConnectError, UsageError
 from tflaunch.sessions.wires import Way
 
@@ -44,11 +45,11 @@ def test_a_connection_that_there_is_not(monkeypatch: pytest.MonkeyPatch) -> None
     unknown = Host("n2", connection="nosuch")
     with pytest.raises(UsageError, match="n2: there is no connection 'nosuch'") as caught:
         remote.Connector([unknown], NO_DEADLINE, None)
-    assert caught.value.hint.endswith("this one has ssh, openssh, local")
+    assert caught.value.hint.endswith(", ".join(["this one has ssh, openssh, local", *ENGINES]))
     monkeypatch.setenv("TFLAUNCH_ENGINES", "plain=tests.support.plain")
     with pytest.raises(UsageError) as caught:
         remote.Connector([unknown], NO_DEADLINE, None)
-    assert caught.value.hint.endswith("ssh, openssh, local, plain")
+    assert caught.value.hint.endswith(", ".join(["ssh, openssh, local, plain", *ENGINES]))
     connector = remote.Connector([Host("n1", connection="plain")], NO_DEADLINE, None)
     assert isinstance(connector._ways["plain"], remote.SlotWay)
 

@@ -6,6 +6,7 @@ pyspark is imported when a driver is wanted, not before.
 from __future__ import annotations
 
 import os
+import platform
 import re
 import shutil
 import tempfile
@@ -290,9 +291,9 @@ def said(error: BaseException | None) -> str:
 def never(error: BaseException) -> TflaunchError | None:
     """The error for the user where a stage has failed for a reason that another try does not change; else None."""
     text = str(error)
-    versions = re.search(r"Python in worker has different version:? \(?([\d.]+).*?([\d.]+)", text, re.DOTALL)
-    if versions or "PYTHON_VERSION_MISMATCH" in text:
-        between = f": {versions[1]} there, {versions[2]} here" if versions else ""
+    if "Python in worker has different version" in text or "PYTHON_VERSION_MISMATCH" in text:
+        theirs = re.search(r"in worker has different version:? \(?([\d.]{1,12})", text)
+        between = f": {theirs[1]} there, {platform.python_version()} here" if theirs else ""
         return PlanError(
             f"spark: the executors' Python is of another version than the driver's{between}",
             "set PYSPARK_PYTHON to a Python of this version that the executors have, or run tflaunch by one of theirs",
@@ -308,7 +309,8 @@ def _pyspark() -> Any:
         import pyspark
     except ImportError:
         raise UsageError(
-            "spark: tflaunch's Python has no pyspark", "install it there: pip install 'tflaunch[spark]'"
+            "spark: tflaunch's Python has no pyspark",
+            "put it beside tflaunch: pipx inject tflaunch pyspark, or uv tool install 'tflaunch[spark]'",
         ) from None
     return pyspark
 

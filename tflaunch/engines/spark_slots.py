@@ -411,12 +411,14 @@ def _words(error: Exception) -> str:
         error, "java_exception", None
     ):
         return "the JVM of the Spark driver is gone"
-    if lost := re.search(r"ExecutorLostFailure \((executor \S+) exited[^)]*\) Reason: ([^\n]{1,200})", text):
-        return f"Spark has lost {lost[1]}: {lost[2]}"
+    if lost := re.search(r"ExecutorLostFailure \((executor \S{1,40}) exited", text):
+        reason = (text[lost.end() :].partition("Reason: ")[2].splitlines() or [""])[0]
+        return f"Spark has lost {lost[1]}: {reason[:200]}".rstrip(": ")
     if "Python worker exited unexpectedly" in text:
         return "Spark's Python worker that held a slot has crashed or was killed"
-    raised = re.search(r"\n(\w[\w.]*: [^\n]{1,300})\n+(?: SQLSTATE|\tat )", text)  # by a Python worker
-    return f"the Spark stage has failed: {raised[1] if raised else said(error)}"
+    above, at, _ = text.partition("\n SQLSTATE")  # which pyspark puts below what a Python worker has raised
+    raised = above.rpartition("\n")[2][:300] if at and "Traceback" in above else said(error)
+    return f"the Spark stage has failed: {raised}"
 
 
 ENGINE = Spark()

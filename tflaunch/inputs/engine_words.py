@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from tflaunch.inputs.documents import PlacedText
@@ -16,7 +16,6 @@ VARIABLE = "TFLAUNCH_ENGINES"  # WORD=MODULE,...: engines of one's own
 BATCH_JOBS = ("slurm:", "pbs:")  # the nodes of the batch job that tflaunch runs in, by SSH
 MOST_SLOTS = 10_000
 SIZES = "4 (slots), 4x8 (slots x GPUs of each) or ps=1x0+worker=4x8"
-_COMMA = re.compile(r",(?![^\[\]]*\])")  # none of those in local-cluster[2,1,1024]
 _SIZE = re.compile(r"(?:(?P<role>[A-Za-z_]\w*)=)?(?P<count>[0-9]{1,6})(?:x(?P<gpus>[0-9]{1,4}))?")
 
 
@@ -81,7 +80,7 @@ def wanted(word: str) -> WantedSlots:
     settings: dict[str, str] = {}
     places: list[str] = []
     offset = len(engine) + 1
-    for part in _COMMA.split(said) if said else ():
+    for part in _parts(said) if said else ():
         at = PlacedText(part, 1, offset + 1)
         offset += len(part) + 1
         if not part:
@@ -99,6 +98,20 @@ def wanted(word: str) -> WantedSlots:
             raise WrongSlots(at, f"{key} is given twice")
         settings[key] = PlacedText(value, 1, at.column + len(key) + 1)
     return WantedSlots(engine, groups, settings, ",".join(places))
+
+
+def _parts(text: str) -> Iterator[str]:
+    """What commas separate; those between brackets do not, as in `local-cluster[2,1,1024]`."""
+    whole = ""
+    for part in text.split(","):
+        whole += part
+        if whole.count("[") > whole.count("]"):
+            whole += ","
+            continue
+        yield whole
+        whole = ""
+    if whole:
+        yield whole.removesuffix(",")
 
 
 def _sizes(text: PlacedText) -> tuple[SlotGroup, ...]:
