@@ -135,7 +135,7 @@ def test_no_task_runs_twice_where_a_slot_is_gone_whose_agent_lives(
     user: OnSlots, scheduler: Scheduler, bed: Bed, shared: Path
 ) -> None:
     """The engine gives up a node that it cannot reach: the agent there ends its tasks when its lease is over."""
-    words = (*TASKS, "--restarts", "1", "--lease", "12", "--grace", "1", f"--env=OUT={shared}")
+    words = (*TASKS, "--restarts", "1", "--lease", "30", "--grace", "1", f"--env=OUT={shared}")
     with user.start("run", user.slots(), user.script(COPIES), *words) as running:
         running.wait_for("attempt 0", 2)
         bed.cut(bed.launcher, bed.hosts[1])
