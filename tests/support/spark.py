@@ -62,10 +62,6 @@ class SparkCluster:
     def wait_for_workers(self, count: int) -> None:
         until(lambda: self._log.read_text().count("Registering worker") >= count, "Spark's workers", SPARK_S)
 
-    def applications(self) -> int:
-        """How many have ended."""
-        return self._log.read_text().count("Removing app ")
-
     def close(self) -> None:
         for process in self._started:
             process.kill()

@@ -25,6 +25,7 @@ from tflaunch.slot.holder import addresses
 PROOF_S = 10.0  # for a caller to say its first line
 UNPROVED = 1024  # callers that have not said the token yet; one more drops the oldest
 LINE_BYTES = 64 * 1024
+WORKER_GONE = "Spark's Python worker that held a slot has crashed or was killed"
 
 
 class SlotBoard:
@@ -165,7 +166,7 @@ def _end(last: Mapping[str, Any]) -> dict[str, Any]:
     """How a slot has ended whose task has said this at last; {}: nothing."""
     code = last.get("ended")
     if not isinstance(code, int):
-        return {"words": "the Python worker that held the slot is gone", "in_order": False, "code": None}
+        return {"words": WORKER_GONE, "in_order": False, "code": None}
     if code < 0:
         return {"words": f"its slot holder was killed by signal {-code}", "in_order": False, "code": None}
     return {"words": f"its slot holder has ended with {code}", "in_order": code != 75, "code": code}

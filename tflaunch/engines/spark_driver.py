@@ -300,7 +300,13 @@ def never(error: BaseException) -> TflaunchError | None:
         )
     own = re.search(r"tflaunch: ([^\n]+)", text)
     if own:
-        return ConnectError(f"spark: {own[1]}", "can the executors dial this machine? see spark.driver.host")
+        dialled = "can the executors dial this machine? see spark.driver.host"
+        hint = (
+            dialled
+            if "cannot be reached" in own[1]
+            else "the log of that executor, in Spark's pages, may have more"
+        )
+        return ConnectError(f"spark: {own[1]}", hint)
     return None
 
 

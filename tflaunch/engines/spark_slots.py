@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 from tflaunch.engines.door import SlotDoor, dial, make_certificate
 from tflaunch.engines.engine import EngineKey, ForWhom, GivenSlots, Handle
 from tflaunch.engines.holder_text import holder_text, spark_task_text
-from tflaunch.engines.spark_board import SlotBoard
+from tflaunch.engines.spark_board import WORKER_GONE, SlotBoard
 from tflaunch.engines.spark_driver import SlotSize, SparkDriver, never, said
 from tflaunch.hosts import Host
 from tflaunch.inputs.amounts import seconds
@@ -38,7 +38,7 @@ LOOK_S = 0.2  # between two looks at what Spark has done
 ROOM_S = 2.0  # between two looks at a master whose cores others have
 LEAVE_S = 3.0  # for slot holders to end, all together
 END_S = 5.0  # for the stage to end after them
-WORDS_S = 1.0  # for Spark to say why a slot is over, before the slot's own words do
+WORDS_S = 4.0  # for Spark to say why a slot is over, before the slot's own words do
 GRACE_S = 5.0  # for tasks to save, after the engine has taken a slot back
 # What Spark has for its own Python workers, and would mislead tasks.
 CLEAN = ("PYTHONPATH", "PYTHONHASHSEED", "PYTHON_*", "SPARK_*", "PYSPARK_*", "_PYSPARK_*", "OMP_NUM_THREADS")
@@ -59,11 +59,13 @@ class SparkSlots:
         self._group = f"tflaunch-{secrets.token_hex(8)}"
         self._run_id = run_id
         self._over = threading.Event()
+        self._over.set()  # nothing is submitted yet
         self._leaving = False
 
     def hold(self, texts: Sequence[str], secret: Mapping[str, str]) -> None:
         """Submit the stage: a task with one of these texts each."""
         board = {"addresses": self.board.addresses, "port": self.board.port, **secret}
+        self._over.clear()
         threading.Thread(target=self._job, args=[texts, board], name="spark job", daemon=True).start()
 
     def _job(self, texts: Sequence[str], board: Mapping[str, Any]) -> None:
@@ -415,7 +417,7 @@ def _words(error: Exception) -> str:
         reason = (text[lost.end() :].partition("Reason: ")[2].splitlines() or [""])[0]
         return f"Spark has lost {lost[1]}: {reason[:200]}".rstrip(": ")
     if "Python worker exited unexpectedly" in text:
-        return "Spark's Python worker that held a slot has crashed or was killed"
+        return WORKER_GONE
     above, at, _ = text.partition("\n SQLSTATE")  # which pyspark puts below what a Python worker has raised
     raised = above.rpartition("\n")[2][:300] if at and "Traceback" in above else said(error)
     return f"the Spark stage has failed: {raised}"

@@ -21,7 +21,7 @@ from tflaunch.sessions.interrupts import interrupts
 from tflaunch.sessions.watcher import SLOTS, ProgressWatcher
 
 RELEASE_S = 15.0  # for an engine to take its slots back
-WORDS_S = 2.0  # for an engine to say why a slot is over, after its holder has
+WORDS_S = 5.0  # for an engine to say why a slot is over, after its holder has
 
 
 def checked(hostfile: Hostfile) -> Hostfile:

@@ -96,6 +96,10 @@ def test_what_another_try_does_not_change() -> None:
     )
     assert isinstance(error, ConnectError)
     assert error.message.endswith("from an executor: timed out")
+    assert "dial this machine" in error.hint
+    error = never(RuntimeError("RuntimeError: tflaunch: the slot holder could not start: slot: no room\n"))
+    assert isinstance(error, ConnectError)
+    assert "log of that executor" in error.hint
     assert never(RuntimeError("lost")) is None
 
 
