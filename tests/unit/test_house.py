@@ -57,7 +57,7 @@ SHIPPED = {
     "frameworks",
     "agent",
 }
-LOOSE = {"__init__", "__main__", "hosts", "gpu_probe", "remote", "spark"}
+LOOSE = {"__init__", "__main__", "hosts", "gpu_probe", "remote"}
 
 FILES = {
     ".".join(["tflaunch", *path.relative_to(HOUSE).with_suffix("").parts]).removesuffix(".__init__"): path
