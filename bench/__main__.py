@@ -10,7 +10,20 @@ from pathlib import Path
 
 from rich.console import Console
 
-from bench import engines, fanout, growth, logs, look, memory, probe, reaction, report, shipping, startup
+from bench import (
+    engines,
+    fanout,
+    feed,
+    growth,
+    logs,
+    look,
+    memory,
+    probe,
+    reaction,
+    report,
+    shipping,
+    startup,
+)
 from bench.beds import lab
 from bench.measure import Table
 from bench.plan import Plan
@@ -27,6 +40,7 @@ MEASUREMENTS: dict[str, Callable[[Plan], Iterator[Table]]] = {
     "memory": memory.memory,
     "look": look.look,
     "engines": engines.engines,
+    "feed": feed.feed,
 }
 
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from tests.support.bed import Bed, FarLauncher
 from tests.support.bed.machines import NVML_ENV, BedHost, Machine
@@ -109,6 +113,40 @@ class SparkCluster:
         script.write_text(f"""#!/bin/sh\necho '{{"name": "gpu", "addresses": [{listed}]}}'\n""")
         script.chmod(0o755)
         return f"spark.worker.resource.gpu.amount {len(gpus)}\nspark.worker.resource.gpu.discoveryScript {script}\n"
+
+
+@contextlib.contextmanager
+def session_here(place: Path, log: Path, master: str = "local[2]", **conf: str) -> Iterator[Any]:
+    """A Spark in this process; it and its Python workers write to `log`."""
+    from pyspark import SparkConf, SparkContext
+    from pyspark.java_gateway import launch_gateway
+    from pyspark.sql import SparkSession
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYSPARK_PYTHON", sys.executable)
+        patch.setenv("SPARK_SUBMIT_OPTS", SMALL)
+        patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+        patch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+        settings = SparkConf().setMaster(master).setAppName("tests")
+        for key, value in {
+            "spark.ui.enabled": "false",
+            "spark.ui.showConsoleProgress": "false",
+            "spark.driver.memory": "700m",
+            "spark.sql.shuffle.partitions": "2",
+            "spark.sql.warehouse.dir": str(place / "warehouse"),
+            "spark.local.dir": str(place),
+            **conf,
+        }.items():
+            settings.set(key, value)
+        with log.open("wb") as file:
+            gateway = launch_gateway(conf=settings, popen_kwargs={"stdout": file, "stderr": file})
+        session = SparkSession(SparkContext(conf=settings, gateway=gateway))
+        yield session
+        session.stop()
+        gateway.shutdown()
+        gateway.proc.stdin.close()  # its JVM ends with it
+        gateway.proc.wait()
+        SparkContext._gateway = SparkContext._jvm = None
 
 
 # Executors, too, have little to do but to start a process.

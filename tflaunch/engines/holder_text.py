@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import tflaunch_task
 from tflaunch.sessions.payload import lean
-from tflaunch.slot import holder, relay, spark_task
+from tflaunch.slot import holder, relay, spark_feed, spark_task
 
 
 def holder_text(settings: Mapping[str, Any]) -> str:
@@ -31,6 +32,16 @@ def relay_text() -> str:
 def spark_task_text() -> str:
     """The program whose `hold` is what a task of Spark does in a slot."""
     return _source(spark_task.__file__)
+
+
+def spark_feed_text() -> str:
+    """The program whose `Feed` has the rows of a slot."""
+    return _source(spark_feed.__file__)
+
+
+def task_package() -> dict[str, str]:
+    """The files of tflaunch_task, which tasks of a run in slots of Spark import: the text of each."""
+    return {path.name: path.read_text("utf-8") for path in Path(tflaunch_task.__file__).parent.glob("*.py")}
 
 
 def _source(file: str) -> str:

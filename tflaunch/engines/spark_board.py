@@ -3,6 +3,7 @@
 A line of JSON with the token each, over TLS with the certificate of the slots:
     {"slot": I, "told": {...}, ...}       of a task, whose connection stays as long as the slot
     {"slot": I, "ended": CODE, ...}       its slot holder has ended
+    {"feed": I, "rows": N, ...}           tflaunch.engines.spark_rows.SparkRows.heard answers; as often as it likes
     {"ask": I}                            {"over": null, or {"words": TEXT, "in_order": BOOL, "code": CODE or null}}
     {"give_up": true}                     {"given_up": true}; the launcher gives the slots back
 """
@@ -20,6 +21,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from tflaunch.engines.spark_rows import SparkRows
 from tflaunch.slot.holder import addresses
 
 PROOF_S = 10.0  # for a caller to say its first line
@@ -36,6 +38,7 @@ class SlotBoard:
         self.addresses = tuple(addresses())
         self.told: dict[int, Mapping[str, Any]] = {}  # what each slot's task has said first
         self.changed = threading.Condition()
+        self.rows: SparkRows | None = None  # that the slots' tasks read
         self.given_up = False  # another command gives the slots back
         self.why = ""  # the engine has taken all slots back, in its words
         self._over: dict[int, dict[str, Any]] = {}
@@ -126,6 +129,14 @@ class SlotBoard:
         lines = line.makefile("rb")
         said = self._said(lines.readline(LINE_BYTES))
         self._proved(caller)
+        if "feed" in said:
+            line.settimeout(None)
+            while said:
+                assert self.rows is not None  # noqa: S101 - a slot has a feed only then
+                line.sendall(json.dumps(self.rows.heard(int(said["feed"]), said)).encode() + b"\n")
+                text = lines.readline(LINE_BYTES)
+                said = self._said(text) if text else {}
+            return
         if "slot" not in said:
             answer: dict[str, Any] = {"over": self.over(int(said["ask"]))} if "ask" in said else {}
             if said.get("give_up"):

@@ -298,6 +298,11 @@ def never(error: BaseException) -> TflaunchError | None:
             f"spark: the executors' Python is of another version than the driver's{between}",
             "set PYSPARK_PYTHON to a Python of this version that the executors have, or run tflaunch by one of theirs",
         )
+    if "No module named 'pyarrow'" in text:
+        return PlanError(
+            "spark: the executors' Python has no pyarrow, by which rows come to tasks",
+            "install it there: pip install pyarrow; or set PYSPARK_PYTHON to a Python that has it",
+        )
     own = re.search(r"tflaunch: ([^\n]+)", text)
     if own:
         dialled = "can the executors dial this machine? see spark.driver.host"

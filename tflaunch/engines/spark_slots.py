@@ -15,15 +15,17 @@ import shlex
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
+from tflaunch.engines import spark_rows
 from tflaunch.engines.door import SlotDoor, dial, make_certificate
 from tflaunch.engines.engine import EngineKey, ForWhom, GivenSlots, Handle
-from tflaunch.engines.holder_text import holder_text, spark_task_text
+from tflaunch.engines.holder_text import holder_text, spark_feed_text, spark_task_text, task_package
 from tflaunch.engines.spark_board import WORKER_GONE, SlotBoard
 from tflaunch.engines.spark_driver import SlotSize, SparkDriver, never, said
+from tflaunch.engines.spark_rows import END_S, SparkRows
 from tflaunch.hosts import Host
 from tflaunch.inputs.amounts import seconds
 from tflaunch.inputs.engine_words import WantedSlots
@@ -31,13 +33,13 @@ from tflaunch.protocol.errors import ConnectError, Gone, NotGiven, PlanError, Tf
 from tflaunch.sessions.wires import Wire
 from tflaunch.slot.spark_task import GPUS
 from tflaunch.text.numbers import counted
+from tflaunch_task.reading import VARIABLE as FEED
 
 Result = TypeVar("Result")
 
 LOOK_S = 0.2  # between two looks at what Spark has done
 ROOM_S = 2.0  # between two looks at a master whose cores others have
 LEAVE_S = 3.0  # for slot holders to end, all together
-END_S = 5.0  # for the stage to end after them
 WORDS_S = 4.0  # for Spark to say why a slot is over, before the slot's own words do
 GRACE_S = 5.0  # for tasks to save, after the engine has taken a slot back
 # What Spark has for its own Python workers, and would mislead tasks.
@@ -51,9 +53,12 @@ AGAIN = "start the run again"
 class SparkSlots:
     """A barrier stage that holds slots, and what this process knows of it."""
 
-    def __init__(self, driver: SparkDriver, board: SlotBoard, run_id: str) -> None:
+    def __init__(
+        self, driver: SparkDriver, board: SlotBoard, run_id: str, rows: SparkRows | None = None
+    ) -> None:
         self.driver = driver
         self.board = board
+        self.rows = board.rows = rows
         self.error: Exception | None = None  # of the stage, which is over
         self.doors: tuple[SlotDoor, ...] = ()
         self._group = f"tflaunch-{secrets.token_hex(8)}"
@@ -73,8 +78,12 @@ class SparkSlots:
         assert context is not None  # noqa: S101 - it was started
         try:
             context.setJobGroup(self._group, f"tflaunch {self._run_id}: slots", interruptOnCancel=True)
-            stage = context.parallelize(range(len(texts)), len(texts)).barrier()
-            stage.mapPartitionsWithIndex(_task(spark_task_text(), texts, board)).collect()
+            if self.rows is not None:
+                self.rows.hold(len(texts), _task(texts, board, self.rows.words))
+            else:
+                hold = _task(texts, board, {})
+                stage = context.parallelize(range(len(texts)), len(texts)).barrier()
+                stage.mapPartitionsWithIndex(lambda index, _: hold(index)).collect()
         except Exception as error:  # Spark's, py4j's, of the JVM
             self.error = error
             if not self._leaving:
@@ -96,7 +105,7 @@ class SparkSlots:
         deadline = time.monotonic() + LEAVE_S
         for each in asking:
             each.join(max(0.0, deadline - time.monotonic()))
-        if self.doors and not self._over.wait(END_S):
+        if self.doors and not self._over.wait(self.rows.end_s if self.rows else END_S):
             self.board.let_go()
         if not self._over.is_set():
             with contextlib.suppress(Exception):
@@ -116,6 +125,7 @@ class Spark:
         EngineKey("cores", "Cores of each slot (spark.task.cpus).", "count", "4"),
         EngineKey("memory", "Memory of each executor's JVM (spark.executor.memory).", example="2g"),
         EngineKey("grace", "Time to save after Spark has taken a slot back.", "time", "10s"),
+        EngineKey("feed", "Which rows of this process the tasks read; tflaunch.spark.run sets it."),
         EngineKey("conf", "Other settings of Spark, KEY=VALUE.", "words", "spark.ui.enabled=false"),
     )
     place = "master"
@@ -126,7 +136,7 @@ class Spark:
         self._sets: dict[str, SparkSlots] = {}
 
     def take(self, wanted: WantedSlots, about: ForWhom) -> GivenSlots:
-        size, conf = _size(wanted), _conf(wanted)
+        size, conf, rows = _size(wanted), _conf(wanted), _rows(wanted)
         certificate, key = make_certificate()
         token = secrets.token_hex(16)
         secret = {"certificate": certificate, "token": token}
@@ -135,7 +145,7 @@ class Spark:
         handle = {**secret, "set": name, "board": json.dumps([*board.addresses, board.port])}
         master = wanted.settings.get("master", "")
         driver = SparkDriver(master, f"tflaunch {about.run_id}".rstrip(), wanted.count, size, conf)
-        slots = SparkSlots(driver, board, about.run_id)
+        slots = SparkSlots(driver, board, about.run_id, rows)
         about.note(handle)
         self._sets[name] = slots
         try:
@@ -253,18 +263,28 @@ class Spark:
 
 
 def _task(
-    program: str, texts: Sequence[str], board: Mapping[str, Any]
-) -> Callable[[int, Iterable[int]], list[int]]:
-    """The function of the stage: partition i holds the slot whose holder's text is `texts[i]`.
+    texts: Sequence[str], board: Mapping[str, Any], words: Mapping[str, Any]
+) -> Callable[..., list[Any]]:
+    """What a task of the stage does with its index: it holds the slot whose holder's text is `texts[index]`.
 
+    With rows, its second argument makes their record batches, of the names in tflaunch.slot.spark_feed.
     It is made here, and so goes to the executors whole: they have no tflaunch to import it from.
     """
+    program, package, feed = spark_task_text(), task_package(), spark_feed_text()
 
-    def hold(index: int, _: Iterable[int]) -> list[int]:
+    def hold(index: int, batches: Any = None) -> list[Any]:
         scope: dict[str, Any] = {"__name__": "slot_of_spark"}
         exec(program, scope)  # noqa: S102 - it is ours
-        scope["hold"](index, texts[index], board)
-        return []
+        make = None
+        if batches is not None:
+            feeding: dict[str, Any] = {"__name__": "feed_of_spark"}
+            exec(feed, feeding)  # noqa: S102
+
+            def make(ask: Any) -> Any:
+                return feeding["Feed"](batches(feeding), words, ask)
+
+        found: list[Any] = scope["hold"](index, texts[index], board, package, make)
+        return found
 
     return hold
 
@@ -319,6 +339,23 @@ def _size(wanted: WantedSlots) -> SlotSize:
     return SlotSize(int(wanted.settings.get("cores", "1")), sizes.pop(), wanted.settings.get("memory", ""))
 
 
+def _rows(wanted: WantedSlots) -> SparkRows | None:
+    key = wanted.settings.get("feed")
+    if key is None:
+        return None
+    if (rows := spark_rows.OF.get(key)) is None:
+        raise UsageError(
+            f"spark: feed={key}: there are no such rows in this process",
+            "a run that reads rows of Spark is started by tflaunch.spark.run(session, ..., feed=DATAFRAME)",
+        )
+    if (has := rows.partitions()) not in (None, wanted.count):
+        raise UsageError(
+            f"spark: the rows have {counted(has or 0, 'partition')}, and there are {wanted.count} slots",
+            "leave repartition=False out; or make as many partitions as slots",
+        )
+    return rows
+
+
 def _conf(wanted: WantedSlots) -> dict[str, str]:
     conf = {}
     for word in shlex.split(wanted.settings.get("conf", "")):
@@ -345,6 +382,8 @@ def _host(
     env = {**env, PYSPARK_PATH: str(said_first["pyspark"])}
     if files := [str(each) for each in said_first["files"]]:
         env["PYTHONPATH"] = ":".join(files)
+    if "rows" in said_first:
+        env[FEED] = str(said_first["rows"])
     return Host(
         name=f"{node}-{index}",
         connection="spark",

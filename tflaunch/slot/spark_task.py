@@ -11,10 +11,11 @@ import subprocess
 import sys
 import threading
 import time
+from functools import partial
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import IO, Any, Dict, Optional
+    from typing import IO, Any, Dict, List, Optional
 
 GPUS = (
     "@the GPUs of the task@"  # in a holder's text: Spark decides which a task has, and tells the task alone
@@ -38,12 +39,15 @@ exec(compile(read(int(read(8))), "slot_holder", "exec"))
 """
 
 
-def hold(index: int, text: str, board: "Dict[str, Any]") -> None:
-    """Hold the slot whose holder's text is this, until its end.
+def hold(
+    index: int, text: str, board: "Dict[str, Any]", package: "Dict[str, str]", feed: "Any" = None
+) -> "List[Any]":
+    """Hold the slot whose holder's text is this, until its end.  Returns what tasks have said to be their results.
 
-    board: the `addresses`, `port`, `certificate` and `token` of the driver's SlotBoard.
+    board: the `addresses`, `port`, `certificate` and `token` of the driver's SlotBoard.  package: the files of
+    tflaunch_task, which tasks import.  feed: makes the slot's feed (tflaunch.slot.spark_feed.Feed), of what asks the
+    driver.
     """
-    line = dialled(board)
     holder = started(text)
     assert holder.stdin is not None  # noqa: S101
     assert holder.stdout is not None  # noqa: S101
@@ -52,10 +56,47 @@ def hold(index: int, text: str, board: "Dict[str, Any]") -> None:
     if not first:
         words = holder.stderr.read().decode(errors="replace").strip()
         raise RuntimeError("tflaunch: the slot holder could not start: " + words)
-    say(line, board, slot=index, told=json.loads(first), **about_python())
+    line = dialled(board)
+    told = json.loads(first)
+    about = about_python()
+    about["files"].append(put(package, told["directory"]))
+    if feed is not None:
+        feed = feed(partial(ask, dialled(board), board, index))
+        feed.listen(told["directory"])
+        about["rows"] = told["directory"]
+    say(line, board, slot=index, told=told, **about)
     threading.Thread(target=until_hung_up, args=[line, holder.stdin], daemon=True).start()
     last = passed_on(holder.stderr)
     say(line, board, slot=index, ended=holder.wait(), words=last)
+    if feed is None:
+        return []
+    feed.close()
+    if feed.error:
+        raise RuntimeError("tflaunch: " + feed.error)
+    return list(feed.results)
+
+
+def put(package: "Dict[str, str]", directory: str) -> str:
+    """Write tflaunch_task in a directory of its own there; returns that."""
+    place = os.path.join(directory, "python")
+    inside = os.path.join(place, "tflaunch_task")
+    os.makedirs(inside, 0o700)
+    for name, text in package.items():
+        with open(os.path.join(inside, name), "w", encoding="utf-8") as file:
+            file.write(text)
+    return place
+
+
+def ask(line: ssl.SSLSocket, board: "Dict[str, Any]", index: int, **said: "Any") -> "Dict[str, Any]":
+    """What the driver answers to the feed of that slot, over a line that is the feed's alone.  Raises OSError."""
+    say(line, board, feed=index, **said)
+    answer = b""
+    while not answer.endswith(b"\n"):
+        piece = line.recv(WORDS_BYTES)
+        if not piece:
+            raise OSError("the driver has hung up")
+        answer += piece
+    return dict(json.loads(answer))
 
 
 def dialled(board: "Dict[str, Any]") -> ssl.SSLSocket:

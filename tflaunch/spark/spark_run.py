@@ -7,16 +7,19 @@ import pickle
 import shutil
 import tempfile
 from collections.abc import Callable, Sequence
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tflaunch.api.running import Prepared, Run
+from tflaunch.engines.spark_rows import NO_READERS, SparkRows
 from tflaunch.protocol.errors import TflaunchError, UsageError
+from tflaunch.text.numbers import counted
 
 if TYPE_CHECKING:
-    from pyspark import SparkContext
-    from pyspark.sql import SparkSession
+    from pyspark import RDD, SparkContext
+    from pyspark.sql import DataFrame, SparkSession
     from typing_extensions import Unpack
 
     from tflaunch.api.keywords import Keywords
@@ -46,9 +49,20 @@ os.replace(name + ".new", name)
 class SparkRun(Run):
     """A run on the executors of a Spark program; of a function, it has what each worker's call returned."""
 
-    def __init__(self, prepared: Prepared, results: Path | None) -> None:
+    def __init__(self, prepared: Prepared, results: Path | None, rows: SparkRows | None = None) -> None:
         self._results = results  # where the values come to, of a function's run
+        self._rows = rows  # which live as long as this run
+        if rows is not None:
+            rows.readers = partial(_readers_in, prepared)
         super().__init__(prepared)
+
+    def results_of_rows(self, timeout_s: float) -> Any:
+        """An RDD of what tasks have said of the rows of their feed.  Raises TflaunchError."""
+        if self._rows is None or not self._rows.finished.wait(timeout_s) or self._rows.results is None:
+            raise TflaunchError(
+                f"{self.id}: there are no results of its rows", f"why: tflaunch status {self.id}"
+            )
+        return self._rows.results
 
     @property
     def results(self) -> list[Any]:
@@ -82,27 +96,95 @@ def run(
     *,
     args: Sequence[Any] = (),
     slots: int | None = None,
+    feed: DataFrame | RDD[Any] | None = None,
+    columns: Sequence[str] | str | None = None,
+    epochs: int = 1,
+    spool: bool | str = True,
+    repartition: bool = True,
     **keywords: Unpack[Keywords],
 ) -> SparkRun:
     """Start a program on executors of this session, as `tflaunch run` does, and return at once.
 
     program: a Python file, or a function, which each task calls with `args`.  slots: how many tasks of Spark hold the
     run; None: as many as there are workers and chiefs, for a ps shares one.  The rest is as for tflaunch.api.run.
-    Raises TflaunchError for what is wrong with the options, the session or the code; what comes later, `wait` raises.
+
+    feed: rows that the chief and the workers read, each an equal part: `from tflaunch_task import dataset` there.
+    columns: which of a DataFrame; of an RDD their names, or names and types as Spark writes a schema.  epochs: how
+    often tasks read the rows unless they say it themselves; Spark makes them once.  spool: each slot keeps its rows in
+    a file, for epochs and restarts, of half of the disk's free space at most, or of a size: "50GB"; False: none, as
+    for a stream.  repartition: False for rows that have a partition for each slot already.
+
+    Raises TflaunchError for what is wrong with the options, the session, the rows or the code; what comes later,
+    `wait` raises.
     """
+    return start(
+        spark,
+        program,
+        args=args,
+        slots=slots,
+        feed=feed,
+        columns=columns,
+        epochs=epochs,
+        spool=spool,
+        repartition=repartition,
+        **keywords,
+    )
+
+
+def start(
+    spark: SparkSession | SparkContext,
+    program: str | PathLike[str] | Callable[..., Any],
+    *,
+    args: Sequence[Any] = (),
+    slots: int | None = None,
+    feed: DataFrame | RDD[Any] | None = None,
+    columns: Sequence[str] | str | None = None,
+    epochs: int = 1,
+    spool: bool | str = True,
+    repartition: bool = True,
+    results: bool = False,
+    **keywords: Unpack[Keywords],
+) -> SparkRun:
+    """The same as `run`.  results: whether what tasks say of the rows is kept, for `results_of_rows`."""
     context = _context(spark)
-    count = slots or max(1, (keywords.get("workers") or 0) + (keywords.get("chief") or 0))
+    readers = (keywords.get("workers") or 0) + int(keywords.get("chief") or 0)
+    count = slots or max(1, readers)
     gpus = int(float(context.getConf().get("spark.task.resource.gpu.amount", "0") or 0))
     hosts = f"spark:{count}x{gpus}" if gpus else f"spark:{count}"
+    rows = None
+    if feed is not None:
+        if count > max(1, readers):
+            raise UsageError(
+                f"{count} slots and {counted(readers, 'task')} that read: who reads the rows of the others?",
+                "leave slots= out, or ask for as many workers",
+            )
+        if keywords.get("container"):
+            raise UsageError("feed= and container= do not go together: a container does not see the slot", "")
+        rows = SparkRows(feed, columns, epochs=epochs, spool=spool, repartition=repartition, results=results)
+        hosts += f",feed={rows.key}"
+    elif columns is not None or epochs != 1 or spool is not True or not repartition:
+        raise UsageError(
+            "columns=, epochs=, spool= and repartition= are of rows", "add feed=, or leave them out"
+        )
     if not callable(program):
-        return SparkRun(Prepared(hosts, program, [str(each) for each in args], keywords), None)
+        return SparkRun(Prepared(hosts, program, [str(each) for each in args], keywords), None, rows)
     directory = _staged(program, args)
     keywords.setdefault("flags", False)
     keywords.setdefault("ps", 0)
     keywords["fetch"] = [RESULT.format(job="*", index="*"), *keywords.get("fetch", ())]
     keywords.setdefault("fetch_to", directory / "results")
     prepared = Prepared(hosts, directory / "code" / "function.py", (), keywords)
-    return SparkRun(prepared, Path(keywords["fetch_to"] or directory / "results"))
+    return SparkRun(prepared, Path(keywords["fetch_to"] or directory / "results"), rows)
+
+
+def _readers_in(prepared: Prepared, slot: int) -> list[str]:
+    """The tasks of the run that read in that slot."""
+    plans = prepared.reporter.plans
+    return [
+        str(task.id)
+        for task in (plans[-1].tasks if plans else ())
+        if task.host.rpartition("-")[2] == str(slot) and task.id.job not in NO_READERS
+    ]
 
 
 def _context(spark: Any) -> SparkContext:

@@ -1,0 +1,328 @@
+"""The feed of a slot with real readers: over its socket, by the package that tasks import; only Spark is missing."""
+
+from __future__ import annotations
+
+import base64
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pa = pytest.importorskip("pyarrow", reason="no pyarrow here: scripts/engines spark")
+
+from tests.support.patience import until  # noqa: E402
+from tflaunch.engines.spark_rows import SparkRows  # noqa: E402
+from tflaunch.slot.spark_feed import Feed, batches_of  # noqa: E402
+from tflaunch_task import DataFeed, FeedError, context, dataset  # noqa: E402
+from tflaunch_task.reading import Reading  # noqa: E402
+
+SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.list_(pa.float32()))])
+
+
+def batch(start: int, count: int) -> Any:
+    """Rows whose ids begin with `start`."""
+    ids = range(start, start + count)
+    return pa.RecordBatch.from_arrays(
+        [pa.array(ids, pa.int64()), pa.array([[each, 0.5] for each in ids], SCHEMA.field("v").type)],
+        schema=SCHEMA,
+    )
+
+
+def coded(schema: Any) -> str:
+    return base64.b64encode(schema.serialize().to_pybytes()).decode()
+
+
+class Slots:
+    """Feeds of some slots, and the driver that they ask."""
+
+    def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.directory, self.monkeypatch = directory, monkeypatch
+        self.driver = SparkRows.__new__(SparkRows)
+        self.driver._lock = threading.Lock()
+        self.driver._counts, self.driver._drain = {}, False
+        self.readers: dict[int, list[str]] = {}
+        self.driver.readers = lambda slot: self.readers.get(slot, [f"worker/{slot}"])
+        self.made: dict[int, list[int]] = {}
+        self.feeds: list[Feed] = []
+
+    def up(self, *partitions: Sequence[Any], schema: Any = SCHEMA, **words: Any) -> None:
+        self.driver._slots = len(partitions)
+        for slot, partition in enumerate(partitions):
+            self.made[slot] = []
+            place = self.directory / f"slot{slot}"
+            place.mkdir()
+            told = {
+                "schema": coded(schema),
+                "kind": "",
+                "epochs": 1,
+                "spool": True,
+                "limit": 0,
+                **words,
+            }
+
+            def ask(slot: int = slot, **said: Any) -> dict[str, Any]:
+                return self.driver.heard(slot, said)
+
+            feed = Feed(self._counted(slot, partition), told, ask)
+            feed.listen(str(place))
+            self.feeds.append(feed)
+
+    def _counted(self, slot: int, partition: Sequence[Any]) -> Iterator[Any]:
+        for number, each in enumerate(partition):
+            if isinstance(each, BaseException):
+                raise each
+            self.made[slot].append(number)
+            yield each
+
+    def be(self, task: str, slot: int, cluster: Mapping[str, Sequence[str]] | None = None) -> None:
+        """Be that task, in that slot, from now on."""
+        self.monkeypatch.setenv("TFLAUNCH_FEED", str(self.directory / f"slot{slot}"))
+        self.monkeypatch.setenv("TFLAUNCH_TASK", task)
+        import json
+
+        self.monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster or {"worker": ["a:1", "b:1"]}}))
+
+    def close(self) -> None:
+        for feed in self.feeds:
+            feed.close()
+
+
+@pytest.fixture
+def slots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Slots]:
+    made = Slots(tmp_path, monkeypatch)
+    yield made
+    made.close()
+
+
+def ids(batches: Iterator[Any]) -> list[int]:
+    return [each for found in batches for each in found.column("id").to_pylist()]
+
+
+@pytest.mark.parametrize("spool", [True, False])
+def test_rows_come_once_each_and_in_order(slots: Slots, spool: bool) -> None:
+    slots.up([batch(0, 10), batch(10, 7), batch(17, 0)], spool=spool)
+    slots.be("worker/0", 0)
+    assert ids(dataset.arrow()) == list(range(17))
+
+
+def test_no_more_is_taken_from_spark_than_is_about_to_be_read(slots: Slots) -> None:
+    slots.up([batch(10 * number, 10) for number in range(50)])
+    slots.be("worker/0", 0)
+    reading = Reading(even=False)
+    assert next(reading).num_rows == 10
+    until(lambda: len(slots.made[0]) == 3, "the batches ahead")
+    reading.close()  # early: nobody wants more
+    again = Reading(even=False)
+    assert ids(iter([next(again)])) == list(range(10))
+    again.close()
+    assert len(slots.made[0]) == 3
+
+
+def test_epochs_and_a_second_reader_come_from_the_spool(slots: Slots) -> None:
+    slots.up([batch(0, 10), batch(10, 10)], epochs=3)
+    slots.be("worker/0", 0)
+    assert ids(dataset.arrow()) == 3 * list(range(20))
+    assert ids(dataset.arrow(epochs=1)) == list(range(20))
+    assert slots.made[0] == [0, 1]
+
+
+def test_without_a_spool_rows_are_read_once(slots: Slots) -> None:
+    slots.up([batch(0, 10)], spool=False)
+    slots.be("worker/0", 0)
+    assert len(ids(dataset.arrow())) == 10
+    with pytest.raises(FeedError, match="spool=False keeps none"):
+        list(dataset.arrow())
+
+
+def test_two_tasks_share_a_slot(slots: Slots) -> None:
+    slots.readers = {0: ["worker/0", "worker/1"]}
+    slots.up([batch(0, 11), batch(11, 6)])
+    found = []
+    for task in ("worker/0", "worker/1"):
+        slots.be(task, 0)
+        found.append(ids(dataset.arrow()))
+    assert sorted(found[0] + found[1]) == list(range(17))
+    assert [len(each) for each in found] == [8, 9]
+    slots.be("ps/0", 0)
+    assert ids(dataset.arrow()) == []
+
+
+def test_even_gives_every_task_as_many_rows(slots: Slots, capfd: pytest.CaptureFixture[str]) -> None:
+    slots.up([batch(0, 10), batch(10, 5)], [batch(100, 9), batch(109, 3)])
+    found: dict[int, list[int]] = {}
+
+    def read(slot: int) -> None:
+        reading = slots_of[slot]
+        found[slot] = ids(iter(reading))
+
+    slots_of = {}
+    for slot in (0, 1):
+        slots.be(f"worker/{slot}", slot)
+        slots_of[slot] = Reading(even=True)
+    threads = [threading.Thread(target=read, args=[slot]) for slot in (0, 1)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join(60)
+    assert found == {0: list(range(12)), 1: list(range(100, 112))}
+    assert (slots_of[0].left, slots_of[1].left) == (3, 0)
+
+
+def test_all_rows_in_one_slot_are_an_error_and_no_wait(slots: Slots) -> None:
+    slots.up([batch(0, 10)], [])
+    slots.be("worker/0", 0)
+    with pytest.raises(FeedError, match="all in other slots"):
+        list(dataset.arrow(even=True))
+
+
+def test_rows_are_counted(slots: Slots) -> None:
+    slots.up([batch(0, 10), *[batch(10, 5)] * 9], [batch(0, 12)])
+    slots.be("worker/0", 0)
+    assert dataset.rows() == 12
+    assert len(slots.made[0]) > 1
+
+
+def test_an_error_of_spark_reaches_the_reader(slots: Slots) -> None:
+    slots.up([batch(0, 10), ValueError("a partition is broken")])
+    slots.be("worker/0", 0)
+    with pytest.raises(FeedError, match="ValueError: a partition is broken"):
+        list(dataset.arrow())
+    assert "broken" in slots.feeds[0].error
+
+
+def test_a_spool_has_its_limit(slots: Slots) -> None:
+    slots.up([batch(0, 1000)] * 50, limit=100_000)
+    slots.be("worker/0", 0)
+    with pytest.raises(FeedError, match=r'more than 0 MB of disk.*spool="50GB"'):
+        list(dataset.arrow())
+
+
+def test_no_feed_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("TFLAUNCH_FEED", raising=False)
+    with pytest.raises(FeedError, match="this run has no feed"):
+        list(dataset.arrow())
+    monkeypatch.setenv("TFLAUNCH_FEED", str(tmp_path))
+    with pytest.raises(FeedError, match="cannot be reached"):
+        list(dataset.arrow())
+
+
+def test_a_dataset_of_tensorflow(slots: Slots) -> None:
+    tf = pytest.importorskip("tensorflow")
+    slots.up([batch(0, 10), batch(10, 7)], epochs=2)
+    slots.be("worker/0", 0, {"worker": ["a:1"], "ps": ["b:1"]})
+    found = dataset(["v", "id"], batch=8)
+    assert found.element_spec == (
+        tf.TensorSpec([None, 2], tf.float32),
+        tf.TensorSpec([None], tf.int64),
+    )
+    assert [len(each) for _, each in found] == 2 * [8, 8, 1]
+    assert [int(each) for _, some in found.take(3) for each in some] == list(range(17))
+    features, label = next(iter(dataset(label="id", batch=3)))
+    assert features.shape == (3, 2)
+    assert label.numpy().tolist() == [0, 1, 2]
+    assert set(next(iter(dataset(batch=3)))) == {"id", "v"}
+    assert [len(each) for each in dataset("id", batch=10, steps=3, epochs=2)] == [10, 7, 10] * 2
+    assert [len(each) for each in dataset("id", batch=10, epochs=1, drop_remainder=True)] == [10]
+    assert next(iter(dataset("id", batch=2, skip_rows=5))).numpy().tolist() == [5, 6]
+    assert next(iter(dataset("v", batch=2, shapes={"v": (2, 1)}))).shape == (2, 2, 1)
+
+
+def test_types_and_what_does_not_fit(slots: Slots) -> None:
+    tf = pytest.importorskip("tensorflow")
+    schema = pa.schema(
+        [
+            ("word", pa.string()),
+            ("raw", pa.binary()),
+            ("ok", pa.bool_()),
+            ("few", pa.list_(pa.int32())),
+            ("x", pa.float64()),
+            ("n", pa.int32()),
+        ]
+    )
+    rows: list[Any] = [["a", "b"], [b"1", b"2"], [True, False], [[1], [2, 3]], [0.5, None], [1, None]]
+    made = [pa.array(each, field.type) for each, field in zip(rows, schema, strict=True)]
+    slots.up([pa.RecordBatch.from_arrays(made, schema=schema)], schema=schema)
+    slots.be("worker/0", 0, {"worker": ["a:1"]})
+    found = next(iter(dataset(["word", "raw", "ok", "few", "x"], ragged=["few"])))
+    assert found[0].numpy().tolist() == [b"a", b"b"]
+    assert found[1].numpy().tolist() == [b"1", b"2"]
+    assert found[2].numpy().tolist() == [True, False]
+    assert found[3].to_list() == [[1], [2, 3]]
+    assert tf.math.is_nan(found[4]).numpy().tolist() == [False, True]
+    for columns, words in {
+        "few": "different lengths",
+        "n": "n has nulls",
+        "none": "no column 'none'",
+    }.items():
+        with pytest.raises((FeedError, tf.errors.UnknownError), match=words):
+            list(dataset(columns))
+
+
+def test_rows_as_tensorflowonspark_gives_them(slots: Slots) -> None:
+    schema = pa.schema([("_1", pa.list_(pa.int64())), ("_2", pa.int64())])
+    words = {"schema": coded(schema), "kind": "tuple"}
+    rows = [([number, 7], number) for number in range(1000)]
+    slots.up(list(batches_of(rows, words)), schema=schema, kind="tuple", epochs=2)
+    slots.be("worker/0", 0)
+    feed = DataFeed(None)
+    assert feed.next_batch(1) == rows[:1]
+    assert feed.next_batch(998) == rows[1:999]
+    assert not feed.should_stop()
+    assert feed.next_batch(1002) == [rows[999], *rows]
+    assert feed.next_batch(10) == []
+    assert feed.should_stop()
+    feed = DataFeed(None, input_mapping={"b": "labels", "a": "images"})
+    assert feed.next_batch(2) == {"images": [[0, 7], [1, 7]], "labels": [0, 1]}
+    feed.terminate()
+    assert feed.next_batch(2) == {"images": [], "labels": []}
+    DataFeed(None, train_mode=False).batch_results([1, "a"])
+    assert slots.feeds[0].results == [1, "a"]
+
+
+@pytest.mark.parametrize("kind", ["tuple", "list", "dict", "value"])
+def test_rows_of_an_rdd_come_back_as_they_were(slots: Slots, kind: str) -> None:
+    numbers = range(5)
+    rows: list[Any] = {
+        "tuple": [(each, "x") for each in numbers],
+        "list": [[each, "x"] for each in numbers],
+        "dict": [{"a": each, "b": "x"} for each in numbers],
+        "value": [float(each) for each in numbers],
+    }[kind]
+    schema = pa.schema([("a", pa.float64())] if kind == "value" else [("a", pa.int64()), ("b", pa.string())])
+    slots.up(list(batches_of(rows, {"schema": coded(schema), "kind": kind})), schema=schema, kind=kind)
+    slots.be("worker/0", 0)
+    assert DataFeed().next_batch(9) == rows
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        ([(1, 2), (1,)], "row 1 of a partition has 1 columns, not 2"),
+        ([(1, 2), (1, "x")], "column b: row 1 of a partition is no int64"),
+        ([(1, 2), 3], "row 1 of a partition has no columns, not 2"),
+    ],
+)
+def test_rows_of_an_rdd_that_do_not_fit(rows: list[Any], words: str) -> None:
+    schema = pa.schema([("a", pa.int64()), ("b", pa.int64())])
+    with pytest.raises(Exception, match=words):
+        list(batches_of(rows, {"schema": coded(schema), "kind": "tuple"}))
+
+
+def test_the_context_of_a_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TFLAUNCH_TASK", "worker/1")
+    monkeypatch.setenv(
+        "TF_CONFIG", '{"cluster": {"ps": ["a:1"], "chief": ["b:1"], "worker": ["c:1", "d:1"]}}'
+    )
+    monkeypatch.setenv("TFLAUNCH_DEFAULT_FS", "hdfs://namenode:8020")
+    monkeypatch.setattr("getpass.getuser", lambda: "ann")
+    ctx: SimpleNamespace = context()
+    assert (ctx.job_name, ctx.task_index, ctx.num_workers, ctx.worker_num) == ("worker", 1, 3, 3)
+    assert ctx.cluster_spec["ps"] == ["a:1"]
+    assert ctx.absolute_path("/data") == "hdfs://namenode:8020/data"
+    assert ctx.absolute_path("data") == "hdfs://namenode:8020/user/ann/data"
+    assert ctx.absolute_path("file:///data") == "file:///data"
+    monkeypatch.setenv("TFLAUNCH_DEFAULT_FS", "file:///")
+    assert context().absolute_path("/data") == "file:///data"

@@ -1,0 +1,190 @@
+"""What drivers of TensorFlowOnSpark call, under the same names, on `tflaunch.spark.run`.
+
+    from tflaunch.spark.tensorflowonspark import TFCluster        # in place of: from tensorflowonspark import TFCluster
+    from tflaunch_task import TFNode                              # the same, in the function that tasks run
+
+    cluster = TFCluster.run(sc, main_fun, args, num_executors=4, num_ps=1, input_mode=TFCluster.InputMode.SPARK)
+    cluster.train(rdd, num_epochs=3)
+    cluster.shutdown()
+
+`num_executors` counts all tasks, as there; a ps takes no executor here.  No call has a time-out of ten minutes: a run
+that cannot go on says who waits for whom.  docs/spark-feed.md has what differs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from tflaunch.protocol.errors import TflaunchError, UsageError
+from tflaunch.spark.spark_run import SparkRun, start
+
+if TYPE_CHECKING:
+    from pyspark import RDD, SparkContext
+    from pyspark.sql import DataFrame
+
+RESULTS_S = 600.0  # for Spark to keep what tasks have said of the last rows
+
+
+class InputMode:
+    """Who reads the data: the program itself, or Spark for it."""
+
+    TENSORFLOW = 0
+    SPARK = 1
+
+
+class TFCluster:
+    """A cluster that `TFCluster.run` has started, or will when it gets its rows."""
+
+    InputMode = InputMode
+
+    def __init__(self, begin: Callable[..., SparkRun], input_mode: int) -> None:
+        self._begin, self._input_mode = begin, input_mode
+        self._run: SparkRun | None = None
+        self._url: str | None = None
+        self._reader: threading.Thread | None = None
+        if input_mode == InputMode.TENSORFLOW:
+            self._start(None)
+
+    @staticmethod
+    def run(
+        sc: SparkContext,
+        map_fun: Callable[[Any, Any], Any],
+        tf_args: argparse.Namespace | Sequence[str] | None,
+        num_executors: int,
+        num_ps: int = 0,
+        tensorboard: bool = False,
+        input_mode: int = InputMode.TENSORFLOW,
+        log_dir: str | None = None,
+        driver_ps_nodes: bool = False,
+        master_node: str | None = None,
+        reservation_timeout: float = 600,
+        queues: Sequence[str] = (),
+        eval_node: bool = False,
+        release_port: bool = True,
+    ) -> TFCluster:
+        """Start `map_fun(tf_args, ctx)` in each task; with InputMode.SPARK, once `train` or `inference` gives rows.
+
+        driver_ps_nodes, queues, release_port: not needed here.  Raises TflaunchError.
+        """
+        chief = bool(master_node)
+        if master_node not in (None, "chief", "master"):
+            raise UsageError(f"master_node={master_node!r}", "it is 'chief', or left out")
+        workers = num_executors - num_ps - chief - bool(eval_node)
+        if workers < 0 or workers + chief < 1:
+            raise UsageError(
+                f"num_executors={num_executors} are all tasks, and none is left to train: num_ps={num_ps}",
+                "ask for more, or for fewer ps",
+            )
+
+        def begin(**rows: Any) -> SparkRun:
+            words: dict[str, Any] = {"workers": workers, "ps": num_ps, "chief": chief, "yes": True}
+            if eval_node:
+                words["evaluator"] = 1
+            if tensorboard:
+                words["tensorboard"] = log_dir or "logs"
+            words["wait"] = reservation_timeout
+
+            def program() -> None:  # it goes to the tasks by value: they have no tflaunch
+                from tflaunch_task.tensorflowonspark import run_program
+
+                run_program(map_fun, tf_args)
+
+            return start(sc, program, **words, **rows)
+
+        return TFCluster(begin, input_mode)
+
+    def train(
+        self,
+        dataRDD: RDD[Any] | DataFrame,
+        num_epochs: int = 0,
+        feed_timeout: float = 600,
+        qname: str = "input",
+    ) -> None:
+        """Give these rows to the tasks that read, so many times; returns when the tasks are being started."""
+        self._spark_mode("train")
+        self._start(dataRDD, epochs=num_epochs or 1)
+
+    def inference(
+        self,
+        dataRDD: RDD[Any],
+        feed_timeout: float = 600,
+        qname: str = "input",
+    ) -> RDD[Any]:
+        """Give these rows to the tasks, wait for the end, and return what they have said of them (batch_results).
+
+        The results are kept on the executors' disks as long as the application lives.  Raises TflaunchError.
+        """
+        self._spark_mode("inference")
+        self._start(dataRDD, results=True)
+        self.shutdown()
+        assert self._run is not None  # noqa: S101
+        return self._run.results_of_rows(RESULTS_S)
+
+    def shutdown(self, ssc: Any = None, grace_secs: float = 0, timeout: float = 259200) -> None:
+        """Wait for the end of all tasks.  Raises TflaunchError for a run that has not succeeded; TimeoutError."""
+        if ssc is not None:
+            raise UsageError(
+                "shutdown(ssc): streams of the old API are not fed",
+                "Structured Streaming: tflaunch.spark.predict takes a streaming DataFrame",
+            )
+        if self._run is None:
+            return  # no rows were given, and no task was started
+        assert self._reader is not None  # noqa: S101
+        self._reader.join(timeout)  # before `wait`, which drops what is not read
+        outcome = self._run.wait(0 if self._reader.is_alive() else None)
+        if outcome.status != "succeeded":
+            raise TflaunchError(
+                f"{self._run.id}: the run {outcome.status}",
+                f"why: tflaunch status {self._run.id}, tflaunch logs {self._run.id}",
+            )
+        time.sleep(grace_secs)
+
+    def tensorboard_url(self) -> str | None:
+        """Where TensorBoard is; None: there is none, or not yet."""
+        return self._url
+
+    def _spark_mode(self, what: str) -> None:
+        if self._input_mode != InputMode.SPARK:
+            raise UsageError(
+                f"TFCluster.{what} is of InputMode.SPARK",
+                "TFCluster.run(..., input_mode=TFCluster.InputMode.SPARK)",
+            )
+        if self._run is not None:
+            raise UsageError(
+                f"TFCluster.{what}: this cluster has its rows already",
+                "give all rows at once, rdd.union(other); or run another cluster after shutdown()",
+            )
+
+    def _start(self, rows: Any, **words: Any) -> None:
+        self._run = self._begin(**({"feed": rows, **words} if rows is not None else {}))
+        self._reader = threading.Thread(target=self._read, args=[self._run], daemon=True)
+        self._reader.start()
+
+    def _read(self, run: SparkRun) -> None:
+        """Show what the tasks print."""
+        for event in run:
+            if event["event"] == "log":
+                sys.stderr.write(f"{event['task']} {event['line']}\n")
+            elif event["event"] == "tensorboard":
+                self._url = event["url"]
+
+
+class TFParallel:
+    """The same function in several processes that are no cluster."""
+
+    @staticmethod
+    def run(
+        sc: SparkContext,
+        map_fn: Callable[[Any, Any], Any],
+        tf_args: argparse.Namespace | Sequence[str] | None,
+        num_executors: int,
+        use_barrier: bool = True,
+    ) -> None:
+        """Run `map_fn(tf_args, ctx)` so many times at once, and wait for the end.  Raises TflaunchError."""
+        cluster = TFCluster.run(sc, map_fn, tf_args, num_executors)
+        cluster.shutdown()
