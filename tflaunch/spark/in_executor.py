@@ -410,7 +410,8 @@ def _loaded(model: dict[str, Any]) -> Any:
         MODELS.popitem(last=False)
     MODELS[key] = made
     took = time.monotonic() - begin
-    print(f"tflaunch: {model['path']} is loaded, in {took:.1f} s", file=sys.stderr, flush=True)
+    words = f"tflaunch: process {os.getpid()} has loaded {model['path']} in {took:.1f} s"
+    print(words, file=sys.stderr, flush=True)
     return made
 
 

@@ -36,10 +36,12 @@ def predict(
     """The DataFrame with a column more for each output of the model; a streaming one, too.
 
     model: a directory with a SavedModel, or a file of Keras (.keras, .h5), which every executor can read by that path;
-    or a function that returns what is to be called with arrays.  inputs: {"column": "input"}, or columns; None: by name, or
-    the only one.  outputs: {"output": "column"}, or the outputs that are wanted; of a function, the schema of what it
-    returns, as "score float, best array<int>".  signature: of a SavedModel.  batch: how many rows the model gets at a
-    time, whatever the size of Spark's batches.
+    or a function that returns what is to be called with arrays.
+    inputs: {"column": "input"}, or columns; None: by name, or the only one.
+    outputs: {"output": "column"}, or the outputs that are wanted; None: all.  Of a function: the schema of what it
+    returns, as "score float, best array<int>".
+    signature: of a SavedModel.
+    batch: how many rows the model gets at a time, whatever the size of Spark's batches.
 
     Where a column that the model takes is null, or has a null in it, the outputs are null.  For a path, a task of Spark
     reads the signature at once; all else is done when the rows are wanted.
