@@ -68,7 +68,7 @@ class Signature:
 
 
 @dataclass(frozen=True)
-class Given:
+class InputColumn:
     """A column that goes to an input."""
 
     field: StructField
@@ -78,7 +78,7 @@ class Given:
 
 
 @dataclass(frozen=True)
-class Made:
+class OutputColumn:
     """A column that comes back."""
 
     column: str
@@ -93,7 +93,7 @@ class Made:
         return "array<" * self.depth + self.leaf + ">" * self.depth
 
 
-def inputs_by_signature(schema: StructType, inputs: Inputs, signature: Signature) -> list[Given]:
+def inputs_by_signature(schema: StructType, inputs: Inputs, signature: Signature) -> list[InputColumn]:
     """A column for each input.  Raises UsageError."""
     tensors = {each.name: each for each in signature.inputs}
     takes = "the model takes " + ", ".join(map(str, signature.inputs))
@@ -122,7 +122,7 @@ def inputs_by_signature(schema: StructType, inputs: Inputs, signature: Signature
     return [_fitting(_field(schema, column), tensors[name]) for column, name in chosen.items()]
 
 
-def inputs_of_function(schema: StructType, inputs: Inputs) -> list[Given]:
+def inputs_of_function(schema: StructType, inputs: Inputs) -> list[InputColumn]:
     """The columns that a function is called with: by name, or by position.  Raises UsageError."""
     if inputs is None:
         if len(schema.names) > 1:
@@ -139,7 +139,7 @@ def inputs_of_function(schema: StructType, inputs: Inputs) -> list[Given]:
     return [_fitting(_field(schema, column), None, name) for column, name in names.items()]
 
 
-def outputs_by_signature(schema: StructType, outputs: Outputs, signature: Signature) -> list[Made]:
+def outputs_by_signature(schema: StructType, outputs: Outputs, signature: Signature) -> list[OutputColumn]:
     """The columns that come back: all outputs, or those that are named.  Raises UsageError."""
     gives = "the model gives " + ", ".join(map(str, signature.outputs))
     if isinstance(outputs, str):
@@ -164,11 +164,11 @@ def outputs_by_signature(schema: StructType, outputs: Outputs, signature: Signat
                 "leave it out: outputs=[...] names those that are wanted; or give a function, and say its type",
             )
         depth = 0 if tensor.shape[1:] == (1,) else len(tensor.shape) - 1
-        made.append(Made(column, name, place, _SPARK_OF[tensor.dtype], depth))
+        made.append(OutputColumn(column, name, place, _SPARK_OF[tensor.dtype], depth))
     return _unclashing(schema, made)
 
 
-def outputs_of_function(schema: StructType, outputs: Any) -> list[Made]:
+def outputs_of_function(schema: StructType, outputs: Any) -> list[OutputColumn]:
     """The columns that a function returns, as Spark writes a schema.  Raises UsageError."""
     example = "for example outputs='score float, best array<int>'"
     if not isinstance(outputs, str) and not hasattr(outputs, "fieldNames"):
@@ -183,7 +183,7 @@ def outputs_of_function(schema: StructType, outputs: Any) -> list[Made]:
                 "binary, and arrays of them",
                 example,
             )
-        made.append(Made(field.name, field.name, place, leaf, depth))
+        made.append(OutputColumn(field.name, field.name, place, leaf, depth))
     return _unclashing(schema, made)
 
 
@@ -225,7 +225,7 @@ def _field(schema: StructType, column: str) -> StructField:
     return found[0]
 
 
-def _fitting(field: StructField, tensor: Tensor | None, name: str | None = None) -> Given:
+def _fitting(field: StructField, tensor: Tensor | None, name: str | None = None) -> InputColumn:
     """The column for the input.  Raises UsageError where its type does not fit."""
     kind = field.dataType
     vector = type(kind).__name__ == "VectorUDT"
@@ -241,7 +241,7 @@ def _fitting(field: StructField, tensor: Tensor | None, name: str | None = None)
             instead.format(field.name),
         )
     if tensor is None:
-        return Given(field, vector, None, name)
+        return InputColumn(field, vector, None, name)
     if not _goes(leaf, tensor.dtype):
         hint = f"cast it: col({field.name!r}).cast(...)"
         if leaf in ("string", "binary"):
@@ -258,7 +258,7 @@ def _fitting(field: StructField, tensor: Tensor | None, name: str | None = None)
                 f"{said}, one value a row, and input {tensor} takes {size}",
                 "make one column of several: array(...), or VectorAssembler",
             )
-    return Given(field, vector, tensor, tensor.name)
+    return InputColumn(field, vector, tensor, tensor.name)
 
 
 def _goes(leaf: str, dtype: str) -> bool:
@@ -282,7 +282,7 @@ def _leaf(kind: DataType) -> tuple[str, int]:
     return inner.simpleString(), depth
 
 
-def _unclashing(schema: StructType, made: list[Made]) -> list[Made]:
+def _unclashing(schema: StructType, made: list[OutputColumn]) -> list[OutputColumn]:
     """The same.  Raises UsageError where two columns would have one name, which Spark reads without its case."""
     seen = {each.lower() for each in schema.names}
     if not made:

@@ -35,7 +35,7 @@ Spec = tuple[
 ]  # name, dtype, shape: as TensorFlow names them; None: of any rank
 
 
-class Refused(Exception):
+class Unfit(Exception):
     """What cannot be, in a sentence; `hint` says what to do."""
 
     def __init__(self, message: str, hint: str = "") -> None:
@@ -52,15 +52,13 @@ class SavedModel:
         if not tensorflow.io.gfile.exists(f"{path}/saved_model.pb"):
             if tensorflow.io.gfile.exists(path):
                 what = "a directory without saved_model.pb" if tensorflow.io.gfile.isdir(path) else "a file"
-                raise Refused(
-                    f"{path} is no SavedModel: it is {what}", "model.export(DIR) of Keras makes one"
-                )
+                raise Unfit(f"{path} is no SavedModel: it is {what}", "model.export(DIR) of Keras makes one")
             raise _unseen(path)
         self._loaded = tensorflow.saved_model.load(path)  # its variables live as long as this
         signatures = list(self._loaded.signatures)
         if signature not in signatures:
             have = ", ".join(signatures) or "none"
-            raise Refused(f"{path} has no signature {signature}", f"it has: {have}")
+            raise Unfit(f"{path} has no signature {signature}", f"it has: {have}")
         self._function = self._loaded.signatures[signature]
         self._constant = tensorflow.constant
         self.inputs = [
@@ -86,14 +84,14 @@ class KerasModel:
         try:
             self._model = tensorflow.keras.models.load_model(path, compile=False)
         except Exception as error:  # of Keras, of many kinds
-            raise Refused(
+            raise Unfit(
                 f"Keras cannot load {path}: {_first_line(error)}",
                 "a model with classes of its own is given as a function that loads it, or as a SavedModel: "
                 "model.export(DIR)",
             ) from error
         inputs, outputs = getattr(self._model, "inputs", None), getattr(self._model, "outputs", None)
         if not inputs or not outputs:
-            raise Refused(
+            raise Unfit(
                 f"{path} does not say what it takes: its model is a subclass of keras.Model",
                 "make a SavedModel of it: model.export(DIR)",
             )
@@ -118,7 +116,7 @@ class FunctionModel:
 
         self._call = cloudpickle.loads(model["function"])()
         if not callable(self._call):
-            raise Refused(
+            raise Unfit(
                 f"{model['path']} has returned {type(self._call).__name__}",
                 "it is to return what is called with arrays: a function, a model",
             )
@@ -146,7 +144,7 @@ def describe(batches: Iterator[Any], model: dict[str, Any]) -> Iterator[Any]:
         stamp = _stamp(model["path"])
         loaded = _loaded({**model, "stamp": stamp})
         told = {"inputs": loaded.inputs, "outputs": loaded.outputs, "stamp": stamp}
-    except Refused as refused:
+    except Unfit as refused:
         told = {"error": refused.message, "hint": refused.hint}
     yield pyarrow.RecordBatch.from_arrays(
         [pyarrow.array([json.dumps(told)], pyarrow.string())], names=["told"]
@@ -253,7 +251,7 @@ def _array(column: Any, name: str) -> Array:
     while _is_list(column.type):
         lengths = numpy.unique(numpy.asarray(column.value_lengths()))
         if len(lengths) > 1:
-            raise Refused(
+            raise Unfit(
                 f"column {name!r} has arrays of {lengths[0]} and of {lengths[-1]} values in one batch",
                 "a model takes equal ones: pad them before",
             )
@@ -276,7 +274,7 @@ def _fitted(array: Array, tensor: dict[str, Any]) -> Array:
         if not fits:
             if open_ones > 1 or (array.size % known if open_ones else array.size != known):
                 row = "x".join(map(str, array.shape[1:])) or "1"
-                raise Refused(
+                raise Unfit(
                     f"column {tensor['column']!r} has {row} values a row, and input {tensor['tensor']!r} takes "
                     + "x".join("?" if each is None else str(each) for each in shape[1:])
                 )
@@ -285,7 +283,7 @@ def _fitted(array: Array, tensor: dict[str, Any]) -> Array:
 
 
 def _cast(array: Array, dtype: str, whose: str) -> Array:
-    """As numbers of that type.  Raises Refused for integers that it cannot have."""
+    """As numbers of that type.  Raises Unfit for integers that it cannot have."""
     import numpy
 
     if dtype == "string":
@@ -300,7 +298,7 @@ def _cast(array: Array, dtype: str, whose: str) -> Array:
     made = array.astype(wanted)
     if array.dtype.kind in "iu" and wanted.kind in "iu" and not (made == array).all():
         wrong = array[made != array].flat[0]
-        raise Refused(f"{whose} has {wrong}, which is no {dtype}")
+        raise Unfit(f"{whose} has {wrong}, which is no {dtype}")
     return made
 
 
@@ -310,12 +308,12 @@ def _by_output(found: Any, outputs: Sequence[dict[str, Any]]) -> list[Array]:
 
     if isinstance(found, dict):
         if lacking := [each["tensor"] for each in outputs if each["tensor"] not in found]:
-            raise Refused(f"the model has returned {', '.join(map(str, found))}, and no {lacking[0]}")
+            raise Unfit(f"the model has returned {', '.join(map(str, found))}, and no {lacking[0]}")
         chosen = [found[each["tensor"]] for each in outputs]
     else:
         listed = list(found) if isinstance(found, (tuple, list)) else [found]
         if any(each["place"] >= len(listed) for each in outputs):
-            raise Refused(f"the model has returned {len(listed)} arrays, and {len(outputs)} are wanted")
+            raise Unfit(f"the model has returned {len(listed)} arrays, and {len(outputs)} are wanted")
         chosen = [listed[each["place"]] for each in outputs]
     return [numpy.asarray(each) for each in chosen]
 
@@ -328,19 +326,17 @@ def _column(array: Array, rows: int, output: dict[str, Any]) -> Any:
     whose, leaf, depth = f"output {output['column']!r}", output["leaf"], output["depth"]
     if array.ndim == 0 or len(array) != rows:
         shape = "x".join(map(str, array.shape)) or "no rows"
-        raise Refused(
-            f"{whose} has {shape} for {rows} rows", "a model gives one value, or array, for each row"
-        )
+        raise Unfit(f"{whose} has {shape} for {rows} rows", "a model gives one value, or array, for each row")
     if depth == 0 and array.ndim > 1 and array.size == rows:
         array = array.reshape(rows)
     if array.dtype == object and array.ndim != depth + 1:  # arrays of several lengths
         try:
             return pyarrow.array(array.tolist(), _type(output))
         except (pyarrow.ArrowException, TypeError) as error:
-            raise Refused(f"{whose} is not {_declared(output)}: {_first_line(error)}") from error
+            raise Unfit(f"{whose} is not {_declared(output)}: {_first_line(error)}") from error
     if array.ndim != depth + 1:
         shape = "x".join(map(str, array.shape[1:])) or "1"
-        raise Refused(f"{whose} has {shape} values a row, which is not {_declared(output)}")
+        raise Unfit(f"{whose} has {shape} values a row, which is not {_declared(output)}")
     values = _leaves(array, leaf, whose)
     for axis in range(array.ndim - 1, 0, -1):
         lists = int(numpy.prod(array.shape[:axis]))
@@ -365,15 +361,15 @@ def _leaves(array: Array, leaf: str, whose: str) -> Any:
         if array.dtype == object:  # with None in it, as a function may return
             return pyarrow.array(flat.tolist(), kind)
     except UnicodeDecodeError:
-        raise Refused(
+        raise Unfit(
             f"{whose} is a string that is not UTF-8", "bytes come from a function with outputs='NAME binary'"
         ) from None
     except (pyarrow.ArrowException, TypeError, ValueError) as error:
-        raise Refused(f"{whose} is not {leaf}: {_first_line(error)}") from error
+        raise Unfit(f"{whose} is not {leaf}: {_first_line(error)}") from error
     wanted = numpy.dtype(kind.to_pandas_dtype())
     rounded = flat.dtype.kind == "f" and wanted.kind != "f"
     if rounded or flat.dtype.kind in "US" or (wanted.kind == "b" and flat.dtype.kind != "b"):
-        raise Refused(f"{whose} is {flat.dtype}, and was declared as {leaf}")
+        raise Unfit(f"{whose} is {flat.dtype}, and was declared as {leaf}")
     return pyarrow.array(_cast(flat, wanted.name, whose), kind)
 
 
@@ -458,15 +454,15 @@ def _tensorflow() -> Any:
     try:
         import tensorflow
     except ImportError as error:
-        raise Refused(
+        raise Unfit(
             f"the executors' Python, {sys.executable}, has no TensorFlow: {_first_line(error)}",
             "install it there; PYSPARK_PYTHON says which Python executors use",
         ) from error
     return tensorflow
 
 
-def _unseen(path: str) -> Refused:
-    return Refused(
+def _unseen(path: str) -> Unfit:
+    return Unfit(
         f"the executor on {os.uname().nodename} cannot see {path}",
         "a model is read by every executor: put it where all reach it by that name, on a shared disk, or hdfs://",
     )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from tflaunch.engines.spark_driver import never, said
 from tflaunch.protocol.errors import LaunchError, UsageError
 from tflaunch.spark import columns, in_executor
-from tflaunch.spark.columns import Given, Inputs, Made, Outputs, Signature, Tensor
+from tflaunch.spark.columns import InputColumn, Inputs, OutputColumn, Outputs, Signature, Tensor
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -67,7 +67,9 @@ def predict(
     return _mapped(df, given, made, task)
 
 
-def _mapped(df: DataFrame, given: list[Given], made: list[Made], task: dict[str, Any]) -> DataFrame:
+def _mapped(
+    df: DataFrame, given: list[InputColumn], made: list[OutputColumn], task: dict[str, Any]
+) -> DataFrame:
     """The DataFrame that does it."""
     from pyspark.sql.types import StructField, StructType
 
@@ -105,7 +107,7 @@ def _mapped(df: DataFrame, given: list[Given], made: list[Made], task: dict[str,
     return source.mapInArrow(_stage("predict", task), StructType([*schema.fields, *types]))
 
 
-def _spark_type(made: Made) -> Any:
+def _spark_type(made: OutputColumn) -> Any:
     from pyspark.sql import types
 
     found: Any = {
