@@ -46,8 +46,8 @@ class Model(PredictParams, SparkModel, DefaultParamsReadable, DefaultParamsWrita
         self._give(
             {
                 "path": None if path is None else fspath(path),
-                "inputs": inputs,
-                "outputs": outputs,
+                "inputs": _plain(inputs),
+                "outputs": _plain(outputs),
                 "signature": signature,
                 "batch": batch,
             }
@@ -67,3 +67,10 @@ class Model(PredictParams, SparkModel, DefaultParamsReadable, DefaultParamsWrita
             signature=self.getSignature(),
             batch=self.getBatch(),
         )
+
+
+def _plain(given: Mapping[str, str] | Sequence[str] | str | None) -> dict[str, str] | list[str] | str | None:
+    """The same as JSON has it, as which it is saved."""
+    if given is None or isinstance(given, str):
+        return given
+    return dict(given) if isinstance(given, Mapping) else list(given)
