@@ -54,7 +54,13 @@ class SavedModel:
                 what = "a directory without saved_model.pb" if tensorflow.io.gfile.isdir(path) else "a file"
                 raise Unfit(f"{path} is no SavedModel: it is {what}", "model.export(DIR) of Keras makes one")
             raise _unseen(path)
-        self._loaded = tensorflow.saved_model.load(path)  # its variables live as long as this
+        try:
+            self._loaded = tensorflow.saved_model.load(path)  # its variables live as long as this
+        except Exception as error:  # of TensorFlow, of many kinds
+            raise Unfit(
+                f"TensorFlow cannot load {path}: {_first_line(error)}",
+                "is it whole, and of a version that the executors' TensorFlow reads?",
+            ) from error
         signatures = list(self._loaded.signatures)
         if signature not in signatures:
             have = ", ".join(signatures) or "none"

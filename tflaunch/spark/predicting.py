@@ -191,13 +191,12 @@ def _described(df: DataFrame, about: dict[str, Any]) -> tuple[Signature, str]:
                 f"{lacking[1]} is missing, here or in the executors' Python: Spark hands out columns by it",
                 "install it there, as tflaunch[spark] does here; PYSPARK_PYTHON says which Python executors use",
             ) from None
-        last = (
-            text.rpartition("\nSQLSTATE")[0].strip().rpartition("\n")[2]
-            if "Traceback" in text
-            else said(error)
-        )
+        above, at, _ = text.partition(
+            "\n SQLSTATE"
+        )  # which pyspark puts below what a Python worker has raised
+        words = above.rpartition("\n")[2][:300] if at and "Traceback" in above else said(error)
         raise never(error) or LaunchError(
-            {"spark": f"the signature of {about['path']} could not be read: {last[:300]}"},
+            {"spark": f"the signature of {about['path']} could not be read: {words}"},
             "the log of that executor, in Spark's pages, may have more",
         ) from None
     told = json.loads(rows[0]["told"])
