@@ -213,17 +213,25 @@ def _described(df: DataFrame, about: dict[str, Any]) -> tuple[Signature, str]:
 
 def _check(schema: StructType, batch: int) -> None:
     """Raises UsageError for a batch that is none, and for a column that Spark cannot hand to Python and back."""
-    from pyspark.sql.pandas.types import to_arrow_type
-
     if isinstance(batch, bool) or not isinstance(batch, int) or batch < 1:
         raise UsageError(f"batch: {batch!r} is no number of rows", "for example: batch=256")
     if twice := [name for name in schema.names if schema.names.count(name) > 1]:
         raise UsageError(f"there are {len(twice)} columns {twice[0]!r}", "rename one: df.toDF(...)")
     for field in schema.fields:
         try:
-            to_arrow_type(field.dataType)
+            _arrow_type(field.dataType)
         except Exception:  # of pyspark, by its version
             raise UsageError(
                 f"column {field.name!r} is {field.dataType.simpleString()}, which Spark does not hand to Python",
                 f"leave it out, df.drop({field.name!r}), or cast it",
             ) from None
+
+
+def _arrow_type(kind: Any) -> None:
+    """Raises where Spark has none for this type."""
+    from pyspark.sql.pandas.types import to_arrow_type
+
+    try:
+        to_arrow_type(kind, timezone="UTC")
+    except TypeError:  # of an earlier pyspark, which takes none; or that of a type
+        to_arrow_type(kind)
