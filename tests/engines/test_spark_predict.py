@@ -243,6 +243,8 @@ def test_all_kinds_of_columns_are_kept(session: Any) -> None:
         "named_struct('a', id, 'b', array('x', null)) as of",
         "cast(null as string) as nothing",
         "true as `a.b`",
+        "1 as twice",
+        "2 as twice",
     )
     scored = spark.predict(df, plus_one, inputs=["id"], outputs="more double")
     assert scored.schema.fields[:-1] == df.schema.fields
@@ -402,7 +404,7 @@ WRONG: dict[str, tuple[str, str, dict[str, Any], str]] = {
         {},
         "column 'i' is interval, which Spark does not hand",
     ),
-    "twice": ("1 as a, 2 as a", "scores", {}, "there are 2 columns 'a'"),
+    "twice": ("1 as a, 2 as a", "scores", {"inputs": "a"}, "there are 2 columns 'a'"),
     "batch": ("1 as a", "scores", {"batch": 0}, "batch: 0 is no number of rows"),
 }
 

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 BATCH = 256
 KERAS_FILES = (".keras", ".h5", ".hdf5")
-_PREPARED = "__tflaunch_{}"
 
 
 def predict(
@@ -74,6 +73,8 @@ def _mapped(
     from pyspark.sql.types import StructField, StructType
 
     schema = df.schema
+    places = [f"c{place}" for place in range(len(schema.names))]
+    source = df.toDF(*places)  # for mapInArrow takes no name with a dot in it, and none twice
     prepared: list[Any] = []
     wanted = []
     for each in given:
@@ -81,9 +82,8 @@ def _mapped(
         if each.vector:
             from pyspark.ml.functions import vector_to_array
 
-            at = len(schema.names) + len(prepared)
-            quoted = "`" + each.field.name.replace("`", "``") + "`"
-            prepared.append(vector_to_array(df[quoted]).alias(_PREPARED.format(len(prepared))))
+            prepared.append(vector_to_array(source[places[at]]).alias(f"v{at}"))
+            at = len(places) + len(prepared) - 1
         tensor = each.tensor
         shape = None if tensor is None or tensor.shape is None else list(tensor.shape)
         dtype = None if tensor is None else tensor.dtype
@@ -103,7 +103,8 @@ def _mapped(
         for each in made
     ]
     types = [StructField(each.column, _spark_type(each), nullable=True) for each in made]
-    source = df.select("*", *prepared) if prepared else df
+    if prepared:
+        source = source.select("*", *prepared)
     return source.mapInArrow(_stage("predict", task), StructType([*schema.fields, *types]))
 
 
@@ -215,8 +216,6 @@ def _check(schema: StructType, batch: int) -> None:
     """Raises UsageError for a batch that is none, and for a column that Spark cannot hand to Python and back."""
     if isinstance(batch, bool) or not isinstance(batch, int) or batch < 1:
         raise UsageError(f"batch: {batch!r} is no number of rows", "for example: batch=256")
-    if twice := [name for name in schema.names if schema.names.count(name) > 1]:
-        raise UsageError(f"there are {len(twice)} columns {twice[0]!r}", "rename one: df.toDF(...)")
     for field in schema.fields:
         try:
             _arrow_type(field.dataType)
