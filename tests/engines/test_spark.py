@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -147,7 +147,11 @@ def test_a_death_ends_the_run_in_order(user: OnSpark, kind: str) -> None:
 
 
 def session(
-    user: OnSpark, body: str, meanwhile: Callable[[], object] = lambda: None
+    user: OnSpark,
+    body: str,
+    meanwhile: Callable[[], object] = lambda: None,
+    *,
+    conf: Sequence[tuple[str, str]] = (),
 ) -> subprocess.CompletedProcess[str]:
     """A Spark program on the launcher's machine: `sc` is its context, `program` the trainer."""
     program = user.script(TRAINER)
@@ -157,6 +161,7 @@ import threading
 from tflaunch import api
 conf = SparkConf().setMaster({user.cluster.master!r}).set("spark.executor.memory", "480m")
 conf.set("spark.executor.cores", "1").set("spark.cores.max", "2").set("spark.ui.enabled", "false")
+conf.setAll({conf!r})
 sc = SparkContext(conf=conf)
 program = {str(program)!r}
 options = dict(ps=0, workers=2, flags=False)
@@ -326,6 +331,26 @@ def test_each_task_has_the_card_that_spark_gave_it(user: OnSpark) -> None:
     done = user.run("run", user.slots("4x1"), script, *words).ran()
     seen = re.findall(r"sees (GPU-host\d-\d)$", done.out, re.MULTILINE)
     assert sorted(seen) == ["GPU-host1-0", "GPU-host1-1", "GPU-host2-0", "GPU-host2-1"]
+
+
+def test_a_model_over_a_dataframe_sees_the_card_that_spark_gave_its_task(user: OnSpark) -> None:
+    done = session(
+        user,
+        """
+        from pyspark.sql import SparkSession
+        from tflaunch import spark
+        def load():
+            import os
+            from pyspark import TaskContext
+            given = ",".join(TaskContext.get().resources()["gpu"].addresses)
+            return lambda x: [given + " as " + os.environ["CUDA_VISIBLE_DEVICES"]] * len(x)
+        rows = spark.predict(SparkSession(sc).range(0, 40, 1, 8), load, outputs="card string").collect()
+        print(len(rows), *sorted({row.card for row in rows}), sep=", ")
+        sc.stop()
+        """,
+        conf=[("spark.executor.resource.gpu.amount", "1"), ("spark.task.resource.gpu.amount", "1")],
+    )
+    assert re.fullmatch(r"40(, (\d) as \2)+\n", done.stdout), done.stdout + done.stderr
 
 
 @pytest.mark.skipif(not importlib.util.find_spec("tensorflow"), reason="no TensorFlow here")

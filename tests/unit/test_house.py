@@ -148,6 +148,10 @@ def test_nothing_outside_the_agent_imports_it() -> None:
     ]
 
 
+def test_what_executors_of_spark_get_imports_nothing_of_tflaunch() -> None:
+    assert not imports()["tflaunch.spark.in_executor"]
+
+
 def test_what_is_shipped_imports_only_what_is_shipped() -> None:
     assert not [
         f"{name} imports {other}"

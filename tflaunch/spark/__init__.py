@@ -10,9 +10,31 @@
 
 The slots are tasks of a barrier stage in the session's own application; see docs/spark.md.
 
-    spark_run   run, SparkRun
+    scored = spark.predict(df, "/models/churn", inputs={"features": "x"}, outputs={"output_0": "score"})
+
+    spark_run     run, SparkRun
+    predicting    predict
+    columns       which of a DataFrame's columns go to which inputs of a model, and what comes back
+    in_executor   what executors do for predict; they get its text
+    model         Model: predict as a stage of a Spark ML pipeline
+    params        the parameters that such stages have in common
 """
 
+from typing import TYPE_CHECKING, Any
+
+from tflaunch.spark.predicting import predict
 from tflaunch.spark.spark_run import SparkRun, run
 
-__all__ = ["SparkRun", "run"]
+if TYPE_CHECKING:
+    from tflaunch.spark.model import Model
+
+__all__ = ["Model", "SparkRun", "predict", "run"]
+
+
+def __getattr__(name: str) -> Any:
+    """`Model` is a class of pyspark, which is imported when it is used, not before."""
+    if name == "Model":
+        from tflaunch.spark.model import Model
+
+        return Model
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
