@@ -157,7 +157,8 @@ def test_two_inputs_by_name_and_a_number_for_each_row(session: Any, models: Path
     rows = spark.predict(df, f"file://{models}/two.keras").orderBy("id").collect()
     np.testing.assert_allclose([row.price for row in rows], said["arr_0"][:, 0], atol=1e-5)
     np.testing.assert_allclose([row.kind for row in rows], said["arr_1"], atol=1e-5)
-    assert df.columns == ["id", "width", "code"]
+    kinds = spark.predict(df, models / "two.keras", outputs={"kind": "sort"}).orderBy("id").collect()
+    assert [row[3:] for row in kinds] == [(row.kind,) for row in rows]
 
 
 def test_a_stream(session: Any, table: Any, models: Path, tmp_path: Path) -> None:
@@ -321,6 +322,11 @@ def test_functions(session: Any) -> None:
         ([0, 1], [[2], [2]]),
         ([0, 1, 2], [[3], [3]]),
     ]
+    listed = spark.predict(
+        df, lambda: lambda x: [f"{each}!" for each in x], inputs="id", outputs="said string"
+    )
+    assert [row.said for row in listed.collect()] == ["0!", "1!", "2!", "3!"]
+
     two = spark.predict(
         spark.predict(df, plus_one, inputs="id", outputs="a double"), plus_one, inputs="a", outputs="b float"
     )

@@ -111,7 +111,8 @@ class KerasModel:
 
     def __call__(self, names: Sequence[str | None], arrays: Sequence[Array]) -> Any:
         given = arrays[0] if len(self.inputs) == 1 else dict(zip(names, arrays, strict=True))
-        return self._model.predict_on_batch(given)
+        found = self._model.predict_on_batch(given)
+        return tuple(found) if isinstance(found, list) else found
 
 
 class FunctionModel:
@@ -317,7 +318,9 @@ def _by_output(found: Any, outputs: Sequence[dict[str, Any]]) -> list[Array]:
             raise Unfit(f"the model has returned {', '.join(map(str, found))}, and no {lacking[0]}")
         chosen = [found[each["tensor"]] for each in outputs]
     else:
-        listed = list(found) if isinstance(found, (tuple, list)) else [found]
+        # A list is the values of one output, unless several are wanted.
+        several = isinstance(found, tuple) or (isinstance(found, list) and len(outputs) > 1)
+        listed = list(found) if several else [found]
         if any(each["place"] >= len(listed) for each in outputs):
             raise Unfit(f"the model has returned {len(listed)} arrays, and {len(outputs)} are wanted")
         chosen = [listed[each["place"]] for each in outputs]
