@@ -269,3 +269,64 @@ def test_a_cluster_of_tensorflowonspark_trains_and_infers(
     with pytest.raises(TflaunchError, match="the run failed"):
         TFParallel.run(session.sparkContext, alone, ["--fails"], 2)
     assert "KeyError" in capfd.readouterr().err
+
+
+@tensorflow
+@pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnraisableExceptionWarning"
+)  # CrossValidator leaves its threads
+def test_an_estimator_in_a_pipeline(session: Any, tmp_path: Path) -> None:
+    """With a stage of Spark's own before it, the better of two by CrossValidator; saved, loaded and applied."""
+    from pyspark.ml import Pipeline, PipelineModel
+    from pyspark.ml.evaluation import RegressionEvaluator
+    from pyspark.ml.feature import StringIndexer
+    from pyspark.ml.tuning import CrossValidator, ParamGridBuilder
+
+    def train(params: argparse.Namespace) -> None:
+        import tensorflow as tf
+
+        from tflaunch_task import dataset
+
+        weights = tf.Variable(tf.zeros([2, 1]))
+        for x, y in dataset(params.features, label=params.label, batch=params.train_batch, epochs=40):
+            with tf.GradientTape() as tape:
+                off = tf.cast(tf.stack([x["kind_at"], x["n"]], -1), tf.float32) @ weights
+                loss = tf.reduce_mean((off[:, 0] - tf.cast(y, tf.float32)) ** 2)
+            weights.assign_sub(params.rate * tape.gradient(loss, weights))
+        column = tf.TensorSpec([None], tf.float64)
+        module = tf.Module()
+        module.weights = weights
+
+        @tf.function(input_signature=[column, column])
+        def served(kind_at: Any, n: Any) -> Any:
+            return {"score": (tf.cast(tf.stack([kind_at, n], -1), tf.float32) @ weights)[:, 0]}
+
+        module.served = served
+        tf.saved_model.save(module, params.model_dir, signatures=served)
+
+    rows = [("ab"[number % 2], number / 100, 3.0 * (number % 2) + number / 100) for number in range(100)]
+    frame = session.createDataFrame(rows, "kind string, n double, y double").repartition(2)
+    estimator = spark.Estimator(
+        train,
+        features=["kind_at", "n"],
+        label="y",
+        train_batch=10,
+        model_dir=tmp_path / "models",
+        outputs={"score": "prediction"},
+    )
+    pipeline = Pipeline(stages=[StringIndexer(inputCol="kind", outputCol="kind_at"), estimator])
+    pipeline.write().save(str(tmp_path / "pipeline"))
+    again = Pipeline.load(str(tmp_path / "pipeline"))
+    judge = RegressionEvaluator(labelCol="y")
+    settings = again.getStages()[1].settings
+    grid = ParamGridBuilder().addGrid(settings, [{"rate": 0.0}, {"rate": 0.1}]).build()
+    found = CrossValidator(estimator=again, estimatorParamMaps=grid, evaluator=judge, numFolds=2, seed=7).fit(
+        frame
+    )
+    assert found.avgMetrics[1] < 0.5 < found.avgMetrics[0]
+    found.bestModel.write().save(str(tmp_path / "saved"))
+    scored = PipelineModel.load(str(tmp_path / "saved")).transform(frame)
+    assert {"kind", "n", "y", "kind_at", "prediction"} == set(scored.columns)
+    assert judge.evaluate(scored) < 0.5
+    with pytest.raises(UsageError, match="has no model_dir"):
+        spark.Estimator(train, features=["n"], label="y").fit(frame)

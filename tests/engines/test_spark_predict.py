@@ -44,38 +44,12 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def session(tmp_path_factory: pytest.TempPathFactory, log: Path) -> Iterator[Any]:
     """A Spark with two Python workers at a time, for all tests here."""
-    from pyspark import SparkConf, SparkContext, cloudpickle
-    from pyspark.java_gateway import launch_gateway
-    from pyspark.sql import SparkSession
+    from pyspark import cloudpickle
 
-    place = tmp_path_factory.mktemp("session")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYSPARK_PYTHON", sys.executable)
-        patch.setenv("SPARK_SUBMIT_OPTS", sparks.SMALL)
-        patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
-        patch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-        conf = SparkConf().setMaster("local[2]").setAppName("predict")
-        for key, value in {
-            "spark.ui.enabled": "false",
-            "spark.ui.showConsoleProgress": "false",
-            "spark.driver.memory": "700m",
-            "spark.sql.shuffle.partitions": "2",
-            "spark.sql.warehouse.dir": str(place / "warehouse"),
-            "spark.local.dir": str(place),
-        }.items():
-            conf.set(key, value)
-        with log.open("wb") as file:
-            gateway = launch_gateway(conf=conf, popen_kwargs={"stdout": file, "stderr": file})
-        context = SparkContext(conf=conf, gateway=gateway)
-        session = SparkSession(context)
+    with sparks.session_here(tmp_path_factory.mktemp("session"), log) as session:
         cloudpickle.register_pickle_by_value(sys.modules[__name__])  # executors have no tests
         yield session
         cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
-        session.stop()
-        gateway.shutdown()
-        gateway.proc.stdin.close()  # its JVM ends with it
-        gateway.proc.wait()
-        SparkContext._gateway = SparkContext._jvm = None
 
 
 @pytest.fixture(scope="module")

@@ -239,6 +239,15 @@ def test_whatever_is_shipped_loads_with_every_python(python: str) -> None:
     subprocess.run([python, "-I", "-S", "-c", script, str(HOUSE.parent), *modules], check=True)
 
 
+@pytest.mark.parametrize("python", interpreters())
+def test_what_tasks_import_needs_no_tflaunch(python: str) -> None:
+    place = HOUSE.parent / "tflaunch_task"
+    modules = {module for path in place.glob("*.py") for module in modules_named_in(path)}
+    assert not [each for each in modules if each.split(".")[0] == "tflaunch"]
+    script = "import sys; sys.path.insert(0, sys.argv[1]); import tflaunch_task, tflaunch_task.tensors"
+    subprocess.run([python, "-I", "-S", "-c", script, str(place.parent)], check=True)
+
+
 MOST_LINES = 300  # of a class
 MOST_PARAMETERS = 8
 # What is larger. Split what is on the list by what belongs together; add nothing to it.

@@ -16,6 +16,8 @@ The slots are tasks of a barrier stage in the session's own application; see doc
     predicting    predict
     columns       which of a DataFrame's columns go to which inputs of a model, and what comes back
     in_executor   what executors do for predict; they get its text
+    estimator     Estimator: a run as a stage that makes a Model
+    tensorflowonspark  what its drivers call
     model         Model: predict as a stage of a Spark ML pipeline
     params        the parameters that such stages have in common
 """
@@ -26,13 +28,18 @@ from tflaunch.spark.predicting import predict
 from tflaunch.spark.spark_run import SparkRun, run
 
 if TYPE_CHECKING:
+    from tflaunch.spark.estimator import Estimator
     from tflaunch.spark.model import Model
 
-__all__ = ["Model", "SparkRun", "predict", "run"]
+__all__ = ["Estimator", "Model", "SparkRun", "predict", "run"]
 
 
 def __getattr__(name: str) -> Any:
-    """`Model` is a class of pyspark, which is imported when it is used, not before."""
+    """Stages of a pipeline are classes of pyspark, which is imported when they are used, not before."""
+    if name == "Estimator":
+        from tflaunch.spark.estimator import Estimator
+
+        return Estimator
     if name == "Model":
         from tflaunch.spark.model import Model
 

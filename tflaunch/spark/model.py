@@ -46,8 +46,8 @@ class Model(PredictParams, SparkModel, DefaultParamsReadable, DefaultParamsWrita
         self._give(
             {
                 "path": None if path is None else fspath(path),
-                "inputs": _plain(inputs),
-                "outputs": _plain(outputs),
+                "inputs": plain(inputs),
+                "outputs": plain(outputs),
                 "signature": signature,
                 "batch": batch,
             }
@@ -69,7 +69,7 @@ class Model(PredictParams, SparkModel, DefaultParamsReadable, DefaultParamsWrita
         )
 
 
-def _plain(given: Mapping[str, str] | Sequence[str] | str | None) -> dict[str, str] | list[str] | str | None:
+def plain(given: Mapping[str, str] | Sequence[str] | str | None) -> dict[str, str] | list[str] | str | None:
     """The same as JSON has it, as which it is saved."""
     if given is None or isinstance(given, str):
         return given

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from tflaunch.api.keywords import Keywords
+    from tflaunch.protocol.outcome import Outcome
 
 RESULT = "tflaunch-result-{job}-{index}.pickle"
 # What each task of a run of a function runs.  Its cloudpickle is that of the executors' pyspark.
@@ -175,6 +176,14 @@ def start(
     keywords.setdefault("fetch_to", directory / "results")
     prepared = Prepared(hosts, directory / "code" / "function.py", (), keywords)
     return SparkRun(prepared, Path(keywords["fetch_to"] or directory / "results"), rows)
+
+
+def succeeded(run: Run, outcome: Outcome) -> None:
+    """Raise TflaunchError for a run that has not."""
+    if outcome.status != "succeeded":
+        raise TflaunchError(
+            f"{run.id}: the run {outcome.status}", f"why: tflaunch status {run.id}, tflaunch logs {run.id}"
+        )
 
 
 def _readers_in(prepared: Prepared, slot: int) -> list[str]:

@@ -20,8 +20,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tflaunch.protocol.errors import TflaunchError, UsageError
-from tflaunch.spark.spark_run import SparkRun, start
+from tflaunch.protocol.errors import UsageError
+from tflaunch.spark.spark_run import SparkRun, start, succeeded
 
 if TYPE_CHECKING:
     from pyspark import RDD, SparkContext
@@ -137,11 +137,7 @@ class TFCluster:
         assert self._reader is not None  # noqa: S101
         self._reader.join(timeout)  # before `wait`, which drops what is not read
         outcome = self._run.wait(0 if self._reader.is_alive() else None)
-        if outcome.status != "succeeded":
-            raise TflaunchError(
-                f"{self._run.id}: the run {outcome.status}",
-                f"why: tflaunch status {self._run.id}, tflaunch logs {self._run.id}",
-            )
+        succeeded(self._run, outcome)
         time.sleep(grace_secs)
 
     def tensorboard_url(self) -> str | None:
