@@ -79,6 +79,7 @@ class Reading:
     """One pass over the rows: an iterator of record batches.  It ends at the end of the rows, or by `close`."""
 
     def __init__(self, even: bool, skip_rows: int = 0) -> None:
+        self._over = True  # until all is there
         import_pyarrow()
         self._line = Line()
         try:
@@ -123,6 +124,9 @@ class Reading:
             data = memoryview(self._map)[at : at + size]
         batch = pyarrow.ipc.read_record_batch(pyarrow.py_buffer(data), self.schema)
         return batch.slice(answer["from"], answer["rows"])
+
+    def __del__(self) -> None:
+        self.close()
 
     def close(self) -> None:
         """Read no more."""

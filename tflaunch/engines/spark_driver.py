@@ -301,7 +301,7 @@ def never(error: BaseException) -> TflaunchError | None:
     if "No module named 'pyarrow'" in text:
         return PlanError(
             "spark: the executors' Python has no pyarrow, by which rows come to tasks",
-            "install it there: pip install pyarrow; or set PYSPARK_PYTHON to a Python that has it",
+            "put pyarrow into it, or set PYSPARK_PYTHON to a Python that has it",
         )
     own = re.search(r"tflaunch: ([^\n]+)", text)
     if own:

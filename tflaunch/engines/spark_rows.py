@@ -172,7 +172,9 @@ def _of_frame(frame: Any, columns: Sequence[str] | str | None) -> tuple[Any, Any
             raise UsageError(f"feed: column {name!r} is {kind.simpleString()}, which tasks cannot read", hint)
         taken.append(column)
     frame = frame.select(*taken)
-    return frame, to_arrow_schema(frame.schema)
+    schema = to_arrow_schema(frame.schema)
+    # mapInArrow takes no name with a dot; tasks have the names from the schema.
+    return frame.toDF(*[f"c{number}" for number, _ in enumerate(taken)]), schema
 
 
 def _unreadable(kind: Any) -> str:

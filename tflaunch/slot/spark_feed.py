@@ -42,7 +42,7 @@ class WrongRows(Exception):
     """What is wrong with the rows, for the user."""
 
 
-class Kept:
+class Spool:
     """The batches of the partition so far: all of them in a file, or the last ones in memory.
 
     Any thread may use it.  `batches` is read by a thread of its own.
@@ -188,7 +188,7 @@ class Feed:
     def listen(self, directory: str) -> None:
         """Let tasks in at feed.sock there.  Raises OSError."""
         self._directory = directory
-        self._kept = Kept(self._batches, directory, self._feed, self._news.set)
+        self._kept = Spool(self._batches, directory, self._feed, self._news.set)
         fd = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(

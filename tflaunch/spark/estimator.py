@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from os import PathLike, fspath
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from pyspark.ml import Estimator as SparkEstimator
 from pyspark.ml.param import Param, Params, TypeConverters
@@ -22,6 +22,25 @@ from tflaunch.spark.spark_run import run, succeeded
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+    from typing_extensions import Unpack
+
+
+class EstimatorKeywords(TypedDict, total=False):
+    """What an Estimator takes beside its function."""
+
+    program: str | PathLike[str] | None
+    features: Sequence[str] | str
+    label: str
+    workers: int
+    ps: int
+    epochs: int
+    train_batch: int
+    model_dir: str | PathLike[str]
+    settings: Mapping[str, Any]
+    inputs: Mapping[str, str] | Sequence[str] | str | None
+    outputs: Mapping[str, str] | Sequence[str] | str | None
+    signature: str
+    batch: int
 
 
 class Estimator(PredictParams, SparkEstimator, DefaultParamsReadable, DefaultParamsWritable):  # type: ignore[misc]
@@ -55,44 +74,25 @@ class Estimator(PredictParams, SparkEstimator, DefaultParamsReadable, DefaultPar
     def __init__(
         self,
         train_fn: Callable[[argparse.Namespace], Any] | None = None,
-        *,
-        program: str | PathLike[str] | None = None,
-        features: Sequence[str] | str | None = None,
-        label: str | None = None,
-        workers: int | None = None,
-        ps: int | None = None,
-        epochs: int | None = None,
-        train_batch: int | None = None,
-        model_dir: str | PathLike[str] | None = None,
-        settings: Mapping[str, Any] | None = None,
-        inputs: Mapping[str, str] | Sequence[str] | str | None = None,
-        outputs: Mapping[str, str] | Sequence[str] | str | None = None,
-        signature: str | None = None,
-        batch: int | None = None,
+        **given: Unpack[EstimatorKeywords],
     ) -> None:
         """inputs, outputs, signature, batch: of the Model that `fit` makes.  Raises UsageError."""
         super().__init__()
         self._setDefault(workers=1, ps=0, epochs=1, train_batch=32, settings={}, label="")
-        if (train_fn is None) == (program is None) and (train_fn is not None or features is not None):
+        program, features = given.get("program"), given.get("features")
+        if (train_fn is None) == (program is None) and (train_fn is not None or given):
             raise UsageError("an Estimator has a train_fn or a program, one of both", "give one")
-        self._give(
-            {
-                "program": None if program is None else fspath(program),
-                "function": None if train_fn is None else _pickled(train_fn),
-                "features": [features] if isinstance(features, str) else plain(features),
-                "label": label,
-                "workers": workers,
-                "ps": ps,
-                "epochs": epochs,
-                "train_batch": train_batch,
-                "model_dir": None if model_dir is None else fspath(model_dir),
-                "settings": None if settings is None else dict(settings),
-                "inputs": plain(inputs),
-                "outputs": plain(outputs),
-                "signature": signature,
-                "batch": batch,
-            }
-        )
+        said: dict[str, Any] = dict(given)
+        for name in ("program", "model_dir"):
+            said[name] = fspath(said[name]) if said.get(name) is not None else None
+        for name in ("inputs", "outputs", "settings"):
+            said[name] = plain(said.get(name))
+        said["features"] = [features] if isinstance(features, str) else plain(features)
+        said["function"] = None if train_fn is None else _pickled(train_fn)
+        try:
+            self._give(said)
+        except AttributeError as error:
+            raise TypeError(f"an Estimator has no such keyword: {error}") from None
 
     def _fit(self, dataset: DataFrame) -> Model:
         """Run it on the rows, and wait.  Raises UsageError, TflaunchError where it does not succeed."""

@@ -10,8 +10,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
+from tflaunch.api.keywords import Keywords
 from tflaunch.api.running import Prepared, Run
 from tflaunch.engines.spark_rows import NO_READERS, SparkRows
 from tflaunch.protocol.errors import TflaunchError, UsageError
@@ -22,9 +23,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from typing_extensions import Unpack
 
-    from tflaunch.api.keywords import Keywords
     from tflaunch.protocol.outcome import Outcome
 
+OF_ROWS = ("columns", "epochs", "spool", "repartition")
 RESULT = "tflaunch-result-{job}-{index}.pickle"
 # What each task of a run of a function runs.  Its cloudpickle is that of the executors' pyspark.
 PROGRAM = '''\
@@ -45,6 +46,17 @@ with open(name + ".new", "wb") as file:
     cloudpickle.dump(value, file)
 os.replace(name + ".new", name)
 '''
+
+
+class SparkKeywords(Keywords, total=False):
+    """What `run` takes beside the options of tflaunch.api.run."""
+
+    slots: int | None
+    feed: DataFrame | RDD[Any] | None
+    columns: Sequence[str] | str | None
+    epochs: int
+    spool: bool | str
+    repartition: bool
 
 
 class SparkRun(Run):
@@ -96,18 +108,12 @@ def run(
     program: str | PathLike[str] | Callable[..., Any],
     *,
     args: Sequence[Any] = (),
-    slots: int | None = None,
-    feed: DataFrame | RDD[Any] | None = None,
-    columns: Sequence[str] | str | None = None,
-    epochs: int = 1,
-    spool: bool | str = True,
-    repartition: bool = True,
-    **keywords: Unpack[Keywords],
+    **keywords: Unpack[SparkKeywords],
 ) -> SparkRun:
     """Start a program on executors of this session, as `tflaunch run` does, and return at once.
 
     program: a Python file, or a function, which each task calls with `args`.  slots: how many tasks of Spark hold the
-    run; None: as many as there are workers and chiefs, for a ps shares one.  The rest is as for tflaunch.api.run.
+    run; without it, as many as there are workers and chiefs, for a ps shares one.  The rest is as for tflaunch.api.run.
 
     feed: rows that the chief and the workers read, each an equal part: `from tflaunch_task import dataset` there.
     columns: which of a DataFrame; of an RDD their names, or names and types as Spark writes a schema.  epochs: how
@@ -118,40 +124,25 @@ def run(
     Raises TflaunchError for what is wrong with the options, the session, the rows or the code; what comes later,
     `wait` raises.
     """
-    return start(
-        spark,
-        program,
-        args=args,
-        slots=slots,
-        feed=feed,
-        columns=columns,
-        epochs=epochs,
-        spool=spool,
-        repartition=repartition,
-        **keywords,
-    )
+    return start(spark, program, args, keywords)
 
 
 def start(
     spark: SparkSession | SparkContext,
     program: str | PathLike[str] | Callable[..., Any],
+    args: Sequence[Any],
+    keywords: SparkKeywords,
     *,
-    args: Sequence[Any] = (),
-    slots: int | None = None,
-    feed: DataFrame | RDD[Any] | None = None,
-    columns: Sequence[str] | str | None = None,
-    epochs: int = 1,
-    spool: bool | str = True,
-    repartition: bool = True,
     results: bool = False,
-    **keywords: Unpack[Keywords],
 ) -> SparkRun:
     """The same as `run`.  results: whether what tasks say of the rows is kept, for `results_of_rows`."""
     context = _context(spark)
     readers = (keywords.get("workers") or 0) + int(keywords.get("chief") or 0)
-    count = slots or max(1, readers)
+    count = keywords.pop("slots", None) or max(1, readers)
     gpus = int(float(context.getConf().get("spark.task.resource.gpu.amount", "0") or 0))
     hosts = f"spark:{count}x{gpus}" if gpus else f"spark:{count}"
+    feed = keywords.pop("feed", None)
+    of_rows: dict[str, Any] = {name: keywords.pop(name) for name in OF_ROWS if name in keywords}  # type: ignore[misc]
     rows = None
     if feed is not None:
         if count > max(1, readers):
@@ -161,21 +152,20 @@ def start(
             )
         if keywords.get("container"):
             raise UsageError("feed= and container= do not go together: a container does not see the slot", "")
-        rows = SparkRows(feed, columns, epochs=epochs, spool=spool, repartition=repartition, results=results)
+        rows = SparkRows(feed, of_rows.pop("columns", None), **of_rows, results=results)
         hosts += f",feed={rows.key}"
-    elif columns is not None or epochs != 1 or spool is not True or not repartition:
-        raise UsageError(
-            "columns=, epochs=, spool= and repartition= are of rows", "add feed=, or leave them out"
-        )
+    elif of_rows:
+        raise UsageError(f"{', '.join(f'{name}=' for name in of_rows)}: of which rows?", "add feed=ROWS")
+    given = cast("Keywords", keywords)
     if not callable(program):
-        return SparkRun(Prepared(hosts, program, [str(each) for each in args], keywords), None, rows)
+        return SparkRun(Prepared(hosts, program, [str(each) for each in args], given), None, rows)
     directory = _staged(program, args)
-    keywords.setdefault("flags", False)
-    keywords.setdefault("ps", 0)
-    keywords["fetch"] = [RESULT.format(job="*", index="*"), *keywords.get("fetch", ())]
-    keywords.setdefault("fetch_to", directory / "results")
-    prepared = Prepared(hosts, directory / "code" / "function.py", (), keywords)
-    return SparkRun(prepared, Path(keywords["fetch_to"] or directory / "results"), rows)
+    given.setdefault("flags", False)
+    given.setdefault("ps", 0)
+    given["fetch"] = [RESULT.format(job="*", index="*"), *given.get("fetch", ())]
+    given.setdefault("fetch_to", directory / "results")
+    prepared = Prepared(hosts, directory / "code" / "function.py", (), given)
+    return SparkRun(prepared, Path(given["fetch_to"] or directory / "results"), rows)
 
 
 def succeeded(run: Run, outcome: Outcome) -> None:

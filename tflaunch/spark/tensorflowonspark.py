@@ -17,16 +17,20 @@ import argparse
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast
 
 from tflaunch.protocol.errors import UsageError
-from tflaunch.spark.spark_run import SparkRun, start, succeeded
+from tflaunch.spark.spark_run import SparkKeywords, SparkRun, start, succeeded
 
 if TYPE_CHECKING:
     from pyspark import RDD, SparkContext
     from pyspark.sql import DataFrame
 
+OPTIONS = (
+    *("tensorboard", "input_mode", "log_dir", "driver_ps_nodes", "master_node", "reservation_timeout"),
+    *("queues", "eval_node", "release_port"),
+)
 RESULTS_S = 600.0  # for Spark to keep what tasks have said of the last rows
 
 
@@ -48,7 +52,7 @@ class TFCluster:
         self._url: str | None = None
         self._reader: threading.Thread | None = None
         if input_mode == InputMode.TENSORFLOW:
-            self._start(None)
+            self._start({})
 
     @staticmethod
     def run(
@@ -57,46 +61,44 @@ class TFCluster:
         tf_args: argparse.Namespace | Sequence[str] | None,
         num_executors: int,
         num_ps: int = 0,
-        tensorboard: bool = False,
-        input_mode: int = InputMode.TENSORFLOW,
-        log_dir: str | None = None,
-        driver_ps_nodes: bool = False,
-        master_node: str | None = None,
-        reservation_timeout: float = 600,
-        queues: Sequence[str] = (),
-        eval_node: bool = False,
-        release_port: bool = True,
+        *more: Any,
+        **named: Any,
     ) -> TFCluster:
         """Start `map_fun(tf_args, ctx)` in each task; with InputMode.SPARK, once `train` or `inference` gives rows.
 
-        driver_ps_nodes, queues, release_port: not needed here.  Raises TflaunchError.
+        more, named: tensorboard, input_mode, log_dir, driver_ps_nodes, master_node, reservation_timeout, queues,
+        eval_node, release_port, in this order; driver_ps_nodes, queues and release_port are not needed here.
+        Raises TflaunchError.
         """
-        chief = bool(master_node)
-        if master_node not in (None, "chief", "master"):
-            raise UsageError(f"master_node={master_node!r}", "it is 'chief', or left out")
-        workers = num_executors - num_ps - chief - bool(eval_node)
+        given = {**dict(zip(OPTIONS, more, strict=False)), **named}
+        if unknown := [*(given.keys() - set(OPTIONS)), *more[len(OPTIONS) :]]:
+            raise TypeError(f"TFCluster.run has no {unknown[0]!r}")
+        chief, evaluator = bool(given.get("master_node")), bool(given.get("eval_node"))
+        if given.get("master_node") not in (None, "", "chief", "master"):
+            raise UsageError(f"master_node={given['master_node']!r}", "it is 'chief', or left out")
+        workers = num_executors - num_ps - chief - evaluator
         if workers < 0 or workers + chief < 1:
             raise UsageError(
                 f"num_executors={num_executors} are all tasks, and none is left to train: num_ps={num_ps}",
                 "ask for more, or for fewer ps",
             )
 
-        def begin(**rows: Any) -> SparkRun:
+        def begin(rows: Mapping[str, Any], *, results: bool = False) -> SparkRun:
             words: dict[str, Any] = {"workers": workers, "ps": num_ps, "chief": chief, "yes": True}
-            if eval_node:
+            if evaluator:
                 words["evaluator"] = 1
-            if tensorboard:
-                words["tensorboard"] = log_dir or "logs"
-            words["wait"] = reservation_timeout
+            if given.get("tensorboard"):
+                words["tensorboard"] = given.get("log_dir") or "logs"
+            words["wait"] = given.get("reservation_timeout", 600)
 
             def program() -> None:  # it goes to the tasks by value: they have no tflaunch
                 from tflaunch_task.tensorflowonspark import run_program
 
                 run_program(map_fun, tf_args)
 
-            return start(sc, program, **words, **rows)
+            return start(sc, program, (), cast("SparkKeywords", {**words, **rows}), results=results)
 
-        return TFCluster(begin, input_mode)
+        return TFCluster(begin, given.get("input_mode", InputMode.TENSORFLOW))
 
     def train(
         self,
@@ -107,7 +109,7 @@ class TFCluster:
     ) -> None:
         """Give these rows to the tasks that read, so many times; returns when the tasks are being started."""
         self._spark_mode("train")
-        self._start(dataRDD, epochs=num_epochs or 1)
+        self._start({"feed": dataRDD, "epochs": num_epochs or 1})
 
     def inference(
         self,
@@ -120,7 +122,7 @@ class TFCluster:
         The results are kept on the executors' disks as long as the application lives.  Raises TflaunchError.
         """
         self._spark_mode("inference")
-        self._start(dataRDD, results=True)
+        self._start({"feed": dataRDD}, results=True)
         self.shutdown()
         assert self._run is not None  # noqa: S101
         return self._run.results_of_rows(RESULTS_S)
@@ -156,8 +158,8 @@ class TFCluster:
                 "give all rows at once, rdd.union(other); or run another cluster after shutdown()",
             )
 
-    def _start(self, rows: Any, **words: Any) -> None:
-        self._run = self._begin(**({"feed": rows, **words} if rows is not None else {}))
+    def _start(self, rows: Mapping[str, Any], *, results: bool = False) -> None:
+        self._run = self._begin(rows, results=results)
         self._reader = threading.Thread(target=self._read, args=[self._run], daemon=True)
         self._reader.start()
 
