@@ -23,12 +23,13 @@ class Line:
     """A connection to the feed of this slot (tflaunch.slot.spark_feed), for one reader.  Raises FeedError."""
 
     def __init__(self) -> None:
+        self._lines = None  # type: Any
+        self._socket = socket.socket(socket.AF_UNIX)
         directory = os.environ.get(VARIABLE)
         if not directory:
             raise FeedError(
                 "this run has no feed: give it rows, tflaunch.spark.run(session, ..., feed=DATAFRAME or RDD)"
             )
-        self._socket = socket.socket(socket.AF_UNIX)
         try:
             fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
             try:
@@ -69,9 +70,13 @@ class Line:
             done += count
         return data
 
+    def __del__(self) -> None:
+        self.close()
+
     def close(self) -> None:
         """Hang up: whoever reads no more says so in this way."""
-        self._lines.close()
+        if self._lines is not None:
+            self._lines.close()
         self._socket.close()
 
 
@@ -79,7 +84,6 @@ class Reading:
     """One pass over the rows: an iterator of record batches.  It ends at the end of the rows, or by `close`."""
 
     def __init__(self, even: bool, skip_rows: int = 0) -> None:
-        self._over = True  # until all is there
         import_pyarrow()
         self._line = Line()
         try:
@@ -124,9 +128,6 @@ class Reading:
             data = memoryview(self._map)[at : at + size]
         batch = pyarrow.ipc.read_record_batch(pyarrow.py_buffer(data), self.schema)
         return batch.slice(answer["from"], answer["rows"])
-
-    def __del__(self) -> None:
-        self.close()
 
     def close(self) -> None:
         """Read no more."""

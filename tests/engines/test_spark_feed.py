@@ -287,11 +287,16 @@ def test_an_estimator_in_a_pipeline(session: Any, tmp_path: Path) -> None:
 
         from tflaunch_task import dataset
 
-        weights = tf.Variable(tf.zeros([2, 1]))
+        weights = tf.Variable(tf.zeros([3, 1]))
+
+        def values(kind_at: Any, n: Any) -> Any:
+            x = tf.stack([kind_at, n, tf.ones_like(n)], -1)
+            return (tf.cast(x, tf.float32) @ weights)[:, 0]
+
         for x, y in dataset(params.features, label=params.label, batch=params.train_batch, epochs=40):
             with tf.GradientTape() as tape:
-                off = tf.cast(tf.stack([x["kind_at"], x["n"]], -1), tf.float32) @ weights
-                loss = tf.reduce_mean((off[:, 0] - tf.cast(y, tf.float32)) ** 2)
+                off = values(x["kind_at"], x["n"]) - tf.cast(y, tf.float32)
+                loss = tf.reduce_mean(off**2)
             weights.assign_sub(params.rate * tape.gradient(loss, weights))
         column = tf.TensorSpec([None], tf.float64)
         module = tf.Module()
@@ -299,7 +304,7 @@ def test_an_estimator_in_a_pipeline(session: Any, tmp_path: Path) -> None:
 
         @tf.function(input_signature=[column, column])
         def served(kind_at: Any, n: Any) -> Any:
-            return {"score": (tf.cast(tf.stack([kind_at, n], -1), tf.float32) @ weights)[:, 0]}
+            return {"score": values(kind_at, n)}
 
         module.served = served
         tf.saved_model.save(module, params.model_dir, signatures=served)
