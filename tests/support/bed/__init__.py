@@ -37,7 +37,7 @@ from pathlib import Path
 from tests.support import ROOT
 from tests.support.bed.machines import CLOCK_ENV, PRIVATE, BedHost, Machine
 from tests.support.bed.network import Rule, Switch
-from tests.support.launcher import Launcher, Process
+from tests.support.launcher import Inside, Launcher, Process
 from tests.support.sshd import PRIVILEGE_SEPARATION, SSHD, make_key
 
 MANY = (
@@ -232,7 +232,11 @@ class FarLauncher(Launcher):
 
     def argv(self, verb: str, *words: str | bytes | Path) -> list[str | bytes | Path]:
         """The command line, on its machine; the process that is started is tflaunch itself."""
-        return [*self.bed.launcher.inside(cwd=self.code), *super().argv(verb, *words)]
+        return [*self.inside().words, *super().argv(verb, *words)]
+
+    def inside(self) -> Inside:
+        machine = self.bed.launcher
+        return Inside(machine.inside(cwd=self.code), machine.namespace_files(), self.code)
 
     def leftovers(self, run: str | None = None) -> list[Process]:
         """What runs on the hosts beside their own furniture."""
