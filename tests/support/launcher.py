@@ -146,16 +146,20 @@ class Process:
         return f"{self.pid} {' '.join(word for word in self.words if len(word) < 200)}"
 
 
-def processes() -> list[Process]:
-    """All live processes whose environment may be read; a zombie has none any more."""
+def processes(holds: str = "") -> list[Process]:
+    """All live processes whose environment may be read, and `holds` that text; a zombie has none any more."""
     found = []
-    for directory in Path("/proc").glob("[0-9]*"):
+    text = os.fsencode(holds)
+    for pid in filter(str.isdecimal, os.listdir("/proc")):  # noqa: PTH208 - often asked, of every process there is
         with contextlib.suppress(OSError):
-            variables = (directory / "environ").read_bytes().split(b"\0")
-            env = dict(os.fsdecode(each).partition("=")[::2] for each in variables if each)
-            words = tuple(map(os.fsdecode, (directory / "cmdline").read_bytes().split(b"\0")[:-1]))
+            with open(f"/proc/{pid}/environ", "rb", 0) as file:  # noqa: PTH123
+                environment = file.read()
+            if text not in environment:
+                continue
+            env = dict(os.fsdecode(each).partition("=")[::2] for each in environment.split(b"\0") if each)
+            words = tuple(map(os.fsdecode, Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[:-1]))
             if env:
-                found.append(Process(int(directory.name), words, env))
+                found.append(Process(int(pid), words, env))
     return found
 
 
@@ -433,7 +437,7 @@ class Launcher:
         mine = {running.process.pid for running in self._started} | {os.getpid()}
         return [
             process
-            for process in processes()
+            for process in processes(f"HOME={inside}")
             if process.pid not in mine
             and process.env.get("HOME", "").startswith(inside)
             and not "".join(process.words[:1]).rpartition("/")[2].startswith("sshd")  # the test's own servers

@@ -45,7 +45,7 @@ for each in pkgutil.walk_packages(tflaunch.__path__, "tflaunch."):
         importlib.import_module(each.name)
 import pydantic.json_schema, rich.columns, rich.live, rich.markup, rich.padding, rich.panel, rich.table, yaml
 from tflaunch.sessions import payload
-payload.loader(), payload.agent()
+payload.loader(), payload.agent(), payload.packed_module()
 setns = ctypes.CDLL(None, use_errno=True).setns
 gc.freeze()
 server = socket.socket(fileno=int(sys.argv[1]))
