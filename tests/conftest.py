@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import subprocess
@@ -33,6 +34,13 @@ def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(Parts())
     _pass_by_shims()
+    gc.disable()  # of all that is imported and collected now, nothing is garbage
+
+
+def pytest_collection_finish() -> None:
+    """Begin to look for garbage, but never among what all tests are made of."""
+    gc.freeze()
+    gc.enable()
 
 
 def _pass_by_shims() -> None:

@@ -55,6 +55,7 @@ def attempts(launcher: Launcher, task: str) -> list[str]:
     return sorted(path.name for path in launcher.hosts.glob(f"tflaunch-*/*/*/logs/{task}*.log"))
 
 
+@pytest.mark.usefixtures("started_anew")  # of `detach` no other test does
 def test_the_launcher_ends_and_the_run_goes_on(launcher: Launcher, out: Path) -> None:
     with attached(launcher, launcher.local(3), out) as running:
         run = running.run_id

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 # As tflaunch is, with less patience: hangs are told after seconds, not minutes.
 IMPATIENT = """
-import sys
 from tflaunch.diagnosis import thresholds
 thresholds.DEFAULTS.update(look_s=0.5, stopped_s=1.0, wait_s={wait_s}, dial_again_s=5.0)
-from tflaunch.cli import main  # noqa: E402
-sys.exit(main())
+from tflaunch.__main__ import command  # noqa: E402
+command()
 """

@@ -30,13 +30,13 @@ from typing import Any, Protocol
 
 import yaml
 
-from tests.support import preloaded
+from tests.support import kept_agent, preloaded
 from tests.support.patience import PATIENCE_S, until
 from tflaunch.agent.host import foreign
 from tflaunch.documents.json_documents import DOCUMENTS
 from tflaunch.documents.json_objects import of_document, of_event
 
-TFLAUNCH = (sys.executable, "-c", "import sys; from tflaunch.cli import main; sys.exit(main())")
+TFLAUNCH = (sys.executable, "-c", "from tflaunch.__main__ import command; command()")
 OVER_SSH = (
     "run",
     "up",
@@ -146,16 +146,20 @@ class Process:
         return f"{self.pid} {' '.join(word for word in self.words if len(word) < 200)}"
 
 
-def processes() -> list[Process]:
-    """All live processes whose environment may be read; a zombie has none any more."""
+def processes(holds: str = "") -> list[Process]:
+    """All live processes whose environment may be read, and `holds` that text; a zombie has none any more."""
     found = []
-    for directory in Path("/proc").glob("[0-9]*"):
+    text = os.fsencode(holds)
+    for pid in filter(str.isdecimal, os.listdir("/proc")):  # noqa: PTH208 - often asked, of every process there is
         with contextlib.suppress(OSError):
-            variables = (directory / "environ").read_bytes().split(b"\0")
-            env = dict(os.fsdecode(each).partition("=")[::2] for each in variables if each)
-            words = tuple(map(os.fsdecode, (directory / "cmdline").read_bytes().split(b"\0")[:-1]))
+            with open(f"/proc/{pid}/environ", "rb", 0) as file:  # noqa: PTH123
+                environment = file.read()
+            if text not in environment:
+                continue
+            env = dict(os.fsdecode(each).partition("=")[::2] for each in environment.split(b"\0") if each)
+            words = tuple(map(os.fsdecode, Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[:-1]))
             if env:
-                found.append(Process(int(directory.name), words, env))
+                found.append(Process(int(pid), words, env))
     return found
 
 
@@ -212,13 +216,38 @@ class Done:
         return self
 
 
+@dataclass(frozen=True)
+class Inside:
+    """Another machine of this kernel, on which a command is typed."""
+
+    words: Sequence[str]  # that lead there, before the command's own
+    namespaces: Sequence[str]  # its files in /proc
+    cwd: Path
+
+
+HERE = Inside((), (), Path())
+
+
 def _started(
-    argv: Sequence[str | bytes | Path], cwd: Path, env: Mapping[str, str], out: int, err: int
+    argv: Sequence[str | bytes | Path],
+    cwd: Path,
+    env: Mapping[str, str],
+    inside: Inside,
+    *,
+    out: int,
+    err: int,
 ) -> subprocess.Popen[bytes] | preloaded.Preloaded:
-    if tuple(argv[: len(TFLAUNCH)]) == TFLAUNCH and preloaded.can_start(env):
-        words = [os.fsdecode(word) for word in argv[len(TFLAUNCH) :]]
+    python, option, program, *words = (os.fsdecode(word) for word in argv[len(inside.words) :])
+    if (python, option) == TFLAUNCH[:2] and preloaded.can_start(env):
         with Path(os.devnull).open("rb") as nothing:
-            return preloaded.Preloaded(words, env, cwd, (nothing.fileno(), out, err))
+            return preloaded.Preloaded(
+                program,
+                words,
+                env,
+                cwd / inside.cwd,
+                streams=(nothing.fileno(), out, err),
+                namespaces=inside.namespaces,
+            )
     return subprocess.Popen(
         argv, cwd=cwd, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True
     )
@@ -228,12 +257,17 @@ class Running:
     """A command that runs, its output in files; as a context it is killed at the end if it still lives."""
 
     def __init__(
-        self, argv: Sequence[str | bytes | Path], directory: Path, cwd: Path, env: Mapping[str, str]
+        self,
+        argv: Sequence[str | bytes | Path],
+        directory: Path,
+        cwd: Path,
+        env: Mapping[str, str],
+        inside: Inside = HERE,
     ) -> None:
         directory.mkdir(parents=True)
         self.stdout, self._err = directory / "out", directory / "err"
         with self.stdout.open("wb") as out, self._err.open("wb") as err:
-            self.process = _started(argv, cwd, env, out.fileno(), err.fileno())
+            self.process = _started(argv, cwd, env, inside, out=out.fileno(), err=err.fileno())
 
     @property
     def out(self) -> str:
@@ -311,6 +345,7 @@ class Launcher:
         self.home.mkdir(exist_ok=True)
         self.state = directory / "state"  # the launcher's records
         self.hosts = directory / "hosts"  # `run_dir` of every host
+        kept_agent.keep(self.hosts, *kept_agent.pythons_here())
         self.code = directory / "code"
         self.code.mkdir(exist_ok=True)
         self._network = network
@@ -348,6 +383,10 @@ class Launcher:
         ssh: list[str | Path] = ["-F", self._network.config] if self._network and verb in OVER_SSH else []
         return [*TFLAUNCH, verb, *ssh, *words]
 
+    def inside(self) -> Inside:
+        """Where its commands are typed."""
+        return HERE
+
     def env(self, **more: str) -> dict[str, str]:
         """The environment of the user's shell."""
         env = {
@@ -371,6 +410,7 @@ class Launcher:
             self.directory / "output" / str(len(self._started)),
             cwd or self.code,
             self.env(**(env or {})),
+            self.inside(),
         )
         self._started.append(running)
         return running
@@ -397,7 +437,7 @@ class Launcher:
         mine = {running.process.pid for running in self._started} | {os.getpid()}
         return [
             process
-            for process in processes()
+            for process in processes(f"HOME={inside}")
             if process.pid not in mine
             and process.env.get("HOME", "").startswith(inside)
             and not "".join(process.words[:1]).rpartition("/")[2].startswith("sshd")  # the test's own servers

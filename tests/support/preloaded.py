@@ -1,9 +1,9 @@
 """`tflaunch` without the half second that Python takes to import it, which is most of what a short command costs.
 
 One process for each worker of pytest has imported all that a launcher imports, and forks for each command: a process
-of its own with the words, environment, directory, streams and session of that command, which goes on as a new one does
-once its imports are over.  What a new one does before that, and what others see of it in /proc (words, environment),
-is tested where commands are always started anew: in terminals, on the bed, of a wheel and in docs/.  With
+of its own with the words, environment, directory, namespaces, streams and session of that command, which goes on as a
+new one does once its imports are over.  What a new one does before that, and what others see of it in /proc (words,
+environment), is tested where commands are always started anew: in terminals, of a wheel and in docs/.  With
 `TFLAUNCH_PRELOADED=0`, or the fixture `started_anew`, they are everywhere.
 """
 
@@ -38,13 +38,15 @@ AT_START = (
 )
 
 SERVER = """
-import gc, importlib, os, pickle, pkgutil, select, socket, sys
-from tflaunch.cli import main
-import tflaunch, fabric, tflaunch.console
+import ctypes, gc, importlib, os, pickle, pkgutil, select, socket, sys
+import tflaunch.__main__, fabric, tflaunch.console
 for each in pkgutil.walk_packages(tflaunch.__path__, "tflaunch."):
-    if not each.name.startswith(("tflaunch.agent", "tflaunch.in_task", "tflaunch.__main__", "tflaunch.console.gpu_")):
+    if not each.name.startswith(("tflaunch.agent", "tflaunch.in_task", "tflaunch.console.gpu_")):
         importlib.import_module(each.name)
 import pydantic.json_schema, rich.columns, rich.live, rich.markup, rich.padding, rich.panel, rich.table, yaml
+from tflaunch.sessions import payload
+payload.loader(), payload.agent(), payload.packed_module()
+setns = ctypes.CDLL(None, use_errno=True).setns
 gc.freeze()
 server = socket.socket(fileno=int(sys.argv[1]))
 server.send(b"r")
@@ -83,12 +85,16 @@ os.setsid()
 for number, each in enumerate(streams[:3]):
     os.dup2(each, number)
 os.closerange(3, max([*streams, *ended, *(told for _, told in ended.values()), server.detach()]) + 1)
-words, environment, directory = pickle.loads(data)
+program, words, environment, directory, namespaces = pickle.loads(data)
+for each in [os.open(name, os.O_RDONLY | os.O_CLOEXEC) for name in namespaces]:
+    if setns(each, 0):
+        raise OSError(ctypes.get_errno(), "setns")
+    os.close(each)
 os.chdir(directory)
 os.environ.clear()
 os.environ.update(environment)
 sys.argv[1:] = words
-sys.exit(main())
+exec(program, {"__name__": "__main__"})
 """
 
 
@@ -96,9 +102,16 @@ class Preloaded:
     """A command that the server has forked, with what tests use of a `subprocess.Popen`."""
 
     def __init__(
-        self, words: Sequence[str], env: Mapping[str, str], cwd: Path, streams: Sequence[int]
+        self,
+        program: str,
+        words: Sequence[str],
+        env: Mapping[str, str],
+        cwd: Path,
+        *,
+        streams: Sequence[int],
+        namespaces: Sequence[str] = (),
     ) -> None:
-        data = pickle.dumps((words, dict(env), str(cwd)))
+        data = pickle.dumps((program, words, dict(env), str(cwd), namespaces))
         self._told, told = os.pipe()
         server = _server()
         socket.send_fds(server, [b"%-8d" % len(data)], [*streams, told])

@@ -12,7 +12,7 @@ from tests.support.patience import until
 
 # Lets the test stop an agent just before the launcher sends its first message of that type.
 STOPPING = """
-import pathlib, sys, threading, time
+import pathlib, threading, time
 from tflaunch.protocol import wire
 from tflaunch.sessions import group, session
 
@@ -44,8 +44,8 @@ def connect(self, hosts, verb, run, first, *, before=group.Sessions.connect):
     threading.Thread(target=probe, daemon=True).start()
 
 session.Session.send, group.Sessions.connect = send, connect
-from tflaunch.cli import main  # noqa: E402
-sys.exit(main())
+from tflaunch.__main__ import command  # noqa: E402
+command()
 """
 
 

@@ -108,6 +108,12 @@ def reporting(stopped: str, reporter: Reporter | None = None, /, **options: Any)
     except KeyboardInterrupt:
         show.exit_code = EXIT_INTERRUPTED
         wait = False
+    except RuntimeError as error:
+        # Before 3.12, Python says by this that Ctrl-C came while it made a class of a module that it imports.
+        if not isinstance(error.__cause__, KeyboardInterrupt):
+            raise
+        show.exit_code = EXIT_INTERRUPTED
+        wait = False
     finally:
         if show.exit_code in (EXIT_INTERRUPTED, EXIT_STOPPED):
             # After Ctrl-C, do not wait for a terminal that takes no output (Ctrl-S, a pager).

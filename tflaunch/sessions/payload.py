@@ -174,15 +174,25 @@ def _packed() -> bytes:
     return wire.encode(_AGENT, zlib.compress(marshal.dumps(sources, _MARSHAL)))
 
 
+def packages() -> list[str]:
+    """The modules that only contain others."""
+    return [name for name, path in shipped_files().items() if path.name == "__init__.py"]
+
+
+def digest() -> str:
+    """The name of this agent, by which hosts know whether they have stored it.
+
+    Of the files as they are: packing them takes longer, and most hosts have stored this agent already.
+    """
+    return hashlib.sha256(b"".join([Path(__file__).read_bytes(), *_contents().values()])).hexdigest()[:16]
+
+
 @functools.cache
 def loader() -> bytes:
     """What the reader on the host takes first: the loader and a call of it; frames may follow at once."""
-    packages = [name for name, path in shipped_files().items() if path.name == "__init__.py"]
-    # A digest of the files as they are: packing them takes longer, and most hosts have stored this agent already.
-    digest = hashlib.sha256(b"".join([Path(__file__).read_bytes(), *_contents().values()])).hexdigest()[:16]
     arguments = {
-        "packages": packages,
-        "digest": digest,
+        "packages": packages(),
+        "digest": digest(),
         "ancestry": _lean(_ANCESTRY),
         "magic": wire.MAGIC,
         "lacks": wire.encode("lacks"),

@@ -35,9 +35,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from tests.support import ROOT
-from tests.support.bed.machines import CLOCK_ENV, PRIVATE, BedHost, Machine
+from tests.support.bed.machines import CLOCK_ENV, PIDS_CGROUPS, PRIVATE, BedHost, Machine
 from tests.support.bed.network import Rule, Switch
-from tests.support.launcher import Launcher, Process
+from tests.support.launcher import Inside, Launcher, Process
 from tests.support.sshd import PRIVILEGE_SEPARATION, SSHD, make_key
 
 MANY = (
@@ -232,7 +232,11 @@ class FarLauncher(Launcher):
 
     def argv(self, verb: str, *words: str | bytes | Path) -> list[str | bytes | Path]:
         """The command line, on its machine; the process that is started is tflaunch itself."""
-        return [*self.bed.launcher.inside(cwd=self.code), *super().argv(verb, *words)]
+        return [*self.inside().words, *super().argv(verb, *words)]
+
+    def inside(self) -> Inside:
+        machine = self.bed.launcher
+        return Inside(machine.inside(cwd=self.code), machine.namespace_files(), self.code)
 
     def leftovers(self, run: str | None = None) -> list[Process]:
         """What runs on the hosts beside their own furniture."""
@@ -269,7 +273,7 @@ def clock_library(directory: Path) -> Path:
 
 def _remove_old_groups(of: int = 0) -> None:
     """The one thing that outlives a test that was killed: the empty cgroups of `BedHost.at_most`."""
-    for group in Path("/sys/fs/cgroup").glob("**/tflaunch-bed-*"):
+    for group in (each for place in PIDS_CGROUPS for each in place.glob("tflaunch-bed-*")):
         found = re.match(r"tflaunch-bed-(\d+)-", group.name)
         if found and (int(found[1]) == of or not Path(f"/proc/{found[1]}").exists()):
             with contextlib.suppress(OSError):

@@ -14,6 +14,7 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from tests.support import kept_agent
 from tests.support.bed.network import close_pipes, plug, read_pid, ruleset, start_machine
 from tests.support.launcher import Process
 from tests.support.nvml import LIBRARY
@@ -133,6 +134,12 @@ class Machine:
         # Not nsenter's --wd: that directory would be one of another mount.
         return ["nsenter", "--target", str(self.pid), *namespaces, "--", "env", "-C", str(cwd), *argv]
 
+    def namespace_files(self) -> list[str]:
+        """What a process opens to enter it; no process gets into a PID namespace, only its children."""
+        assert "pid" not in self.namespaces
+        files = {"mount": "mnt"}
+        return [f"/proc/{self.pid}/ns/{files.get(each, each)}" for each in self.namespaces]
+
     def do(self, *argv: str, cwd: str | Path = "/") -> str:
         """Run a command on it, without SSH; returns what it printed, raises CalledProcessError."""
         argv_inside = self.inside(*argv, cwd=cwd)
@@ -245,6 +252,7 @@ class BedHost(Machine):
             (directory / each).mkdir(parents=True, exist_ok=True)
         for each in ("tmp", "var-tmp"):
             (directory / each).chmod(0o1777)
+        kept_agent.keep(self.disk, kept_agent.pythons_here()[-1])
         (directory / "home/root").chmod(0o700)
         os.chown(directory / "home/ada", 20001, 20001)
         given = {line.split()[0].lower() for line in options}
@@ -296,7 +304,8 @@ class BedHost(Machine):
             return []
         with contextlib.suppress(OSError):
             own = os.readlink(f"/proc/{self.pid}/ns/pid")  # noqa: PTH115 - `pid:[1]` is no path
-            return [int(each.name) for each in Path("/proc").glob("[0-9]*") if _namespace(each) == own]
+            every = filter(str.isdecimal, os.listdir("/proc"))  # noqa: PTH208 - often asked, of every process
+            return [int(each) for each in every if _namespace(each) == own]
         return []
 
     def outside(self, pid: int) -> int:
@@ -453,9 +462,9 @@ class BedHost(Machine):
         return sorted(path for path in found if path.is_dir() and path.parent.name != "code")
 
 
-def _namespace(process: Path) -> str:
+def _namespace(pid: str) -> str:
     with contextlib.suppress(OSError):
-        return os.readlink(process / "ns/pid")  # noqa: PTH115 - `pid:[1]` is no path
+        return os.readlink(f"/proc/{pid}/ns/pid")  # noqa: PTH115 - `pid:[1]` is no path
     return ""
 
 
@@ -485,9 +494,12 @@ def _passwd() -> str:
     return "\n".join([*lines, "ada:x:20001:20001:Ada:/home/ada:/bin/bash", ""])
 
 
+PIDS_CGROUPS = (Path("/sys/fs/cgroup/pids"), Path("/sys/fs/cgroup"))  # of either generation
+
+
 def _pids_cgroup() -> Path:
-    """The directory of the controller that counts processes, of either generation."""
-    old, new = Path("/sys/fs/cgroup/pids"), Path("/sys/fs/cgroup")
+    """The directory of the controller that counts processes."""
+    old, new = PIDS_CGROUPS
     if old.is_dir():
         return old
     with contextlib.suppress(OSError):
