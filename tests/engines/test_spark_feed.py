@@ -335,3 +335,52 @@ def test_an_estimator_in_a_pipeline(session: Any, tmp_path: Path) -> None:
     assert judge.evaluate(scored) < 0.5
     with pytest.raises(UsageError, match="has no model_dir"):
         spark.Estimator(train, features=["n"], label="y").fit(frame)
+
+
+@tensorflow
+def test_the_pipeline_of_tensorflowonspark(session: Any, tmp_path: Path) -> None:
+    """Its kind of program, with nothing but its imports changed."""
+    from tflaunch.spark.pipeline import TFEstimator, TFModel
+
+    def main_fun(args: argparse.Namespace, ctx: Any) -> None:
+        import numpy as np
+        import tensorflow as tf
+
+        from tflaunch_task import TFNode
+
+        feed = TFNode.DataFeed(ctx.mgr, True, input_mapping=args.input_mapping)
+        weights = tf.Variable([[0.0]])
+        while not feed.should_stop():
+            batch = feed.next_batch(args.batch_size)
+            if not batch["x"]:
+                break
+            x, y = np.array(batch["x"], "f4"), np.array(batch["y"], "f4")
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean((x @ weights - y) ** 2)
+            weights.assign_sub(0.3 * tape.gradient(loss, weights))
+        assert (ctx.job_name, args.own) == ("chief", 7)
+
+        @tf.function(input_signature=[tf.TensorSpec([None, 1], tf.float32, name="x")])
+        def served(x: Any) -> Any:
+            return {"said": x @ weights}
+
+        module = tf.Module()
+        module.weights, module.served = weights, served
+        tf.saved_model.save(module, args.export_dir, signatures=served)
+
+    rows = [([number / 100], [number / 50]) for number in range(100)]
+    frame = session.createDataFrame(rows, "b_x array<float>, a_y array<float>")
+    estimator = (
+        TFEstimator(main_fun, argparse.Namespace(own=7, epochs=1))
+        .setInputMapping({"b_x": "x", "a_y": "y"})
+        .setExportDir(str(tmp_path / "export"))
+        .setClusterSize(1)
+        .setEpochs(30)
+        .setBatchSize(10)
+    )
+    model = estimator.fit(frame)
+    assert isinstance(model, TFModel)
+    scored = model.setInputMapping({"b_x": "x"}).setOutputMapping({"said": "score"}).transform(frame)
+    assert scored.columns == ["score"]
+    found = [row.score[0] if isinstance(row.score, list) else row.score for row in scored.collect()]
+    assert max(abs(said - y) for said, (_, [y]) in zip(found, rows, strict=True)) < 0.1

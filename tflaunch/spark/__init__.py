@@ -18,6 +18,7 @@ The slots are tasks of a barrier stage in the session's own application; see doc
     in_executor   what executors do for predict; they get its text
     estimator     Estimator: a run as a stage that makes a Model
     tensorflowonspark  what its drivers call
+    pipeline      TFEstimator, TFModel of it
     model         Model: predict as a stage of a Spark ML pipeline
     params        the parameters that such stages have in common
 """
