@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.support import ROOT, kubernetes
 from tests.support import bed as beds
-from tests.support import kubernetes
 from tests.support.bed import Bed
 from tests.support.kubernetes import IMAGE, KUBERNETES_S, KubernetesCluster, OnKubernetes
 from tests.support.launcher import Running
@@ -125,3 +125,260 @@ def test_slots_that_are_taken_back(user: OnKubernetes, how: str) -> None:
     assert ENDS[how] in done.sentences
     assert done.out.count("saved by") == 2
     user.space.wait_until_free()
+
+
+def template(user: OnKubernetes, job: dict[str, Any] | None = None, **pod: Any) -> Path:
+    """A user's own job.yaml: a Job with a pod like that."""
+    container = {"name": "trainer", "image": IMAGE, "args": ["never"], **pod.pop("container", {})}
+    container["resources"] = {
+        "requests": {"cpu": "100m", "memory": "100Mi"},
+        **container.get("resources", {}),
+    }
+    inside = {"containers": [container], "restartPolicy": "OnFailure", **pod}
+    metadata = {"name": "theirs", "labels": {"team": "vision"}}
+    said = {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": metadata,
+        "spec": {**(job or {}), "template": {"metadata": {"labels": {"team": "vision"}}, "spec": inside}},
+    }
+    path = user.code / "job.yaml"
+    path.write_text(yaml.safe_dump(said))
+    return path
+
+
+def test_roles_of_different_sizes(user: OnKubernetes, cluster: KubernetesCluster) -> None:
+    for node in cluster.nodes:
+        cluster.give(node, "nvidia.com/gpu", 1)
+    words = ("--ps=1", "--workers=2", "--no-flags")
+    slots = user.slots("ps=1x0+worker=2x1")
+    with user.start("run", slots, user.script(TRAINER), *words, "--", "600") as running:
+        running.wait_for("attempt 0 of", 3)
+        jobs = {each["metadata"]["labels"]["tflaunch/role"]: each["spec"] for each in user.space.list("jobs")}
+        assert {role: spec["completions"] for role, spec in jobs.items()} == {"ps": 1, "worker": 2}
+        containers = {role: spec["template"]["spec"]["containers"][0] for role, spec in jobs.items()}
+        assert containers["worker"]["resources"]["limits"]["nvidia.com/gpu"] == "1"
+        assert "nvidia.com/gpu" not in containers["ps"]["resources"]["limits"]
+        for task in ("ps/0", "worker/0", "worker/1"):
+            assert f"-{task.partition('/')[0]}-" in user.run("ps", "--json").ran().out
+        running.interrupt()
+        assert running.end() == 130
+    user.space.wait_until_free()
+
+
+def test_a_job_of_the_users_own(user: OnKubernetes, cluster: KubernetesCluster) -> None:
+    kept = cluster.directory / f"volume-{user.space.name}"
+    kept.mkdir()
+    path = template(
+        user,
+        {"parallelism": 2, "backoffLimit": 6, "ttlSecondsAfterFinished": 60},
+        container={
+            "volumeMounts": [{"name": "data", "mountPath": "/data"}],
+            "env": [{"name": "OF_TEMPLATE", "value": "yes"}],
+            "livenessProbe": {"exec": {"command": ["false"]}},
+        },
+        volumes=[{"name": "data", "hostPath": {"path": str(kept)}}],
+    )
+    script = user.script(
+        "import os, time\nopen('/data/' + os.environ['TFLAUNCH_HOST'], 'w').write(os.environ['OF_TEMPLATE'])\n"
+        "print('written', flush=True)\nwhile os.path.exists('/data/wait'):\n    time.sleep(0.1)"
+    )
+    (kept / "wait").touch()
+    with user.start("run", f"k8s:{path}", script, *TASKS) as running:
+        running.wait_for("written", 2)
+        pods = user.space.pods()
+        assert [each["metadata"]["labels"]["team"] for each in pods] == ["vision"] * 2
+        assert all(user.space.list("jobs")[0]["spec"][key] == 2 for key in ("parallelism", "completions"))
+        # Whoever reads the namespace's objects finds nothing that would let them in.
+        seen = json.dumps(user.space.list("pods,jobs,configmaps,events")).lower()
+        assert "token" not in seen.replace("automountserviceaccounttoken", "").replace(
+            "serviceaccounttoken", ""
+        )
+        assert "private key" not in seen
+        (kept / "wait").unlink()
+        running.done(KUBERNETES_S).ran()
+    assert {each.name: each.read_text() for each in kept.iterdir()} == {
+        each["metadata"]["name"]: "yes" for each in pods
+    }
+    assert user.space.names("pods,jobs,secrets,configmaps") == []
+
+
+def test_what_can_never_be_is_told_at_once(user: OnKubernetes) -> None:
+    script = user.script(TRAINER)
+    done = user.run("run", user.slots("1", "image=localhost:1/no/such:1"), script, *TASKS, "--", "1").ran(2)
+    assert "given twice" in done.sentences
+    done = user.run("run", "k8s:1,image=localhost:1/no/such:1", script, *TASKS, "--", "1").ran(65)
+    assert "the image localhost:1/no/such:1 cannot be pulled" in done.sentences
+    assert "connection refused" in done.sentences
+    done = user.run("run", "k8s:2", script, *TASKS, "--", "1").ran(2)
+    assert "which image?" in done.sentences
+    done = user.run("run", user.slots("1", "namespace=nowhere"), script, *TASKS, "--", "1").ran(2)
+    assert "nowhere" in done.sentences
+    user.space.apply(kind="ResourceQuota", metadata={"name": "small"}, spec={"hard": {"pods": "2"}})
+    done = user.run("run", user.slots("3"), script, *TASKS, "--", "1").ran(65)
+    assert "3 slots of this size are more than the quota small has: exceeded quota" in done.sentences
+    user.space.wait_until_free()
+    assert user.records() == []
+
+
+def test_slots_are_waited_for(user: OnKubernetes, cluster: KubernetesCluster) -> None:
+    """First no node takes pods, then a quota is used up; each comes to an end, and the run has its slots."""
+    script = user.script(TRAINER)
+    for node in cluster.nodes:
+        cluster.do("cordon", node.name)
+    try:
+        with user.start("run", user.slots("2"), script, *TASKS, "--", "0.1") as running:
+            running.wait_for("2 pods have no node yet: 0/2 nodes are available: 2 node(s) were unschedulable")
+            assert "waiting" in user.run("ps").ran().out
+            for node in cluster.nodes:
+                cluster.do("uncordon", node.name)
+            running.done(KUBERNETES_S).ran()
+    finally:
+        for node in cluster.nodes:
+            cluster.do("uncordon", node.name)
+    user.space.apply(kind="ResourceQuota", metadata={"name": "small"}, spec={"hard": {"pods": "2"}})
+    user.space.do("run", "other", f"--image={IMAGE}", "--restart=Never")
+    with user.start("run", user.slots("2"), script, *TASKS, "--", "0.1") as running:
+        running.wait_for("a quota stands before it: exceeded quota: small")
+        running.interrupt()
+        assert running.end() == 130, running.err
+    user.space.do("delete", "pod", "other", "--wait=false")
+    user.space.wait_until_free()
+
+
+def role() -> list[dict[str, Any]]:
+    """The rules of the role that the page has for those who run a cluster."""
+    page = (ROOT / "docs/kubernetes.md").read_text()
+    found = next(each for each in page.split("```yaml\n") if each.startswith("apiVersion: rbac"))
+    rules: list[dict[str, Any]] = next(iter(yaml.safe_load_all(found.partition("```")[0])))["rules"]
+    return rules
+
+
+def test_the_rights_of_the_page_do_and_none_of_them_can_be_left_out(user: OnKubernetes) -> None:
+    user.space.allow(role())
+    user.run("run", user.slots("2"), user.script(TRAINER), *TASKS, "--", "0.1").ran()
+    for resource, verb in (("pods/exec", "create"), ("jobs", "delete"), ("events", "list")):
+        rules = role()
+        for rule in rules:
+            if resource in rule["resources"]:
+                rule["verbs"] = [each for each in rule["verbs"] if each != verb] or ["none"]
+        user.space.allow(rules)
+        done = user.run("run", user.slots("1"), user.script(TRAINER), *TASKS, "--", "1").ran(69)
+        assert f"you lack the right to {verb} {resource} in the namespace {user.space.name}" in done.sentences
+    assert user.space.names("pods,jobs") == []
+
+
+def test_preemption(user: OnKubernetes, cluster: KubernetesCluster) -> None:
+    """By a pod of a higher priority, which needs the room."""
+    about = {
+        "apiVersion": "scheduling.k8s.io/v1",
+        "kind": "PriorityClass",
+        "metadata": {"name": "high"},
+        "value": 1000,
+    }
+    cluster.do("apply", "-f", "-", text=json.dumps(about))
+    with training(user, slots=user.slots("2", "cpus=1500m")) as running:
+        limits = {"cpu": "1500m", "memory": "10Mi"}
+        container = {
+            "name": "other",
+            "image": IMAGE,
+            "command": ["sleep", "600"],
+            "resources": {"requests": limits},
+        }
+        spec = {"priorityClassName": "high", "containers": [container], "terminationGracePeriodSeconds": 0}
+        user.space.apply(kind="Pod", metadata={"name": "other"}, spec=spec)
+        done = running.done(KUBERNETES_S).ran(75)
+    assert "the pod was preempted by one of a higher priority" in done.sentences
+    assert done.out.count("saved by") == 2
+    user.space.do("delete", "pod", "other", "--wait=false")
+    user.space.wait_until_free()
+
+
+def test_the_deadline_of_the_job(user: OnKubernetes) -> None:
+    path = template(user, {"parallelism": 2, "activeDeadlineSeconds": 15})
+    with user.start("run", f"k8s:{path}", user.script(TRAINER), *TASKS, "--", "600") as running:
+        done = running.done(KUBERNETES_S).ran(75)
+    assert "the Job's deadline, activeDeadlineSeconds, is over" in done.sentences
+    user.space.wait_until_free()
+
+
+def test_restarts_take_slots_again(user: OnKubernetes) -> None:
+    with training(user, "--restarts=1", seconds=8) as running:
+        take_back(user, "delete")
+        running.wait_for("attempt 1 of", 2)
+        done = running.done(KUBERNETES_S).ran()
+    assert "taking slots again" in done.sentences
+    user.space.wait_until_free()
+
+
+def test_a_killed_wire_comes_back(user: OnKubernetes) -> None:
+    with training(user, seconds=12) as running:
+        wires = [each for each in user.launchers_kubectl() if "exec" in each.words]
+        assert len(wires) >= 2
+        for each in wires:
+            each.kill(signal.SIGKILL)
+        running.wait_for(" is back after", 2)
+        done = running.done(KUBERNETES_S).ran()
+    assert done.out.count("ends") == 2
+    user.space.wait_until_free()
+
+
+def test_a_memory_limit(user: OnKubernetes) -> None:
+    script = user.script("import time\nkept = []\nwhile True:\n    kept.append(bytearray(10_000_000))\n")
+    done = user.run("run", user.slots("1"), script, "--ps=0", "--workers=1", "--no-flags").ran(137)
+    assert "memory" in done.sentences
+    user.space.wait_until_free()
+
+
+def test_a_kubelet_that_is_away(user: OnKubernetes, cluster: KubernetesCluster) -> None:
+    """Out of reach, and back; then for longer than the lease, and lost."""
+    with training(user, "--lease=15") as running:
+        first = user.space.pods()[0]
+        [node] = [each for each in cluster.nodes if each.name == first["spec"]["nodeName"]]
+        try:
+            cluster.stop_kubelet(node)
+            running.wait_for("is out of reach")
+            cluster.start_kubelet(node)
+            running.wait_for(" is back after")
+            assert len(user.holders()) == 2
+            cluster.stop_kubelet(node)
+            done = running.done(KUBERNETES_S)
+        finally:
+            cluster.start_kubelet(node)
+        assert done.code == 76, done.err
+        assert "was lost" in done.sentences
+    user.wait_until_nothing_is_left(KUBERNETES_S)
+    user.space.wait_until_free()
+
+
+def test_nobody_is_needed_to_free_the_slots(user: OnKubernetes) -> None:
+    """kill -9 of the launcher, and of a slot holder: lease, idle time and TTL end the rest."""
+    with training(user, "--lease=5", slots=user.slots("2", "idle=3", "ttl=5")) as running:
+        running.signal(signal.SIGKILL)
+        running.end()
+        user.holders()[0].kill(signal.SIGKILL)
+    user.space.wait_until_free()
+
+
+def test_a_killed_holder(user: OnKubernetes) -> None:
+    with training(user) as running:
+        user.holders()[0].kill(signal.SIGKILL)
+        done = running.done(KUBERNETES_S).ran(75)
+    assert "the slot was taken back" in done.sentences or "exit status 137" in done.sentences, done.err
+    user.space.wait_until_free()
+
+
+def test_a_detached_run_from_another_machine(user: OnKubernetes, tmp_path: Path) -> None:
+    """Of it only the kubeconfig is there."""
+    slots = user.slots("2")
+    user.run("run", slots, user.script(TRAINER), *TASKS, "-d", "--", "600").ran()
+    elsewhere = {"TFLAUNCH_STATE": str(tmp_path / "elsewhere")}
+    until(lambda: "2/2" in user.run("ps", "--hosts", "k8s:", env=elsewhere).out, "the run in ps")
+    with user.start("attach", "--hosts", "k8s:", env=elsewhere) as viewer:
+        viewer.wait_for("attempt 0 of", 2)
+        pod = user.space.pods()[0]["metadata"]["name"]
+        until(lambda: "attempt 0 of" in user.space.do("logs", pod), "the lines in kubectl logs")
+        assert "is stopped" in user.run("stop", "--hosts", "k8s:", env=elsewhere).ran().sentences
+        assert viewer.end() == 143
+    user.space.wait_until_free()
+    assert "stopped" in user.run("ps", "-a").ran().out

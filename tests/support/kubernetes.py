@@ -28,7 +28,7 @@ import yaml
 
 from tests.support.bed import Bed, FarLauncher
 from tests.support.bed.machines import BedHost
-from tests.support.launcher import Process
+from tests.support.launcher import Process, processes
 from tests.support.patience import until
 
 KUBERNETES_S = 240.0  # for a control plane that starts beside others
@@ -346,6 +346,16 @@ class Namespace:
         kinds = "pods,jobs,secrets,configmaps"
         until(lambda: not self.names(kinds), "an empty namespace", patience_s)
 
+    def allow(self, rules: Sequence[Mapping[str, Any]]) -> None:
+        """Have the kubeconfig be that of a user who may do this alone."""
+        group = "rbac.authorization.k8s.io"
+        about = {"apiVersion": f"{group}/v1", "metadata": {"name": "tflaunch"}}
+        self.apply(kind="Role", rules=list(rules), **about)
+        bound = [{"kind": "User", "name": "stranger", "apiGroup": group}]
+        role = {"kind": "Role", "name": "tflaunch", "apiGroup": group}
+        self.apply(kind="RoleBinding", subjects=bound, roleRef=role, **about)
+        self.kubeconfig = self.cluster.config("stranger", self.name)
+
     def close(self) -> None:
         self.cluster.do("delete", "namespace", self.name, "--wait=false")
 
@@ -366,6 +376,11 @@ class OnKubernetes(FarLauncher):
     def leftovers(self, run: str | None = None) -> list[Process]:
         """What of tflaunch runs on the nodes: Kubernetes's own processes are furniture here."""
         return [each for each in super().leftovers(run) if not is_furniture(each)]
+
+    def launchers_kubectl(self) -> list[Process]:
+        """The kubectl processes of this user's launchers."""
+        mine = [each for each in processes() if each.env.get("HOME") == str(self.home)]
+        return [each for each in mine if each.words[0].rpartition("/")[2] == "kubectl"]
 
     def holders(self) -> list[Process]:
         """The slot holders on all nodes."""

@@ -21,7 +21,7 @@ from typing import Any
 from tflaunch.engines import kubernetes_words as words
 from tflaunch.engines.engine import ForWhom, GivenSlots, Handle
 from tflaunch.engines.holder_text import relay_text
-from tflaunch.engines.kubectl import Kubectl, Refused, error_of, here, whoami
+from tflaunch.engines.kubectl import Kubectl, Refused, check_rights, error_of, here, whoami
 from tflaunch.engines.kubernetes_jobs import (
     KEYS,
     QUEUE,
@@ -93,6 +93,7 @@ class Kubernetes:
         name = f"tflaunch-{secrets.token_hex(4)}"
         jobs(wanted, template, name, {})  # nothing is asked of the cluster for what cannot be
         kubectl = here(settings)
+        check_rights(kubectl)
         of = {SET: name, USER: whoami(kubectl), **({RUN: about.run_id} if about.run_id else {})}
         handle = {
             "set": name,
