@@ -137,15 +137,27 @@ class KubernetesCluster:
 
     def stop_kubelet(self, node: BedHost) -> None:
         """kill -9 of the kubelet: what runs on the node runs on, and nobody reaches it any more."""
-        process = self._kubelets.pop(node.name)
-        process.kill()
-        process.wait()
-        self._started.remove(process)
+        for each in node.processes():
+            if each.words[0].rpartition("/")[2] == "kubelet":
+                each.kill()
+        self._kubelets.pop(node.name).wait()  # nsenter, which waits for it
 
     def start_kubelet(self, node: BedHost) -> None:
         """Start it again."""
         self._kubelet(node)
         self.wait_until_ready()
+
+    def in_pods(self, node: BedHost) -> list[Process]:
+        """What runs in the pods of a node."""
+        found = []
+        for each in processes():
+            with contextlib.suppress(OSError):
+                if (
+                    f"/{self.group}/{node.name}/" in Path(f"/proc/{each.pid}/cgroup").read_text()
+                    and each.words
+                ):
+                    found.append(each)
+        return found
 
     # -- the parts
 
@@ -374,8 +386,12 @@ class OnKubernetes(FarLauncher):
         return ",".join([f"k8s:{sizes}", f"image={IMAGE}", "memory=200Mi", *small, *words])
 
     def leftovers(self, run: str | None = None) -> list[Process]:
-        """What of tflaunch runs on the nodes: Kubernetes's own processes are furniture here."""
-        return [each for each in super().leftovers(run) if not is_furniture(each)]
+        """What of tflaunch runs in pods on the nodes: a sandbox's own process is furniture there."""
+        nodes = self.space.cluster.nodes
+        found = [
+            each for node in nodes for each in self.space.cluster.in_pods(node) if not is_furniture(each)
+        ]
+        return [each for each in found if run is None or each.env.get("TFLAUNCH_RUN") == run]
 
     def launchers_kubectl(self) -> list[Process]:
         """The kubectl processes of this user's launchers."""
@@ -384,7 +400,7 @@ class OnKubernetes(FarLauncher):
 
     def holders(self) -> list[Process]:
         """The slot holders on all nodes."""
-        return [each for node in self.space.cluster.nodes for each in node.processes() if is_holder(each)]
+        return [each for each in self.leftovers() if is_holder(each)]
 
 
 def is_holder(process: Process) -> bool:
@@ -393,10 +409,8 @@ def is_holder(process: Process) -> bool:
 
 
 def is_furniture(process: Process) -> bool:
-    """Whether it is Kubernetes's own: its programs, containerd's, a sandbox's first process."""
-    name = process.words[0].rpartition("/")[2]
-    known = (*PROGRAMS, "containerd", "containerd-shim-runc-v2", "runc", "runc:[2:INIT]", "ctr")
-    return name in known or "pause()" in process.words[-1]
+    """Whether it is a sandbox's first process, or what starts one."""
+    return process.words[0].startswith("runc") or "pause()" in process.words[-1]
 
 
 def make_images(path: Path) -> None:
