@@ -19,6 +19,7 @@ import re
 import secrets
 import shutil
 import subprocess
+import sys
 import tarfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -36,7 +37,8 @@ VERSION = "1.37.2"
 BINARY = f"hyperkube-{VERSION}"
 VARIABLE = "TFLAUNCH_TEST_KUBERNETES"
 PROGRAMS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet")
-TOOLS = ("containerd", "ctr", "runc", "kubectl", "setpriv")
+TOOLS = ("containerd", "ctr", "runc", "kubectl", "zstd")
+PATH = f"{os.environ.get('PATH', os.defpath)}:{Path(sys.executable).parent}"  # which may have kubectl by its wheel
 PLUGINS = Path("/usr/lib/cni")
 IMAGE = "docker.io/local/python:1"
 PAUSE = "docker.io/local/pause:1"
@@ -59,7 +61,7 @@ def binary() -> Path | None:
 
 def missing() -> str:
     """Why there can be no Kubernetes here; "" when there can."""
-    lacking = [tool for tool in TOOLS if not shutil.which(tool)]
+    lacking = [tool for tool in TOOLS if not shutil.which(tool, path=PATH)]
     if not (PLUGINS / "bridge").exists():
         lacking.append("the CNI plugins")
     if lacking or binary() is None:
@@ -378,7 +380,7 @@ class OnKubernetes(FarLauncher):
     space: Namespace
 
     def env(self, **more: str) -> dict[str, str]:
-        return super().env(**{"KUBECONFIG": str(self.space.kubeconfig), **more})
+        return super().env(**{"KUBECONFIG": str(self.space.kubeconfig), "PATH": PATH, **more})
 
     def slots(self, sizes: str, *words: str) -> str:
         """The word for so many slots."""
@@ -533,7 +535,7 @@ def _add(tar: tarfile.TarFile, name: str, data: bytes) -> None:
 
 
 def _kubectl(cluster: KubernetesCluster, kubeconfig: Path, words: Sequence[str], text: str) -> str:
-    env = {**os.environ, "KUBECONFIG": str(kubeconfig), "HOME": str(cluster.directory)}
+    env = {**os.environ, "PATH": PATH, "KUBECONFIG": str(kubeconfig), "HOME": str(cluster.directory)}
     argv = cluster.bed.launcher.inside("kubectl", *words)
     done = subprocess.run(argv, env=env, input=text, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, f"kubectl {' '.join(words)}: {done.stderr}"
