@@ -20,8 +20,8 @@ REQUEST_S = 20  # for one request of it
 SAID = 500  # characters of what kubectl says
 INSIDE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")  # of a pod that runs tflaunch
 _FORBIDDEN = re.compile(
-    r'(?P<name>\S*) is forbidden: User "(?P<user>[^"]*)" cannot (?P<verb>\w+) resource "(?P<resource>[^"]+)"'
-    r'(?: in API group "(?P<group>[^"]*)")?(?: in the namespace "(?P<namespace>[^"]*)")?'
+    r'is forbidden: User "(?P<user>[^"]{1,200})" cannot (?P<verb>\w{1,20}) resource "(?P<resource>[^"]{1,100})"'
+    r'(?: in API group "(?P<group>[^"]{0,100})")?(?: in the namespace "(?P<namespace>[^"]{1,100})")?'
 )
 
 
@@ -37,7 +37,7 @@ _APPLY = (
 )
 
 
-class Refused(Exception):
+class KubectlFailed(Exception):
     """kubectl has failed, with these words of it."""
 
 
@@ -57,7 +57,7 @@ class Kubectl:
         return [*env, "kubectl", *flags, *words]
 
     def run(self, *words: str, text: str = "", timeout_s: float = TIMEOUT_S) -> str:
-        """What kubectl prints.  Raises Refused where it fails, ConnectError where there is none."""
+        """What kubectl prints.  Raises KubectlFailed where it fails, ConnectError where there is none."""
         if shutil.which("kubectl") is None:
             raise ConnectError(
                 "kubernetes: there is no kubectl here",
@@ -76,11 +76,11 @@ class Kubectl:
                 start_new_session=True,  # Ctrl-C is for the launcher
             )
         except subprocess.TimeoutExpired:
-            raise Refused(f"kubectl {words[0]} has not answered within {timeout_s:g} s") from None
+            raise KubectlFailed(f"kubectl {words[0]} has not answered within {timeout_s:g} s") from None
         except OSError as error:
-            raise Refused(f"kubectl cannot be started: {error.strerror}") from None
+            raise KubectlFailed(f"kubectl cannot be started: {error.strerror}") from None
         if done.returncode:
-            raise Refused(said(done.stderr) or f"kubectl {words[0]} ended with {done.returncode}")
+            raise KubectlFailed(said(done.stderr) or f"kubectl {words[0]} ended with {done.returncode}")
         return done.stdout
 
     def ask(self, *words: str, text: str = "") -> str:
@@ -88,12 +88,12 @@ class Kubectl:
         return self.run(*words, f"--request-timeout={REQUEST_S}s", text=text)
 
     def objects(self, kinds: str, *words: str) -> list[dict[str, Any]]:
-        """The objects of these kinds.  Raises Refused, ConnectError."""
+        """The objects of these kinds.  Raises KubectlFailed, ConnectError."""
         try:
             found = json.loads(self.ask("get", kinds, "-o", "json", *words))
             return [dict(each) for each in found["items"]]
         except (ValueError, KeyError, TypeError):
-            raise Refused(f"kubectl get {kinds} has printed no list") from None
+            raise KubectlFailed(f"kubectl get {kinds} has printed no list") from None
 
     def exec_words(self, pod: str, container: str, *command: str, stdin: bool = True) -> list[str]:
         """The command line that runs a command in a pod."""
@@ -112,7 +112,7 @@ def here(settings: Mapping[str, str], environ: Mapping[str, str] = os.environ) -
     asked = Kubectl(context=context, kubeconfig=kubeconfig)
     try:
         config = json.loads(asked.run("config", "view", "--minify", "-o", "json"))
-    except Refused as error:
+    except KubectlFailed as error:
         if INSIDE.exists() and not context:
             return Kubectl(namespace or INSIDE.read_text("utf-8").strip(), "", "")
         raise ConnectError(
@@ -149,7 +149,7 @@ def missing_rights(kubectl: Kubectl) -> list[str]:
         rules = status["resourceRules"]
     except (ValueError, KeyError, TypeError):
         return []
-    except Refused as refused:
+    except KubectlFailed as refused:
         raise error_of(refused, "the cluster cannot be asked") from None
     if status.get("incomplete"):
         return []
@@ -177,12 +177,12 @@ def whoami(kubectl: Kubectl) -> str:
     try:
         said = json.loads(kubectl.ask("auth", "whoami", "-o", "json"))
         name = str(said["status"]["userInfo"]["username"])
-    except (Refused, ValueError, KeyError, TypeError):  # a cluster before 1.28
+    except (KubectlFailed, ValueError, KeyError, TypeError):  # a cluster before 1.28
         name = ""
     return hashlib.sha256(name.encode()).hexdigest()[:16]
 
 
-def error_of(refused: Refused, doing: str) -> TflaunchError:
+def error_of(refused: KubectlFailed, doing: str) -> TflaunchError:
     """What has gone wrong while `doing` something, for the user."""
     text = str(refused)
     if lacks := _FORBIDDEN.search(text):

@@ -21,7 +21,7 @@ from typing import Any
 from tflaunch.engines import kubernetes_words as words
 from tflaunch.engines.engine import ForWhom, GivenSlots, Handle
 from tflaunch.engines.holder_text import relay_text
-from tflaunch.engines.kubectl import Kubectl, Refused, check_rights, error_of, here, whoami
+from tflaunch.engines.kubectl import Kubectl, KubectlFailed, check_rights, error_of, here, whoami
 from tflaunch.engines.kubernetes_jobs import (
     KEYS,
     QUEUE,
@@ -138,7 +138,7 @@ class Kubernetes:
         documents = {"apiVersion": "v1", "kind": "List", "items": [job.document for job in made]}
         try:
             kubectl.ask("create", "-f", "-", text=json.dumps(documents))
-        except Refused as refused:
+        except KubectlFailed as refused:
             raise _not_made(refused) from None
         pods = self._pods(kubectl, made, handle["set"], about)
         about.waits(len(pods), len(pods), "the slot holders start")
@@ -162,7 +162,7 @@ class Kubernetes:
                     kubectl.objects("events", "--field-selector=type=Warning") if len(pods) < count else []
                 )
                 lost = 0
-            except Refused as refused:
+            except KubectlFailed as refused:
                 lost += 1
                 error = error_of(refused, "its pods cannot be looked at")
                 if "forbidden" in str(refused) or lost > 20:
@@ -208,7 +208,7 @@ class Kubernetes:
         return said and f"kubernetes: {said}"
 
     def release(self, handle: Handle, hosts: Sequence[Host]) -> None:  # noqa: ARG002 - of every engine
-        with contextlib.suppress(Refused, ConnectError, KeyError):
+        with contextlib.suppress(KubectlFailed, ConnectError, KeyError):
             _kubectl(handle).run(
                 "delete",
                 "jobs",
@@ -221,7 +221,7 @@ class Kubernetes:
         kubectl = here(settings)
         try:
             pods = kubectl.objects("pods", f"--selector={USER}={whoami(kubectl)},{SET}")
-        except Refused as refused:
+        except KubectlFailed as refused:
             raise error_of(refused, "your pods cannot be listed") from None
         found = []
         for name in sorted({pod["metadata"]["labels"][SET] for pod in pods}):
@@ -297,7 +297,7 @@ class PodLook:
                     self._pods = {words.name_of(pod): pod for pod in pods}
                     self._jobs = {words.name_of(job): job for job in found}
                     self._known.update(self._pods)
-                except (Refused, ConnectError):
+                except (KubectlFailed, ConnectError):
                     self._pods = None
                 self._at = time.monotonic()
             return self._pods
@@ -327,7 +327,7 @@ def _told(kubectl: Kubectl, pod: str, container: str) -> str:
         argv = kubectl.exec_words(pod, container, "python3", "-c", TOLD, stdin=False)
         said = kubectl.run(*argv[argv.index("exec") :], timeout_s=STARTED_S + 30)
         socket = said.rpartition("slot ")[2].strip()
-    except Refused as refused:
+    except KubectlFailed as refused:
         raise error_of(refused, f"nothing can be run in pod {pod}") from None
     if not socket:
         raise ConnectError(
@@ -352,7 +352,7 @@ def _in_parallel(
         pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _not_made(refused: Refused) -> TflaunchError:
+def _not_made(refused: KubectlFailed) -> TflaunchError:
     """Why the Jobs were not made."""
     text = str(refused)
     if "denied the request" in text:

@@ -5,7 +5,7 @@ Pods, Jobs and events are as `kubectl get -o json` has them.
 
 from __future__ import annotations
 
-import re
+import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -17,6 +17,7 @@ Thing = Mapping[str, Any]
 TAKEN_BACK = 75
 KILLED = 137
 AGAIN = "start the run again"
+QUOTA = "exceeded quota: "
 LONGEST = 400  # characters of what Kubernetes says
 # What does not become right by itself, as the kubelet names it.
 PULL = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable")
@@ -34,10 +35,6 @@ DISRUPTIONS = {
     "DeletionByPodGC": "the pod's node is gone",
     "TerminationByKubelet": "the node has ended the pod",
 }
-_QUOTA = re.compile(
-    r"exceeded quota: (?P<name>[^,\s]+), requested: (?P<requested>.*?), used: .*?, limited: (?P<limited>.*)"
-)
-_AMOUNT = re.compile(r"([^=,\s]+)=([0-9.]+)([A-Za-z]*)")
 _UNITS = {
     "": 1.0,
     "m": 1e-3,
@@ -142,13 +139,17 @@ def _at(event: Thing) -> str:
 
 def _refusal(job: Thing, message: str) -> TflaunchError | None:
     count = int(job["spec"].get("parallelism") or 0)
-    if quota := _QUOTA.search(message):
-        limits = _amounts(quota["limited"])
-        for resource, each in _amounts(quota["requested"]).items():
-            if each * count > limits.get(resource, float("inf")):
+    if quota := _quota(message):
+        name, requested, limited = (
+            quota.partition(", ")[0],
+            _amounts(quota, "requested"),
+            _amounts(quota, "limited"),
+        )
+        for resource, each in requested.items():
+            if each * count > limited.get(resource, float("inf")):
                 return PlanError(
-                    f"kubernetes: {counted(count, 'slot')} of this size are more than the quota {quota['name']} "
-                    f"has: {_short(quota[0])}",
+                    f"kubernetes: {counted(count, 'slot')} of this size are more than the quota {name} "
+                    f"has: {QUOTA}{_short(quota)}",
                     "ask for fewer or smaller ones, or have the quota raised",
                 )
         return None
@@ -162,13 +163,20 @@ def _refusal(job: Thing, message: str) -> TflaunchError | None:
     return None
 
 
-def _amounts(text: str) -> dict[str, float]:
-    """`pods=1,requests.cpu=500m` in numbers."""
-    return {
-        name: float(number) * _UNITS.get(unit, 1.0)
-        for name, number, unit in _AMOUNT.findall(text)
-        if number.count(".") <= 1 and number != "."
-    }
+def _quota(message: str) -> str:
+    """What stands behind QUOTA: `small, requested: pods=1, used: pods=2, limited: pods=2`; "" where that does not."""
+    return message.partition(QUOTA)[2]
+
+
+def _amounts(quota: str, kind: str) -> dict[str, float]:
+    """The amounts behind `requested: `, as `pods=1,requests.cpu=500m`, in numbers."""
+    found = {}
+    for each in quota.partition(f"{kind}: ")[2].partition(", ")[0].split(","):
+        name, _, amount = each.strip().partition("=")
+        number = amount.rstrip("KkMGTPEim")
+        with contextlib.suppress(ValueError):
+            found[name] = float(number) * _UNITS.get(amount[len(number) :], 1.0)
+    return found
 
 
 def waits(jobs: Sequence[Thing], pods: Sequence[Thing], events: Sequence[Thing], queue: str = "") -> str:
@@ -177,8 +185,8 @@ def waits(jobs: Sequence[Thing], pods: Sequence[Thing], events: Sequence[Thing],
         if job["spec"].get("suspend"):
             return f"the Job waits in the queue {queue}" if queue else "the Job is suspended"
     for _, message in _refusals(jobs, events):
-        quota = _QUOTA.search(message)
-        return f"a quota stands before it: {_short(quota[0])}" if quota else _short(message)
+        quota = _quota(message)
+        return f"a quota stands before it: {QUOTA}{_short(quota)}" if quota else _short(message)
     unplaced: dict[str, int] = {}
     for pod in pods:
         if condition := _condition(pod, "PodScheduled", "False"):
@@ -186,8 +194,8 @@ def waits(jobs: Sequence[Thing], pods: Sequence[Thing], events: Sequence[Thing],
             unplaced[message] = unplaced.get(message, 0) + 1
     if unplaced:
         message, count = max(unplaced.items(), key=lambda each: each[1])
-        # What preemption would not change is of no use here.
-        message = re.sub(r"\.? (no new claims to deallocate|preemption: ).*", "", message)
+        for rest in (" no new claims to deallocate", " preemption: "):  # of no use here
+            message = message.partition(rest)[0].rstrip(".,")
         return f"{counted(count, 'pod')} {'has' if count == 1 else 'have'} no node yet: {message}"
     starting = [pod for pod in pods if is_placed(pod) and not is_up(pod, "")]
     for event in sorted(events, key=_at, reverse=True):

@@ -10,7 +10,7 @@ import yaml
 
 from tflaunch.engines import kubernetes_words as words
 from tflaunch.engines.engine import check
-from tflaunch.engines.kubectl import Refused, error_of, said
+from tflaunch.engines.kubectl import KubectlFailed, error_of, said
 from tflaunch.engines.kubernetes_jobs import jobs, read_template
 from tflaunch.engines.kubernetes_slots import ENGINE
 from tflaunch.inputs.engine_words import WantedSlots, wanted
@@ -241,7 +241,7 @@ def test_what_kubectl_says() -> None:
         'Error from server (Forbidden): pods "t-0" is forbidden: User "ada" cannot create resource "pods/exec" in '
         'API group "" in the namespace "vision"'
     )
-    assert error_of(Refused(lacks), "x").message == (
+    assert error_of(KubectlFailed(lacks), "x").message == (
         "kubernetes: ada lacks the right to create pods/exec in the namespace vision"
     )
-    assert error_of(Refused("connection refused"), "it").message == "kubernetes: it: connection refused"
+    assert error_of(KubectlFailed("connection refused"), "it").message == "kubernetes: it: connection refused"
