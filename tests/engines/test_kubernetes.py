@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import re
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -31,6 +34,7 @@ TRAINER = """
         time.sleep(0.05)
     print("ends", flush=True)
 """
+EXAMPLES = ROOT / "examples"
 TASKS = ("--ps=0", "--workers=2", "--no-flags")
 
 pytestmark = pytest.mark.skipif(bool(kubernetes.missing()), reason=kubernetes.missing())
@@ -154,7 +158,9 @@ def test_roles_of_different_sizes(user: OnKubernetes, cluster: KubernetesCluster
     slots = user.slots("ps=1x0+worker=2x1")
     with user.start("run", slots, user.script(TRAINER), *words, "--", "600") as running:
         running.wait_for("attempt 0 of", 3)
-        jobs = {each["metadata"]["labels"]["tflaunch/role"]: each["spec"] for each in user.space.list("jobs")}
+        jobs = {
+            each["metadata"]["labels"]["tflaunch/role"]: each["spec"] for each in user.space.objects("jobs")
+        }
         assert {role: spec["completions"] for role, spec in jobs.items()} == {"ps": 1, "worker": 2}
         containers = {role: spec["template"]["spec"]["containers"][0] for role, spec in jobs.items()}
         assert containers["worker"]["resources"]["limits"]["nvidia.com/gpu"] == "1"
@@ -188,9 +194,9 @@ def test_a_job_of_the_users_own(user: OnKubernetes, cluster: KubernetesCluster) 
         running.wait_for("written", 2)
         pods = user.space.pods()
         assert [each["metadata"]["labels"]["team"] for each in pods] == ["vision"] * 2
-        assert all(user.space.list("jobs")[0]["spec"][key] == 2 for key in ("parallelism", "completions"))
+        assert all(user.space.objects("jobs")[0]["spec"][key] == 2 for key in ("parallelism", "completions"))
         # Whoever reads the namespace's objects finds nothing that would let them in.
-        seen = json.dumps(user.space.list("pods,jobs,configmaps,events")).lower()
+        seen = json.dumps(user.space.objects("pods,jobs,configmaps,events")).lower()
         assert "token" not in seen.replace("automountserviceaccounttoken", "").replace(
             "serviceaccounttoken", ""
         )
@@ -376,9 +382,75 @@ def test_a_detached_run_from_another_machine(user: OnKubernetes, tmp_path: Path)
     until(lambda: "2/2" in user.run("ps", "--hosts", "k8s:", env=elsewhere).out, "the run in ps")
     with user.start("attach", "--hosts", "k8s:", env=elsewhere) as viewer:
         viewer.wait_for("attempt 0 of", 2)
-        pod = user.space.pods()[0]["metadata"]["name"]
-        until(lambda: "attempt 0 of" in user.space.do("logs", pod), "the lines in kubectl logs")
         assert "is stopped" in user.run("stop", "--hosts", "k8s:", env=elsewhere).ran().sentences
         assert viewer.end() == 143
     user.space.wait_until_free()
     assert "stopped" in user.run("ps", "-a").ran().out
+
+
+def test_where_podsecurity_is_restricted(user: OnKubernetes, cluster: KubernetesCluster) -> None:
+    user.space.close()
+    user.space = cluster.space(security="restricted")
+    script = user.script("import os\nprint('uid', os.getuid())")
+    words = ("--ps=0", "--workers=1", "--no-flags")
+    done = user.run("run", user.slots("1"), script, *words).ran(65)
+    assert "the namespace refuses the pods" in done.sentences
+    assert "user=1000 makes pods that pass" in done.sentences
+    assert "uid 1000" in user.run("run", user.slots("1", "user=1000"), script, *words).ran().out
+    user.space.wait_until_free()
+
+
+def with_tensorflow(user: OnKubernetes, kept: Path) -> Path:
+    """A hostfile of two pods that have this machine's TensorFlow, and a volume, /kept."""
+    places = {"/usr", sys.prefix, sys.base_prefix, str(ROOT)}
+    volumes = {f"here-{number}": place for number, place in enumerate(sorted(places))}
+    mounts = [{"name": name, "mountPath": place, "readOnly": True} for name, place in volumes.items()]
+    path = template(
+        user,
+        {"parallelism": 2},
+        container={"volumeMounts": [*mounts, {"name": "kept", "mountPath": "/kept"}]},
+        volumes=[
+            {"name": name, "hostPath": {"path": place}}
+            for name, place in {**volumes, "kept": str(kept)}.items()
+        ],
+    )
+    hosts = user.directory / "slots.yaml"
+    said = {
+        "engine": "kubernetes",
+        "slots": [{"count": 2}],
+        "settings": {"template": str(path)},
+        "defaults": {"python": sys.executable},
+    }
+    hosts.write_text(yaml.safe_dump(said))
+    return hosts
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("tensorflow"), reason="no TensorFlow here")
+def test_parameter_servers_go_on_from_a_checkpoint_on_a_volume(
+    user: OnKubernetes, cluster: KubernetesCluster
+) -> None:
+    kept = cluster.directory / f"kept-{user.space.name}"
+    kept.mkdir()
+    of_it = ("--steps=4000", "--checkpoint_steps=100", "--train_dir=/kept")
+    words = ("--ps=1", "--workers=1", "--restarts=1", "--grace=2", "--", *of_it)
+    with user.start("run", with_tensorflow(user, kept), EXAMPLES / "async_ps.py", *words) as running:
+        until(lambda: list(kept.glob("model.ckpt-?*00.index")), "a checkpoint", KUBERNETES_S)
+        [worker] = [each for each in user.leftovers() if each.env.get("TFLAUNCH_TASK") == "worker/0"][:1]
+        worker.kill(signal.SIGKILL)
+        running.wait_for("resumes from")
+        done = running.done(KUBERNETES_S).ran()
+    steps = [int(step) for step in re.findall(r"worker/0 step +(\d+)", done.out.partition("resumes from")[2])]
+    assert steps[0] >= 100
+    assert steps[-1] >= 4000
+    user.space.wait_until_free()
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("tensorflow"), reason="no TensorFlow here")
+def test_workers_train_together(user: OnKubernetes, cluster: KubernetesCluster) -> None:
+    words = ("--ps=0", "--workers=2", "--no-flags", "--grace=2", "--", "--steps=60", "--checkpoint_steps=30")
+    hosts = with_tensorflow(user, cluster.directory)
+    with user.start("run", hosts, EXAMPLES / "multi_worker_mirrored.py", *words) as running:
+        done = running.done(KUBERNETES_S).ran()
+    assert done.out.count("final loss") == 2
+    assert len(set(re.findall(r"final loss (\S+)", done.out))) == 1  # every step saw the gradients of both
+    user.space.wait_until_free()

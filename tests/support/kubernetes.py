@@ -282,7 +282,11 @@ class KubernetesCluster:
                 said = (GROUPS / "cpuset" / each).read_text()
                 (GROUPS / "cpuset" / self.group / each).write_text(said)
                 (GROUPS / "cpuset" / self.group / node.name / each).write_text(said)
-        network = {"type": "host-local", "dataDir": str(place / "net"), "routes": [{"dst": "0.0.0.0/0"}]}
+        network: dict[str, Any] = {
+            "type": "host-local",
+            "dataDir": str(place / "net"),
+            "routes": [{"dst": "0.0.0.0/0"}],
+        }
         network["ranges"] = [[{"subnet": f"10.78.{number}.0/24"}]]
         plugin = {"type": "bridge", "bridge": "cni0", "isGateway": True, "hairpinMode": True, "ipam": network}
         (place / "cni/10-bridge.conflist").write_text(
@@ -342,17 +346,17 @@ class Namespace:
         """Make an object."""
         self.do("apply", "-f", "-", text=json.dumps({"apiVersion": "v1", **document}))
 
-    def list(self, kinds: str) -> list[dict[str, Any]]:
+    def objects(self, kinds: str) -> list[dict[str, Any]]:
         """All objects of these kinds."""
         found: list[dict[str, Any]] = json.loads(self.do("get", kinds, "-o", "json"))["items"]
         return found
 
     def pods(self) -> list[dict[str, Any]]:
-        return self.list("pods")
+        return self.objects("pods")
 
     def names(self, kinds: str) -> list[str]:
         """The names of all objects of these kinds, but for those that every namespace has."""
-        names = [f"{each['kind']}/{each['metadata']['name']}" for each in self.list(kinds)]
+        names = [f"{each['kind']}/{each['metadata']['name']}" for each in self.objects(kinds)]
         return [name for name in names if name != "ConfigMap/kube-root-ca.crt"]
 
     def wait_until_free(self, patience_s: float = KUBERNETES_S) -> None:
@@ -507,10 +511,9 @@ def _programs_of(python: Path) -> Iterator[tuple[str, str]]:
     for each in programs:
         yield f"usr/bin/{each.name}", str(each)
     yield "usr/bin/sh", str(Path("/bin/sh").resolve())
-    for each in sorted(libraries):
+    for library in sorted(libraries):
         # /lib is /usr/lib there, too, and so is /lib64.
-        name = re.sub(r"^/(usr/)?lib(64)?/", "usr/lib/", each)
-        yield name, str(Path(each).resolve())
+        yield re.sub(r"^/(usr/)?lib(64)?/", "usr/lib/", library), str(Path(library).resolve())
 
 
 def _found(name: str) -> Path:
