@@ -228,8 +228,13 @@ def test_what_can_never_be_is_told_at_once(user: OnKubernetes) -> None:
 
 
 def test_slots_are_waited_for(user: OnKubernetes, cluster: KubernetesCluster) -> None:
-    """First no node takes pods, then a quota is used up; each comes to an end, and the run has its slots."""
+    """First for a queue, as Kueue keeps Jobs waiting, then for a node; a request that waits for a quota is given up."""
     script = user.script(TRAINER)
+    with user.start("run", user.slots("2", "queue=night"), script, *TASKS, "--", "0.1") as running:
+        running.wait_for("the Job waits in the queue night")
+        [job] = user.space.names("jobs")
+        user.space.do("patch", job, "-p", '{"spec":{"suspend":false}}')
+        running.done(KUBERNETES_S).ran()
     for node in cluster.nodes:
         cluster.do("cordon", node.name)
     try:
@@ -385,7 +390,9 @@ def test_a_detached_run_from_another_machine(user: OnKubernetes, tmp_path: Path)
         assert "is stopped" in user.run("stop", "--hosts", "k8s:", env=elsewhere).ran().sentences
         assert viewer.end() == 143
     user.space.wait_until_free()
-    assert "stopped" in user.run("ps", "-a").ran().out
+    # Here is known that it is over, and no more.
+    assert "failed" in user.run("ps", "-a").ran().out
+    assert "the Job was deleted" in user.run("status").out
 
 
 def test_where_podsecurity_is_restricted(user: OnKubernetes, cluster: KubernetesCluster) -> None:

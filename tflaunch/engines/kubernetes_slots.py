@@ -41,7 +41,11 @@ from tflaunch.sessions.process_wire import ProcessWire
 from tflaunch.sessions.wires import Advice, Wire
 from tflaunch.text.numbers import counted
 
-LOOK_S = 0.5  # between two looks at pods that are to come
+LOOK_S, LATER_S = (
+    0.5,
+    3.0,
+)  # between two looks at pods that are to come, and when they have been long in coming
+LONG_S = 30.0
 FRESH_S = 1.0  # how old a look at pods may be that many wires share
 PARTIAL_S = 60.0  # for the other pods to have a node, once one has
 AGAIN_S = (20.0, 60.0)  # until all are asked for again
@@ -154,6 +158,7 @@ class Kubernetes:
         """The pods of these Jobs, once all of them run, in the order of the sizes."""
         count = sum(job.group.count for job in made)
         partial_since: float | None = None
+        began = time.monotonic()
         lost = 0
         while True:
             try:
@@ -187,14 +192,15 @@ class Kubernetes:
             queue = found[0]["metadata"].get("labels", {}).get(QUEUE, "")
             starting = [pod for pod in pods if words.is_placed(pod)]
             if starting and len(pods) == count == len(starting):
-                events = kubectl.objects("events", "--field-selector=type=Warning") if lost == 0 else []
+                with contextlib.suppress(KubectlFailed):
+                    events = _warnings(kubectl, "Pod")
             why = words.waits(found, pods, events, queue)
             about.waits(given, count, why)
             if not 0 < len(starting) < count:
                 partial_since = None
             elif time.monotonic() > (partial_since := partial_since or time.monotonic()) + PARTIAL_S:
                 raise Partial(f"there is room for {len(starting)} of {counted(count, 'pod')}: {why}")
-            about.pause(LOOK_S)
+            about.pause(LOOK_S if time.monotonic() < began + LONG_S else LATER_S)
 
     def open(self, host: Host, command: str, first: bytes, timeout_s: float) -> Wire:  # noqa: ARG002 - of every engine
         slot = host.slot
@@ -307,6 +313,11 @@ def _pods_and_jobs(kubectl: Kubectl, name: str) -> tuple[list[dict[str, Any]], l
     found = kubectl.objects("pods,jobs", f"--selector={SET}={name}")
     pods = [each for each in found if each.get("kind") == "Pod"]
     return pods, [each for each in found if each.get("kind") == "Job"]
+
+
+def _warnings(kubectl: Kubectl, kind: str) -> list[dict[str, Any]]:
+    """The events of the namespace that may say why objects of that kind do not come about."""
+    return kubectl.objects("events", f"--field-selector=type=Warning,involvedObject.kind={kind}")
 
 
 def _kubectl(slot: Mapping[str, str]) -> Kubectl:
