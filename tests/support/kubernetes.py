@@ -442,7 +442,7 @@ def make_images(path: Path) -> None:
         for name in ("bin", "lib", "lib64", "sbin"):
             if Path(f"/{name}").exists():
                 info = tarfile.TarInfo(name)
-                info.type, info.linkname = tarfile.SYMTYPE, "usr/bin" if "bin" in name else "usr/lib"
+                info.type, info.linkname = tarfile.SYMTYPE, "usr/bin" if "bin" in name else f"usr/{name}"
                 tar.addfile(info)
         real = PYTHON.resolve()
         stdlib = Path(f"/usr/lib/{real.name}")
@@ -512,8 +512,8 @@ def _programs_of(python: Path) -> Iterator[tuple[str, str]]:
         yield f"usr/bin/{each.name}", str(each)
     yield "usr/bin/sh", str(Path("/bin/sh").resolve())
     for library in sorted(libraries):
-        # /lib is /usr/lib there, too, and so is /lib64.
-        yield re.sub(r"^/(usr/)?lib(64)?/", "usr/lib/", library), str(Path(library).resolve())
+        # /lib is /usr/lib there, too, and /lib64 is /usr/lib64.
+        yield re.sub(r"^/(usr/)?", "usr/", library), str(Path(library).resolve())
 
 
 def _found(name: str) -> Path:

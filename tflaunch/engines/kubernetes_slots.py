@@ -146,7 +146,16 @@ class Kubernetes:
             raise _not_made(refused) from None
         pods = self._pods(kubectl, made, handle["set"], about)
         about.waits(len(pods), len(pods), "the slot holders start")
-        told = _in_parallel(lambda pod: _told(kubectl, words.name_of(pod[1]), pod[0].container), pods, about)
+        try:
+            told = _in_parallel(
+                lambda pod: _told(kubectl, words.name_of(pod[1]), pod[0].container), pods, about
+            )
+        except ConnectError:
+            with contextlib.suppress(KubectlFailed):  # it may have ended at once
+                now, found = _pods_and_jobs(kubectl, handle["set"])
+                if (error := words.never(found, now, ())) is not None:
+                    raise error from None
+            raise
         return tuple(
             _host(pod, handle, socket, job.container, gpus_of(job, settings))
             for (job, pod), socket in zip(pods, told, strict=True)
