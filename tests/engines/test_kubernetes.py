@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import re
 import signal
 import sys
@@ -36,6 +37,18 @@ TRAINER = """
 """
 EXAMPLES = ROOT / "examples"
 TASKS = ("--ps=0", "--workers=2", "--no-flags")
+MOST = f"{750 * (os.cpu_count() or 1)}m"  # of the CPUs of a node: there is no room for two
+LARGE = {
+    "terminationGracePeriodSeconds": 0,
+    "containers": [
+        {
+            "name": "other",
+            "image": IMAGE,
+            "command": ["sleep", "600"],
+            "resources": {"requests": {"cpu": MOST}},
+        }
+    ],
+}
 
 pytestmark = pytest.mark.skipif(bool(kubernetes.missing()), reason=kubernetes.missing())
 
@@ -288,16 +301,8 @@ def test_preemption(user: OnKubernetes, cluster: KubernetesCluster) -> None:
         "value": 1000,
     }
     cluster.do("apply", "-f", "-", text=json.dumps(about))
-    with training(user, slots=user.slots("2", "cpus=1500m")) as running:
-        limits = {"cpu": "1500m", "memory": "10Mi"}
-        container = {
-            "name": "other",
-            "image": IMAGE,
-            "command": ["sleep", "600"],
-            "resources": {"requests": limits},
-        }
-        spec = {"priorityClassName": "high", "containers": [container], "terminationGracePeriodSeconds": 0}
-        user.space.apply(kind="Pod", metadata={"name": "other"}, spec=spec)
+    with training(user, slots=user.slots("2", f"cpus={MOST}")) as running:
+        user.space.apply(kind="Pod", metadata={"name": "other"}, spec={**LARGE, "priorityClassName": "high"})
         done = running.done(KUBERNETES_S).ran(75)
     assert "the pod was preempted by one of a higher priority" in done.sentences
     assert done.out.count("saved by") == 2
@@ -461,3 +466,36 @@ def test_workers_train_together(user: OnKubernetes, cluster: KubernetesCluster) 
     assert done.out.count("final loss") == 2
     assert len(set(re.findall(r"final loss (\S+)", done.out))) == 1  # every step saw the gradients of both
     user.space.wait_until_free()
+
+
+class Impatient(OnKubernetes):
+    """Whose tflaunch waits 3 s where it would wait a minute."""
+
+    def argv(self, verb: str, *words: str | bytes | Path) -> list[str | bytes | Path]:
+        inside = self.bed.launcher.inside(cwd=self.code)
+        return [*inside, sys.executable, "-c", IMPATIENT, *super().argv(verb, *words)[len(inside) + 3 :]]
+
+
+IMPATIENT = """
+import sys
+from tflaunch.engines import kubernetes_slots
+kubernetes_slots.PARTIAL_S, kubernetes_slots.AGAIN_S = 3.0, (3.0, 4.0)
+from tflaunch.cli import main
+sys.exit(main())
+"""
+
+
+def test_a_part_of_the_slots_is_not_kept(tmp_path: Path, cluster: KubernetesCluster) -> None:
+    user = Impatient(tmp_path, cluster.bed)
+    user.space = cluster.space()
+    user.space.apply(kind="Pod", metadata={"name": "other"}, spec=LARGE)
+    until(lambda: "Running" in user.space.do("get", "pods"), "a pod of somebody else's")
+    slots = user.slots("2", f"cpus={MOST}")
+    with user.start("run", slots, user.script(TRAINER), *TASKS, "--", "0.1") as running:
+        running.wait_for("there is room for 1 of 2 pods")
+        until(lambda: user.space.names("pods,jobs") == ["Pod/other"], "all given back")
+        user.space.do("delete", "pod", "other", "--wait=false")
+        running.done(KUBERNETES_S).ran()
+    user.space.wait_until_free()
+    user.close()
+    user.space.close()
