@@ -255,7 +255,8 @@ def gone(pod: Thing | None, job: Thing | None) -> Gone | None:
     """That the slot is over, which a pod tells; None while it is not.  `pod`: None where there is no such pod."""
     if pod is None:
         if job is NO_JOB:  # pods of a Job that is deleted go when the kubelet has ended them
-            return Gone("kubernetes: the Job was deleted, and its pods are gone", AGAIN, swept=True)
+            why = "the Job is no more, and its pods are gone: it was deleted, or was over for longer than its TTL"
+            return Gone(f"kubernetes: {why}", AGAIN, swept=True, in_order=True)
         return Gone("kubernetes: the pod was deleted", AGAIN)
     if (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed"):
         return None
