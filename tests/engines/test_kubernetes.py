@@ -77,6 +77,35 @@ def user(tmp_path: Path, cluster: KubernetesCluster) -> Iterator[OnKubernetes]:
     user.space.close()
 
 
+class Impatient(OnKubernetes):
+    """Whose tflaunch tells after a second what it waits for, and keeps a part of its slots for 3 s."""
+
+    def argv(self, verb: str, *words: str | bytes | Path) -> list[str | bytes | Path]:
+        inside = self.bed.launcher.inside(cwd=self.code)
+        return [*inside, sys.executable, "-c", IMPATIENT, *super().argv(verb, *words)[len(inside) + 3 :]]
+
+
+IMPATIENT = """
+import sys
+from tflaunch.console import phases
+from tflaunch.engines import kubernetes_slots
+phases._SLOW_S = 1.0
+kubernetes_slots.PARTIAL_S, kubernetes_slots.AGAIN_S = 3.0, (3.0, 4.0)
+from tflaunch.cli import main
+sys.exit(main())
+"""
+
+
+@pytest.fixture
+def impatient(tmp_path: Path, cluster: KubernetesCluster) -> Iterator[Impatient]:
+    """A user with less patience."""
+    user = Impatient(tmp_path, cluster.bed)
+    user.space = cluster.space()
+    yield user
+    user.close()
+    user.space.close()
+
+
 def training(user: OnKubernetes, *words: str, slots: str = "", seconds: float = 600) -> Running:
     """A run whose two tasks train."""
     slots = slots or user.slots("2")
@@ -240,8 +269,9 @@ def test_what_can_never_be_is_told_at_once(user: OnKubernetes) -> None:
     assert user.records() == []
 
 
-def test_slots_are_waited_for(user: OnKubernetes, cluster: KubernetesCluster) -> None:
+def test_slots_are_waited_for(impatient: Impatient, cluster: KubernetesCluster) -> None:
     """First for a queue, as Kueue keeps Jobs waiting, then for a node; a request that waits for a quota is given up."""
+    user = impatient
     script = user.script(TRAINER)
     with user.start("run", user.slots("2", "queue=night"), script, *TASKS, "--", "0.1") as running:
         running.wait_for("the Job waits in the queue night")
@@ -444,7 +474,7 @@ def test_parameter_servers_go_on_from_a_checkpoint_on_a_volume(
 ) -> None:
     kept = cluster.directory / f"kept-{user.space.name}"
     kept.mkdir()
-    of_it = ("--steps=4000", "--checkpoint_steps=100", "--train_dir=/kept")
+    of_it = ("--steps=2500", "--checkpoint_steps=100", "--train_dir=/kept")
     words = ("--ps=1", "--workers=1", "--restarts=1", "--grace=2", "--", *of_it)
     with user.start("run", with_tensorflow(user, kept), EXAMPLES / "async_ps.py", *words) as running:
         until(lambda: list(kept.glob("model.ckpt-?*00.index")), "a checkpoint", KUBERNETES_S)
@@ -454,7 +484,7 @@ def test_parameter_servers_go_on_from_a_checkpoint_on_a_volume(
         done = running.done(KUBERNETES_S).ran()
     steps = [int(step) for step in re.findall(r"worker/0 step +(\d+)", done.out.partition("resumes from")[2])]
     assert steps[0] >= 100
-    assert steps[-1] >= 4000
+    assert steps[-1] >= 2500
     user.space.wait_until_free()
 
 
@@ -469,26 +499,8 @@ def test_workers_train_together(user: OnKubernetes, cluster: KubernetesCluster) 
     user.space.wait_until_free()
 
 
-class Impatient(OnKubernetes):
-    """Whose tflaunch waits 3 s where it would wait a minute."""
-
-    def argv(self, verb: str, *words: str | bytes | Path) -> list[str | bytes | Path]:
-        inside = self.bed.launcher.inside(cwd=self.code)
-        return [*inside, sys.executable, "-c", IMPATIENT, *super().argv(verb, *words)[len(inside) + 3 :]]
-
-
-IMPATIENT = """
-import sys
-from tflaunch.engines import kubernetes_slots
-kubernetes_slots.PARTIAL_S, kubernetes_slots.AGAIN_S = 3.0, (3.0, 4.0)
-from tflaunch.cli import main
-sys.exit(main())
-"""
-
-
-def test_a_part_of_the_slots_is_not_kept(tmp_path: Path, cluster: KubernetesCluster) -> None:
-    user = Impatient(tmp_path, cluster.bed)
-    user.space = cluster.space()
+def test_a_part_of_the_slots_is_not_kept(impatient: Impatient) -> None:
+    user = impatient
     user.space.apply(kind="Pod", metadata={"name": "other"}, spec=LARGE)
     until(lambda: "Running" in user.space.do("get", "pods"), "a pod of somebody else's")
     slots = user.slots("2", f"cpus={MOST}")
@@ -499,5 +511,3 @@ def test_a_part_of_the_slots_is_not_kept(tmp_path: Path, cluster: KubernetesClus
         user.space.do("delete", "pod", "other", "--wait=false")
         running.done(KUBERNETES_S).ran()
     user.space.wait_until_free()
-    user.close()
-    user.space.close()
