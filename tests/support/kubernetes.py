@@ -576,7 +576,7 @@ def _controllers() -> list[Path]:
 
 
 def _remove_groups(name: str) -> None:
-    for controller in _controllers():
+    for controller in (*_controllers(), GROUPS / "unified"):
         top = controller / name
         for group in sorted((each for each in top.rglob("*") if each.is_dir()), reverse=True):
             with contextlib.suppress(OSError):
@@ -587,7 +587,7 @@ def _remove_groups(name: str) -> None:
 
 def _remove_old_groups() -> None:
     """What outlives tests that were killed: empty cgroups."""
-    for controller in _controllers():
+    for controller in (*_controllers(), GROUPS / "unified"):
         for group in controller.glob("tflaunch-k8s-*"):
             if not Path(f"/proc/{group.name.split('-')[2]}").exists():
                 _remove_groups(group.name)
