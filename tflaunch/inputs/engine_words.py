@@ -11,7 +11,11 @@ from tflaunch.inputs.documents import PlacedText
 from tflaunch.protocol.job import job_name_fault
 
 # The registry: the word of an engine -> the module whose ENGINE it is, loaded only when used.
-ENGINES: Mapping[str, str] = {"spark": "tflaunch.engines.spark_slots"}
+ENGINES: Mapping[str, str] = {
+    "spark": "tflaunch.engines.spark_slots",
+    "k8s": "tflaunch.engines.kubernetes_slots",
+    "kubernetes": "tflaunch.engines.kubernetes_slots",
+}
 VARIABLE = "TFLAUNCH_ENGINES"  # WORD=MODULE,...: engines of one's own
 BATCH_JOBS = ("slurm:", "pbs:")  # the nodes of the batch job that tflaunch runs in, by SSH
 MOST_SLOTS = 10_000

@@ -1,0 +1,203 @@
+"""The API server of a Kubernetes cluster, by the user's own kubectl: with its contexts, its logins and its proxies."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tflaunch.protocol.errors import ConnectError, TflaunchError
+
+TIMEOUT_S = 30.0  # for an answer
+REQUEST_S = 20  # for one request of it
+SAID = 500  # characters of what kubectl says
+INSIDE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")  # of a pod that runs tflaunch
+_FORBIDDEN = re.compile(
+    r'is forbidden: User "(?P<user>[^"]{1,200})" cannot (?P<verb>\w{1,20}) resource "(?P<resource>[^"]{1,100})"'
+    r'(?: in API group "(?P<group>[^"]{0,100})")?(?: in the namespace "(?P<namespace>[^"]{1,100})")?'
+)
+
+
+# What is done in a namespace: (API group, resource, verbs).
+RIGHTS = (
+    ("batch", "jobs", ("create", "get", "list", "watch", "delete")),
+    ("", "pods", ("get", "list")),
+    ("", "pods/exec", ("create",)),
+    ("", "events", ("list",)),
+)
+_APPLY = (
+    "docs/kubernetes.md has a role with all rights that tflaunch needs; who runs the cluster can apply it"
+)
+
+
+class KubectlFailed(Exception):
+    """kubectl has failed, with these words of it."""
+
+
+@dataclass(frozen=True)
+class Kubectl:
+    """A namespace of a cluster."""
+
+    namespace: str = ""
+    context: str = ""
+    kubeconfig: str = ""  # $KUBECONFIG of whoever took the slots
+
+    def words(self, *words: str) -> list[str]:
+        """The command line."""
+        flags = [f"--context={self.context}"] if self.context else []
+        flags += [f"--namespace={self.namespace}"] if self.namespace else []
+        env = ["env", f"KUBECONFIG={self.kubeconfig}"] if self.kubeconfig else []
+        return [*env, "kubectl", *flags, *words]
+
+    def run(self, *words: str, text: str = "", timeout_s: float = TIMEOUT_S) -> str:
+        """What kubectl prints.  Raises KubectlFailed where it fails, ConnectError where there is none."""
+        if shutil.which("kubectl") is None:
+            raise ConnectError(
+                "kubernetes: there is no kubectl here",
+                "install it, and have it reach your cluster: kubectl get pods",
+            )
+        try:
+            done = subprocess.run(
+                self.words(*words),
+                input=text,
+                capture_output=True,
+                text=True,
+                encoding="utf-8",
+                errors="replace",
+                check=False,
+                timeout=timeout_s,
+                start_new_session=True,  # Ctrl-C is for the launcher
+            )
+        except subprocess.TimeoutExpired:
+            raise KubectlFailed(f"kubectl {words[0]} has not answered within {timeout_s:g} s") from None
+        except OSError as error:
+            raise KubectlFailed(f"kubectl cannot be started: {error.strerror}") from None
+        if done.returncode:
+            raise KubectlFailed(said(done.stderr) or f"kubectl {words[0]} ended with {done.returncode}")
+        return done.stdout
+
+    def ask(self, *words: str, text: str = "") -> str:
+        """The same for one request of the API server."""
+        return self.run(*words, f"--request-timeout={REQUEST_S}s", text=text)
+
+    def objects(self, kinds: str, *words: str) -> list[dict[str, Any]]:
+        """The objects of these kinds.  Raises KubectlFailed, ConnectError."""
+        try:
+            found = json.loads(self.ask("get", kinds, "-o", "json", *words))
+            return [dict(each) for each in found["items"]]
+        except (ValueError, KeyError, TypeError):
+            raise KubectlFailed(f"kubectl get {kinds} has printed no list") from None
+
+    def exec_words(self, pod: str, container: str, *command: str, stdin: bool = True) -> list[str]:
+        """The command line that runs a command in a pod."""
+        flags = ["-i"] if stdin else []
+        return self.words("exec", *flags, pod, "-c", container, "--", *command)
+
+
+def here(settings: Mapping[str, str], environ: Mapping[str, str] = os.environ) -> Kubectl:
+    """The namespace that these settings and the user's kubeconfig mean, in words that hold in any terminal.
+
+    Raises ConnectError.
+    """
+    paths = [each for each in environ.get("KUBECONFIG", "").split(os.pathsep) if each]
+    kubeconfig = os.pathsep.join(str(Path(each).absolute()) for each in paths)
+    context, namespace = settings.get("context", ""), settings.get("namespace", "")
+    asked = Kubectl(context=context, kubeconfig=kubeconfig)
+    try:
+        config = json.loads(asked.run("config", "view", "--minify", "-o", "json"))
+    except KubectlFailed as error:
+        if INSIDE.exists() and not context:
+            return Kubectl(namespace or INSIDE.read_text("utf-8").strip(), "", "")
+        raise ConnectError(
+            f"kubernetes: {error}", "which cluster? kubectl config get-contexts lists those that you have"
+        ) from None
+    except ValueError:
+        config = {}
+    found = [each.get("context") or {} for each in config.get("contexts") or ()]
+    namespace = namespace or str((found or [{}])[0].get("namespace") or "default")
+    return Kubectl(namespace, context or str(config.get("current-context") or ""), kubeconfig)
+
+
+def check_rights(kubectl: Kubectl) -> None:
+    """Raise ConnectError with the rights that the user lacks there, as far as the cluster tells."""
+    if not (lacking := missing_rights(kubectl)):
+        return
+    raise ConnectError(
+        f"kubernetes: you lack the right to {', '.join(lacking)} in the namespace {kubectl.namespace}", _APPLY
+    )
+
+
+def missing_rights(kubectl: Kubectl) -> list[str]:
+    """What of RIGHTS the user may not do; nothing where the cluster cannot tell all that they may."""
+    review = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SelfSubjectRulesReview",
+        "spec": {"namespace": kubectl.namespace},
+    }
+    try:
+        path = "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews"
+        status = json.loads(kubectl.ask("create", "--raw", path, "-f", "-", text=json.dumps(review)))[
+            "status"
+        ]
+        rules = status["resourceRules"]
+    except (ValueError, KeyError, TypeError):
+        return []
+    except KubectlFailed as refused:
+        raise error_of(refused, "the cluster cannot be asked") from None
+    if status.get("incomplete"):
+        return []
+
+    def may(group: str, resource: str, verb: str) -> bool:
+        below = f"*/{resource.partition('/')[2]}"
+        return any(
+            {verb, "*"} & set(rule.get("verbs") or ())
+            and {group, "*"} & set(rule.get("apiGroups") or ())
+            and {resource, "*", below} & set(rule.get("resources") or ())
+            and not rule.get("resourceNames")
+            for rule in rules
+        )
+
+    return [
+        f"{verb} {resource}"
+        for group, resource, verbs in RIGHTS
+        for verb in verbs
+        if not may(group, resource, verb)
+    ]
+
+
+def whoami(kubectl: Kubectl) -> str:
+    """The user, as the cluster knows them, in letters that a label may have."""
+    try:
+        said = json.loads(kubectl.ask("auth", "whoami", "-o", "json"))
+        name = str(said["status"]["userInfo"]["username"])
+    except (KubectlFailed, ValueError, KeyError, TypeError):  # a cluster before 1.28
+        name = ""
+    return hashlib.sha256(name.encode()).hexdigest()[:16]
+
+
+def error_of(refused: KubectlFailed, doing: str) -> TflaunchError:
+    """What has gone wrong while `doing` something, for the user."""
+    text = str(refused)
+    if lacks := _FORBIDDEN.search(text):
+        what = f"{lacks['verb']} {lacks['resource']}"
+        group = f" of {lacks['group']}" if lacks["group"] else ""
+        space = f" in the namespace {lacks['namespace']}" if lacks["namespace"] else ""
+        return ConnectError(
+            f"kubernetes: {lacks['user']} lacks the right to {what}{group}{space}",
+            _APPLY,
+        )
+    return ConnectError(f"kubernetes: {doing}: {text}", "does kubectl get pods work here?")
+
+
+def said(stderr: str) -> str:
+    """The line that says why, of what kubectl has written to stderr."""
+    lines = [line.strip() for line in stderr.splitlines() if line.strip()]
+    lines = [line for line in lines if not re.match(r"[EWI]\d{4} |Warning: ", line)] or lines
+    return " ".join(lines)[-SAID:] if lines else ""
