@@ -41,10 +41,8 @@ from tflaunch.sessions.process_wire import ProcessWire
 from tflaunch.sessions.wires import Advice, Wire
 from tflaunch.text.numbers import counted
 
-LOOK_S, LATER_S = (
-    0.5,
-    3.0,
-)  # between two looks at pods that are to come, and when they have been long in coming
+LOOK_S = 0.5  # between two looks at pods that are to come
+LATER_S = 3.0  # the same when they have been long in coming
 LONG_S = 30.0
 FRESH_S = 1.0  # how old a look at pods may be that many wires share
 PARTIAL_S = 60.0  # for the other pods to have a node, once one has
