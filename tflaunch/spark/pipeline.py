@@ -58,16 +58,14 @@ class TFParams(Params):  # type: ignore[misc]  # Any where pyspark has no types
         self._setDefault(**PARAMETERS)
 
     def merge_args_params(self) -> argparse.Namespace:
-        """The program's own arguments, and over them the parameters: those that were set, or that it has none of."""
+        """The program's own arguments, and over them all parameters, their defaults as well."""
         if isinstance(self.args, argparse.Namespace):
             found = vars(self.args).copy()
         elif isinstance(self.args, Mapping):
             found = dict(self.args)
         else:
             found = {"argv": list(self.args)} if self.args else {}
-        for name in PARAMETERS:
-            if name not in found or self.isSet(name):
-                found[name] = self.getOrDefault(name)
+        found.update({name: self.getOrDefault(name) for name in PARAMETERS})
         return argparse.Namespace(**found)
 
 
