@@ -77,6 +77,19 @@ def test_settings_that_spark_does_not_have() -> None:
             "Spark's Python worker that held a slot has",
         ),
         (
+            "An exception was thrown from the Python worker:\nTraceback (most recent call last):\n"
+            '  File "a.py", line 6, in boom\nValueError: row 7 is rotten',
+            "the Spark stage has failed: ValueError: row 7 is rotten",
+        ),
+        (
+            "Traceback (most recent call last):\nKeyError: 'x'\n SQLSTATE: 38000\n\tat org.apache",
+            "the Spark stage has failed: KeyError: 'x'",
+        ),
+        (
+            "first\nTraceback (most recent call last):\nKeyError: 'x'\n\n\tat org.apache",
+            "the Spark stage has failed: first",
+        ),
+        (
             "a thing that nobody knows\n\tat org.apache",
             "the Spark stage has failed: a thing that nobody knows",
         ),
