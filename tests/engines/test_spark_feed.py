@@ -203,6 +203,33 @@ def test_what_tasks_cannot_read_is_told_before_the_start(session: Any) -> None:
         run.wait()
 
 
+def test_columns_have_any_name(session: Any) -> None:
+    def names() -> list[str]:
+        from tflaunch_task import dataset
+
+        return [name for batch in dataset.arrow() for name in batch.schema.names]
+
+    frame = session.range(1).toDF("n").selectExpr("n as `a.b`", 'n as `it\'s "it"`', "n as `b\u00e4ck``tick`")
+    assert spark.run(session, names, workers=1, feed=frame).results == [
+        ["a.b", 'it\'s "it"', "b\u00e4ck`tick"]
+    ]
+
+
+def test_a_task_that_stops_early_holds_up_no_other(session: Any) -> None:
+    def counts() -> int:
+        from tflaunch_task import dataset
+
+        rows = 0
+        for batch in dataset.arrow(even=True):
+            rows += batch.num_rows
+            if os.environ["TFLAUNCH_TASK"] == "worker/1":
+                break
+        return rows
+
+    found = spark.run(session, counts, workers=2, feed=session.range(400_000)).results
+    assert found == [200_000, 10_000]
+
+
 def test_vectors_of_spark_ml_are_lists(session: Any) -> None:
     from pyspark.ml.linalg import Vectors
 

@@ -39,6 +39,7 @@ BATCH_BYTES = 1024 * 1024  # of such a batch; as objects of Python its rows are 
 ASK_S = 0.03  # between two questions to the driver, while rows wait for other slots
 PIECE_BYTES = 4 * 1024 * 1024  # of a batch of Spark's, which may be large, in which it is kept and read
 LINE_BYTES = 64 * 1024 * 1024  # results may be many
+RESERVE_BYTES = 16 * 1024 * 1024  # of the disk, left free: the tasks' logs are there, and say why a run fails
 FREE = 0.5  # of the disk's free space, which a spool may take unless its limit is given
 
 
@@ -166,6 +167,11 @@ class Spool:
                 raise WrongRows(
                     "the rows of this slot are more than %s of disk, which their spool may take: give it more, "
                     'spool="50GB", or read them once, spool=False' % megabytes(self._limit)
+                )
+            if shutil.disk_usage(self._path).free < batch.nbytes + RESERVE_BYTES:
+                raise WrongRows(
+                    "the disk of this slot's rows is full: %s of them are there; read them once, spool=False"
+                    % megabytes(self._file.tell())
                 )
             self._writer.write_batch(batch)  # before the first, the schema
             size = pyarrow.ipc.get_record_batch_size(batch)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import base64
+import os
+import shutil
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,6 +20,7 @@ pa = pytest.importorskip("pyarrow", reason="no pyarrow here: scripts/engines spa
 from tests.support.patience import until  # noqa: E402
 from tflaunch.engines.spark_rows import SparkRows  # noqa: E402
 from tflaunch.slot.spark_feed import Feed, batches_of  # noqa: E402
+from tflaunch.spark.tensorflowonspark import InputMode, TFCluster  # noqa: E402
 from tflaunch_task import DataFeed, FeedError, context, dataset  # noqa: E402
 from tflaunch_task.reading import Reading  # noqa: E402
 
@@ -307,6 +311,21 @@ def test_a_spool_has_its_limit(slots: Slots) -> None:
         list(dataset.arrow())
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts a disk")
+def test_a_spool_does_not_fill_the_disk(slots: Slots, tmp_path: Path) -> None:
+    """Else the tasks' logs could not say why the run fails."""
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=20m", "none", tmp_path], check=True)
+    try:
+        slots.up([batch(0, 10_000)] * 200, limit=1 << 40)
+        slots.be("worker/0", 0)
+        with pytest.raises(FeedError, match="the disk of this slot's rows is full"):
+            list(dataset.arrow())
+        assert shutil.disk_usage(tmp_path).free > 15_000_000
+    finally:
+        slots.close()
+        subprocess.run(["umount", "-l", tmp_path], check=True)
+
+
 def test_no_feed_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("TFLAUNCH_FEED", raising=False)
     with pytest.raises(FeedError, match="this run has no feed"):
@@ -455,6 +474,30 @@ def test_a_large_batch_is_kept_in_pieces(slots: Slots, spool: bool) -> None:
     until(lambda: len(slots.feeds[0]._kept._places) == 3, "the pieces ahead")
     assert sum(size for _, size, _ in slots.feeds[0]._kept._places) < 13 * 1024 * 1024
     assert ids(iter([first, *reading])) == list(range(5000))
+
+
+def test_results_are_those_of_the_last_attempt() -> None:
+    """Slots that are taken anew read the rows again."""
+    rows = SparkRows.__new__(SparkRows)
+    rows._lock, rows.finished = threading.Lock(), threading.Event()
+    over = []
+    rows._hold = lambda *_: over.append(rows.finished.is_set())  # type: ignore[method-assign]
+    for _ in range(2):
+        rows.hold(1, print)
+        assert rows.finished.is_set()
+    assert over == [False, False]
+
+
+def test_train_without_epochs_reads_ten_times_as_theirs_does() -> None:
+    given: list[Any] = []
+
+    def begin(rows: Mapping[str, Any], *, results: bool) -> Any:
+        given.append(rows["epochs"])
+        return []
+
+    for epochs in (0, 1, 3):
+        TFCluster(begin, InputMode.SPARK).train([], epochs)  # type: ignore[arg-type]
+    assert given == [10, 1, 3]
 
 
 def test_the_context_of_a_task(monkeypatch: pytest.MonkeyPatch) -> None:
