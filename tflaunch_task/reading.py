@@ -94,6 +94,7 @@ class Reading:
         self.schema = schema_of(self.told)
         self.rows = 0
         self.left = 0  # rows that this reader does not get, so that no other gets fewer
+        self.left_all = True  # there are no more of them, which Spark has not made
         self._even, self._skip = even, skip_rows
         self._map = None  # type: Optional[mmap.mmap]
         self._over = False
@@ -105,7 +106,7 @@ class Reading:
         while not self._over:
             answer = self._line.ask(next=True)
             if answer.get("end"):
-                self.left = answer["left"]
+                self.left, self.left_all = answer["left"], answer["all"]
                 self.close()
                 break
             batch = self._batch(answer)
@@ -175,10 +176,10 @@ def say_left(reading: "Reading") -> None:
                 "the rows are all in other slots: a task has none, so with even=True none gets any; leave "
                 "repartition=False out"
             )
-        say(
-            "%d of %d rows are left out here: every task reads as many as the one that has the fewest"
-            % (reading.left, reading.rows + reading.left)
-        )
+        count = "%d of %d rows" % (reading.left, reading.rows + reading.left)
+        if not reading.left_all:
+            count = "rows after the first %d" % reading.rows
+        say("%s are left out here: every task reads as many as the one that has the fewest" % count)
 
 
 def import_pyarrow() -> "Any":

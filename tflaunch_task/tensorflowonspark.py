@@ -42,7 +42,6 @@ class DataFeed:
             None if input_mapping is None else [tensor for _, tensor in sorted(input_mapping.items())]
         )
         self._reading = None  # type: Optional[Reading]
-        self._line = None  # type: Optional[Line]
         self._rows = self._all()
         self._next = []  # type: List[Any]  # rows that are read, the next one last
         self._done = False
@@ -77,9 +76,11 @@ class DataFeed:
 
     def batch_results(self, results: "Sequence[Any]") -> None:
         """Give results to the driver: of `cluster.inference(rdd)`.  Raises FeedError."""
-        if self._line is None:
-            self._line = Line()
-        self._line.ask(results=base64.b64encode(pickle.dumps(list(results))).decode("ascii"))
+        line = Line()
+        try:
+            line.ask(results=base64.b64encode(pickle.dumps(list(results))).decode("ascii"))
+        finally:
+            line.close()
 
     def _all(self) -> "Iterator[List[Any]]":
         """All rows, in lists."""

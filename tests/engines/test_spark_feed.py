@@ -203,6 +203,33 @@ def test_what_tasks_cannot_read_is_told_before_the_start(session: Any) -> None:
         run.wait()
 
 
+def test_columns_have_any_name(session: Any) -> None:
+    def names() -> list[str]:
+        from tflaunch_task import dataset
+
+        return [name for batch in dataset.arrow() for name in batch.schema.names]
+
+    frame = session.range(1).toDF("n").selectExpr("n as `a.b`", 'n as `it\'s "it"`', "n as `b\u00e4ck``tick`")
+    assert spark.run(session, names, workers=1, feed=frame).results == [
+        ["a.b", 'it\'s "it"', "b\u00e4ck`tick"]
+    ]
+
+
+def test_a_task_that_stops_early_holds_up_no_other(session: Any) -> None:
+    def counts() -> int:
+        from tflaunch_task import dataset
+
+        rows = 0
+        for batch in dataset.arrow(even=True):
+            rows += batch.num_rows
+            if os.environ["TFLAUNCH_TASK"] == "worker/1":
+                break
+        return rows
+
+    found = spark.run(session, counts, workers=2, feed=session.range(400_000)).results
+    assert found == [200_000, 10_000]
+
+
 def test_vectors_of_spark_ml_are_lists(session: Any) -> None:
     from pyspark.ml.linalg import Vectors
 
@@ -319,7 +346,9 @@ def test_an_estimator_in_a_pipeline(session: Any, tmp_path: Path) -> None:
         model_dir=tmp_path / "models",
         outputs={"score": "prediction"},
     )
-    pipeline = Pipeline(stages=[StringIndexer(inputCol="kind", outputCol="kind_at"), estimator])
+    # By name: by how often each comes in a fold, one of two folds would have them the other way round.
+    indexer = StringIndexer(inputCol="kind", outputCol="kind_at", stringOrderType="alphabetAsc")
+    pipeline = Pipeline(stages=[indexer, estimator])
     pipeline.write().save(str(tmp_path / "pipeline"))
     again = Pipeline.load(str(tmp_path / "pipeline"))
     judge = RegressionEvaluator(labelCol="y")

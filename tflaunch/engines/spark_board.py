@@ -19,7 +19,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import IO, Any
 
 from tflaunch.engines.spark_rows import SparkRows
 from tflaunch.slot.holder import addresses
@@ -45,6 +45,7 @@ class SlotBoard:
         self._lost: list[tuple[float, str]] = []  # when a slot's end was not in order, and what it was
         self._unproved: dict[socket.socket, None] = {}  # the oldest first
         self._lines: set[ssl.SSLSocket] = set()
+        self._feeds: set[ssl.SSLSocket] = set()
         self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self._context.minimum_version = ssl.TLSVersion.TLSv1_2
         with tempfile.NamedTemporaryFile("w") as file:  # which no other user reads
@@ -83,11 +84,7 @@ class SlotBoard:
 
     def let_go(self) -> None:
         """Hang up on the tasks, whose slot holders end then; the board still answers."""
-        with self.changed:
-            lines = list(self._lines)
-        for line in lines:
-            with contextlib.suppress(OSError):
-                line.shutdown(socket.SHUT_RDWR)
+        self._hang_up(self._lines)
 
     def close(self) -> None:
         """Answer nobody any more."""
@@ -95,6 +92,14 @@ class SlotBoard:
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         self.let_go()
+        self._hang_up(self._feeds)
+
+    def _hang_up(self, on: set[ssl.SSLSocket]) -> None:
+        with self.changed:
+            lines = list(on)
+        for line in lines:
+            with contextlib.suppress(OSError):
+                line.shutdown(socket.SHUT_RDWR)
 
     def _accept(self) -> None:
         while True:
@@ -131,11 +136,13 @@ class SlotBoard:
         self._proved(caller)
         if "feed" in said:
             line.settimeout(None)
-            while said:
-                assert self.rows is not None  # noqa: S101 - a slot has a feed only then
-                line.sendall(json.dumps(self.rows.heard(int(said["feed"]), said)).encode() + b"\n")
-                text = lines.readline(LINE_BYTES)
-                said = self._said(text) if text else {}
+            with self.changed:
+                self._feeds.add(line)
+            try:
+                self._answer_feed(line, lines, said)
+            finally:
+                with self.changed:
+                    self._feeds.discard(line)
             return
         if "slot" not in said:
             answer: dict[str, Any] = {"over": self.over(int(said["ask"]))} if "ask" in said else {}
@@ -164,6 +171,13 @@ class SlotBoard:
                 if not end["in_order"]:
                     self._lost.append((time.monotonic(), end["words"]))
                 self.changed.notify_all()
+
+    def _answer_feed(self, line: ssl.SSLSocket, lines: IO[bytes], said: Mapping[str, Any]) -> None:
+        assert self.rows is not None  # noqa: S101 - a slot has a feed only then
+        while said:
+            line.sendall(json.dumps(self.rows.heard(int(said["feed"]), said)).encode() + b"\n")
+            text = lines.readline(LINE_BYTES)
+            said = self._said(text) if text else {}
 
     def _said(self, text: bytes) -> Mapping[str, Any]:
         """What that line says; raises ValueError for one without the token."""

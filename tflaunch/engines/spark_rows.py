@@ -75,6 +75,7 @@ class SparkRows:
         self._lock = threading.Lock()
         self._counts: dict[int, tuple[int, bool]] = {}
         self._drain = False
+        self._wanted = 0
         self._slots = 0
         OF[self.key] = self
 
@@ -85,7 +86,8 @@ class SparkRows:
         tflaunch.slot.spark_feed.  Raises what Spark raises.
         """
         with self._lock:
-            self._counts, self._drain, self._slots = {}, False, count
+            self._counts, self._drain, self._wanted, self._slots = {}, False, 0, count
+        self.finished.clear()  # there may have been an attempt before
         try:
             self._hold(count, hold)
         finally:
@@ -128,11 +130,18 @@ class SparkRows:
     def heard(self, slot: int, said: Mapping[str, Any]) -> dict[str, Any]:
         """A slot's feed says how many rows each of its readers has; the answer is for that slot.
 
-        `even`: how many every reader may have, in all slots; `final`: that grows no more; `drain`: all is to be read.
+        `even`: how many every reader may have, in all slots; `final`: that grows no more; `drain`: all is to be read;
+        `wanted`: so many rows for each reader are to be there, for one waits for them.
         """
         with self._lock:
-            self._counts[slot] = int(said["rows"]), bool(said["complete"])
+            readers = list(self.readers(slot))
+            # What it has for another number of readers, as before they were known, is no count.
+            if readers and int(said["readers"]) == len(readers):
+                self._counts[slot] = int(said["rows"]), bool(said["complete"])
+            else:
+                self._counts.pop(slot, None)
             self._drain = self._drain or bool(said.get("drain"))
+            self._wanted = max(self._wanted, int(said.get("wants", 0)))
             all_here = len(self._counts) == self._slots
             even = min(rows for rows, _ in self._counts.values()) if all_here else 0
             # The least is the last word as soon as the slot that has it has no more.
@@ -141,7 +150,8 @@ class SparkRows:
                 "even": even,
                 "final": final,
                 "drain": self._drain,
-                "readers": list(self.readers(slot)),
+                "wanted": self._wanted,
+                "readers": readers,
             }
 
 
@@ -162,7 +172,7 @@ def _of_frame(frame: Any, columns: Sequence[str] | str | None) -> tuple[Any, Any
         raise UsageError("feed: two columns have the same name", "rename one: df.withColumnRenamed")
     taken = []
     for name in names:
-        column, kind = frame[f"`{name}`"], frame.schema[name].dataType
+        column, kind = frame["`" + name.replace("`", "``") + "`"], frame.schema[name].dataType
         if type(kind).__name__ == "VectorUDT":
             from pyspark.ml.functions import vector_to_array
 

@@ -457,8 +457,11 @@ def _words(error: Exception) -> str:
         return f"Spark has lost {lost[1]}: {reason[:200]}".rstrip(": ")
     if "Python worker exited unexpectedly" in text:
         return WORKER_GONE
-    above, at, _ = text.partition("\n SQLSTATE")  # which pyspark puts below what a Python worker has raised
-    raised = above.rpartition("\n")[2][:300] if at and "Traceback" in above else said(error)
+    above = re.split(r"\n SQLSTATE|\n\nJVM stacktrace", text)[
+        0
+    ]  # pyspark puts these below what a Python worker has raised
+    trace = above.rpartition("Traceback")[2]
+    raised = above.rpartition("\n")[2][:300] if trace != above and "\n\tat " not in trace else said(error)
     return f"the Spark stage has failed: {raised}"
 
 

@@ -5,7 +5,7 @@ slot holder's directory, a task (tflaunch_task.reading) says lines of JSON and h
     {"task": NAME, "even": BOOL}      {"schema": BASE64, "readers": K, "epochs": N, "kind": ...}
     {"next": true}                    {"rows": N, "from": N, "at": N, "bytes": N}   a record batch: some of its rows.
                                       "at": where it stands in the file `spool`; null: the bytes follow
-                                      {"end": true, "rows": N, "left": N}
+                                      {"end": true, "rows": N, "left": N, "all": BOOL}   left: all, or at least
     {"count": true}                   {"rows": N}: how many rows every reader gets; all is read from Spark before
     {"results": [[...], ...]}         {"kept": N}
 Each answer may be {"error": TEXT}.
@@ -22,6 +22,7 @@ import pickle
 import shutil
 import socket
 import struct
+import sys
 import threading
 import time
 
@@ -32,9 +33,13 @@ if TYPE_CHECKING:
 SOCKET, SPOOL = "feed.sock", "spool"
 ALL = 1 << 60  # batches
 AHEAD = 2  # batches that are taken from Spark before they are wanted
-ROWS = 10000  # of a batch that is made of an RDD's rows
+ROWS = 10000  # of a batch that is made of an RDD's rows, at most
+FIRST_ROWS = 100  # of the first one, which tells how large rows are
+BATCH_BYTES = 1024 * 1024  # of such a batch; as objects of Python its rows are some ten times as large
 ASK_S = 0.03  # between two questions to the driver, while rows wait for other slots
+PIECE_BYTES = 4 * 1024 * 1024  # of a batch of Spark's, which may be large, in which it is kept and read
 LINE_BYTES = 64 * 1024 * 1024  # results may be many
+RESERVE_BYTES = 16 * 1024 * 1024  # of the disk, left free: the tasks' logs are there, and say why a run fails
 FREE = 0.5  # of the disk's free space, which a spool may take unless its limit is given
 
 
@@ -55,7 +60,7 @@ class Spool:
         self.complete = False
         self.error = ""
         self.condition = threading.Condition()
-        self._batches, self._changed = batches, changed
+        self._batches, self._changed = pieces(batches), changed
         self._path = os.path.join(directory, SPOOL) if feed["spool"] else ""
         self._file = None  # type: Any
         self._writer = None  # type: Any
@@ -78,6 +83,8 @@ class Spool:
         with self.condition:
             if self.error:
                 raise WrongRows(self.error)
+            if self._over:
+                raise WrongRows("the slot of this task is given back")
             return self._places[index] if index < len(self._places) else None
 
     def content(self, index: int) -> "Optional[Any]":
@@ -88,6 +95,11 @@ class Spool:
             if index not in self._whole:
                 raise WrongRows("these rows have been read before, and spool=False keeps none: leave it out")
             return self._whole[index]
+
+    def want_more(self) -> None:
+        """Have one more batch taken from Spark."""
+        with self.condition:
+            self.want(len(self._places) - AHEAD)
 
     def forget(self, before: int) -> None:
         """The batches before that index have been read by all, where no file keeps them."""
@@ -108,8 +120,7 @@ class Spool:
                 batch = next(self._batches, None)
                 if batch is None:
                     break
-                if batch.num_rows:
-                    self._keep(batch)
+                self._keep(batch)
                 batch = None
             else:
                 return
@@ -157,6 +168,11 @@ class Spool:
                     "the rows of this slot are more than %s of disk, which their spool may take: give it more, "
                     'spool="50GB", or read them once, spool=False' % megabytes(self._limit)
                 )
+            if shutil.disk_usage(self._path).free < batch.nbytes + RESERVE_BYTES:
+                raise WrongRows(
+                    "the disk of this slot's rows is full: %s of them are there; read them once, spool=False"
+                    % megabytes(self._file.tell())
+                )
             self._writer.write_batch(batch)  # before the first, the schema
             size = pyarrow.ipc.get_record_batch_size(batch)
             return self._file.tell() - size, size
@@ -181,12 +197,22 @@ class Feed:
         self._even = 0  # rows that every reader may have
         self._final = False  # it grows no more
         self._drain = False  # all is to be read
+        self._wants = 0  # rows that a reader waits for, for each of all
+        self._waited_for = False  # tasks of other slots wait for rows, and more may be here
+        self._closed = False
         self._readers = []  # type: List[str]
         self._places = {}  # type: Dict[str, int]  # the batch that each reader is at
         self._results = threading.Lock()
 
     def listen(self, directory: str) -> None:
-        """Let tasks in at feed.sock there.  Raises OSError."""
+        """Let tasks in at feed.sock there.  Raises OSError; RuntimeError where this Python cannot have rows."""
+        try:
+            import pyarrow
+        except ImportError as error:
+            raise RuntimeError(
+                "tflaunch: feed= needs pyarrow in the Python of Spark's executors, %s: %s"
+                % (sys.executable, error)
+            ) from None
         self._directory = directory
         self._kept = Spool(self._batches, directory, self._feed, self._news.set)
         fd = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -205,9 +231,15 @@ class Feed:
         return self._kept.error
 
     def close(self) -> None:
-        """Let nobody in any more, and take no more from Spark."""
+        """Let nobody in any more, take no more from Spark, and end all threads: Spark may keep this process."""
+        self._closed = True
         self._kept.close()
+        try:
+            self._listener.shutdown(socket.SHUT_RDWR)  # wakes who waits in it
+        except OSError:
+            pass
         self._listener.close()
+        self._news.set()
 
     def _accept(self) -> None:
         while True:
@@ -241,7 +273,7 @@ class Feed:
                             answer = {"rows": self._count()}
                         elif "results" in said:
                             with self._results:
-                                self.results += pickle.loads(base64.b64decode(said["results"]))  # noqa: S301
+                                self.results += unpickled(said["results"])
                             answer = {"kept": len(self.results)}
                         elif reader is not None:
                             answer, content = self._next(reader)
@@ -297,6 +329,7 @@ class Feed:
                     if self._final:
                         break
                     kept.want(reader.batch + 1)
+                    self._wants = max(self._wants, reader.rows + 1)
                     time.sleep(ASK_S)
                     self._report()
                     continue
@@ -307,11 +340,11 @@ class Feed:
                 reader.rows += count
                 reader.within += count
                 if begin + count == end:
-                    reader.forward()
+                    reader.forward(rows)
                 answer = {"rows": count, "from": begin, "at": at if content is None else None, "bytes": size}
                 return answer, content
-            reader.forward()
-        return {"end": True, "rows": reader.rows, "left": self._left(reader)}, None
+            reader.forward(rows)
+        return {"end": True, "rows": reader.rows, "left": self._left(reader), "all": kept.complete}, None
 
     def _mark(self, reader: "Reader") -> None:
         """Note what that reader reads now, so that what all have read is forgotten."""
@@ -320,20 +353,8 @@ class Feed:
             self._kept.forget(min(self._places.values()) - 1)
 
     def _left(self, reader: "Reader") -> int:
-        """How many rows of the partition that reader does not get; -1: nobody knows."""
-        if not self._kept.complete or not reader.of:
-            return 0 if not reader.of else -1
-        begin = sum(end - start for start, end in map(reader.share, self._rows_of_batches()))
-        return begin - reader.rows
-
-    def _rows_of_batches(self) -> "Iterator[int]":
-        index = 0
-        while True:
-            place = self._kept.batch(index)
-            if place is None:
-                return
-            yield place[2]
-            index += 1
+        """How many rows of the partition, as far as it is known, that reader does not get."""
+        return quota(self._kept.rows, reader.number, reader.of) - reader.rows if reader.of else 0
 
     def _count(self) -> int:
         if not self._feed["spool"]:
@@ -349,8 +370,8 @@ class Feed:
 
     def _tell_driver(self) -> None:
         """Tell the driver of each change; end where it does not answer, for then the slot ends, too."""
-        while True:
-            self._news.wait(1.0)
+        while not self._closed:
+            self._news.wait(ASK_S if self._waited_for else 1.0)
             self._news.clear()
             try:
                 self._report()
@@ -359,21 +380,35 @@ class Feed:
 
     def _report(self) -> None:
         """Tell the driver how many rows are here, and hear how many are everywhere.  Raises WrongRows."""
-        kept = self._kept
         with self._asking:
-            with kept.condition:
-                complete, rows = kept.complete, kept.rows
-                # What each of several readers has at least.
-                each = sum(place[2] // max(1, len(self._readers)) for place in kept._places)
-            try:
-                told = self._ask(rows=each, all=rows, complete=complete, drain=self._drain)
-            except (OSError, ValueError):
-                raise WrongRows("the driver of this Spark application does not answer") from None
-            self._even, self._final = int(told["even"]), bool(told["final"])
-            self._drain = bool(told["drain"])
-            self._readers = [str(each) for each in told["readers"]]
+            # Again where it answers with other readers than those whose rows were told.
+            while self._ask_driver():
+                pass
         if self._drain and self._feed["spool"]:
-            kept.want(ALL)
+            self._kept.want(ALL)
+
+    def _ask_driver(self) -> bool:
+        """Whether to ask again.  Raises WrongRows."""
+        kept, of = self._kept, len(self._readers)
+        with kept.condition:
+            complete, rows = kept.complete, kept.rows
+        each = rows // max(1, of)  # each of several readers has at least so many
+        try:
+            if self._closed:
+                raise OSError
+            told = self._ask(
+                rows=each, readers=of, all=rows, complete=complete, drain=self._drain, wants=self._wants
+            )
+        except (OSError, ValueError):
+            raise WrongRows("the driver of this Spark application does not answer") from None
+        self._even, self._final = int(told["even"]), bool(told["final"])
+        self._drain = bool(told["drain"])
+        self._readers = [str(each) for each in told["readers"]]
+        self._waited_for = int(told["wanted"]) > 0 and not complete
+        # A task of another slot waits for these rows, and those that read here may have ended.
+        if self._waited_for and each < int(told["wanted"]) and self._feed["spool"]:
+            kept.want_more()
+        return len(self._readers) != of
 
 
 class Reader:
@@ -384,14 +419,44 @@ class Reader:
         self.batch = 0
         self.within = 0  # how many rows of its share of that batch it has
         self.rows = 0  # of all batches
+        self.before = 0  # how many rows the batches before that have, for all readers
 
     def share(self, rows: int) -> "Tuple[int, int]":
-        """Which rows of a batch are for this one of several readers: from, to."""
-        return rows * self.number // self.of, rows * (self.number + 1) // self.of
+        """Which rows of its batch, which has so many, are for this one of several readers: from, to."""
+        counts = [
+            quota(self.before + rows, number, self.of) - quota(self.before, number, self.of)
+            for number in range(self.number + 1)
+        ]
+        return sum(counts[:-1]), sum(counts)
 
-    def forward(self) -> None:
-        """On to the next batch."""
-        self.batch, self.within = self.batch + 1, 0
+    def forward(self, rows: int) -> None:
+        """On to the next batch, from one of so many rows."""
+        self.batch, self.within, self.before = self.batch + 1, 0, self.before + rows
+
+
+def quota(rows: int, number: int, of: int) -> int:
+    """How many of the first rows of a partition are for that one of several readers; all rows have one."""
+    return (rows + number) // of
+
+
+def unpickled(text: str) -> "List[Any]":
+    """What a task says of its rows.  Raises WrongRows."""
+    try:
+        return list(pickle.loads(base64.b64decode(text)))  # noqa: S301 - of a task of this user
+    except Exception as error:  # whatever its classes raise, which may be the program's own
+        raise WrongRows(
+            "results cannot be read in the Python of Spark's executors: %s: %s"
+            % (type(error).__name__, error)
+        ) from None
+
+
+def pieces(batches: "Iterator[Any]") -> "Iterator[Any]":
+    """The same rows in batches that are not large."""
+    for batch in batches:
+        count = max(1, PIECE_BYTES * batch.num_rows // max(1, batch.nbytes))
+        for start in range(0, batch.num_rows, count):
+            yield batch.slice(start, count)
+        del batch
 
 
 def batches_of(rows: "Iterable[Any]", feed: "Dict[str, Any]") -> "Iterator[Any]":
@@ -401,16 +466,19 @@ def batches_of(rows: "Iterable[Any]", feed: "Dict[str, Any]") -> "Iterator[Any]"
     import pyarrow
 
     schema = pyarrow.ipc.read_schema(pyarrow.py_buffer(base64.b64decode(feed["schema"])))
-    kind, names, start = feed["kind"], schema.names, 0
+    kind, names, start, count = feed["kind"], schema.names, 0, FIRST_ROWS
     rows = iter(rows)
     while True:
-        some = list(itertools.islice(rows, ROWS))
+        some = list(itertools.islice(rows, count))
         if not some:
             return
         columns = columns_of(some, kind, names, start)
         arrays = [array_of(column, field, start, pyarrow) for column, field in zip(columns, schema)]  # noqa: B905
         start += len(some)
-        yield pyarrow.RecordBatch.from_arrays(arrays, schema=schema)
+        batch = pyarrow.RecordBatch.from_arrays(arrays, schema=schema)
+        count = max(1, min(ROWS, BATCH_BYTES * len(some) // max(1, batch.nbytes)))
+        some, columns, arrays = [], [], []  # while this waits for who wants the next
+        yield batch
 
 
 def columns_of(rows: "List[Any]", kind: str, names: "Sequence[str]", start: int) -> "Sequence[Any]":

@@ -31,6 +31,9 @@ OPTIONS = (
     *("tensorboard", "input_mode", "log_dir", "driver_ps_nodes", "master_node", "reservation_timeout"),
     *("queues", "eval_node", "release_port"),
 )
+MANY_EPOCHS = (
+    10  # where none are said: TensorFlowOnSpark's "large number", for programs that stop by themselves
+)
 RESULTS_S = 600.0  # for Spark to keep what tasks have said of the last rows
 
 
@@ -107,9 +110,12 @@ class TFCluster:
         feed_timeout: float = 600,
         qname: str = "input",
     ) -> None:
-        """Give these rows to the tasks that read, so many times; returns when the tasks are being started."""
+        """Give these rows to the tasks that read, so many times; returns when the tasks are being started.
+
+        num_epochs: 0 is ten, as there.
+        """
         self._spark_mode("train")
-        self._start({"feed": dataRDD, "epochs": num_epochs or 1})
+        self._start({"feed": dataRDD, "epochs": num_epochs or MANY_EPOCHS})
 
     def inference(
         self,

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import base64
+import os
+import shutil
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -16,6 +20,7 @@ pa = pytest.importorskip("pyarrow", reason="no pyarrow here: scripts/engines spa
 from tests.support.patience import until  # noqa: E402
 from tflaunch.engines.spark_rows import SparkRows  # noqa: E402
 from tflaunch.slot.spark_feed import Feed, batches_of  # noqa: E402
+from tflaunch.spark.tensorflowonspark import InputMode, TFCluster  # noqa: E402
 from tflaunch_task import DataFeed, FeedError, context, dataset  # noqa: E402
 from tflaunch_task.reading import Reading  # noqa: E402
 
@@ -42,7 +47,7 @@ class Slots:
         self.directory, self.monkeypatch = directory, monkeypatch
         self.driver = SparkRows.__new__(SparkRows)
         self.driver._lock = threading.Lock()
-        self.driver._counts, self.driver._drain = {}, False
+        self.driver._counts, self.driver._drain, self.driver._wanted = {}, False, 0
         self.readers: dict[int, list[str]] = {}
         self.driver.readers = lambda slot: self.readers.get(slot, [f"worker/{slot}"])
         self.made: dict[int, list[int]] = {}
@@ -178,6 +183,112 @@ def test_all_rows_in_one_slot_are_an_error_and_no_wait(slots: Slots) -> None:
         list(dataset.arrow(even=True))
 
 
+def test_all_rows_in_one_slot_are_an_error_however_many_there_are(slots: Slots) -> None:
+    slots.up([batch(10 * number, 10) for number in range(50)], [])
+    slots.be("worker/0", 0)
+    with pytest.raises(FeedError, match="all in other slots"):
+        list(dataset.arrow(even=True))
+    assert len(slots.made[0]) < 10
+
+
+def test_rows_that_spark_need_not_make_are_left_out_in_words(
+    slots: Slots, capfd: pytest.CaptureFixture[str]
+) -> None:
+    slots.up([batch(10 * number, 10) for number in range(50)], [batch(0, 15)])
+    slots.be("worker/0", 0)
+    assert len(ids(dataset.arrow(even=True))) == 15
+    assert "rows after the first 15 are left out here" in capfd.readouterr().err
+    assert len(slots.made[0]) < 10
+
+
+def test_tasks_with_a_slot_of_their_own_wait_for_those_that_share_one(slots: Slots) -> None:
+    """Also where a slot has told its rows before it was known who reads there."""
+    slots.readers = {0: [], 1: []}
+    slots.up([batch(0, 100)], [batch(0, 100)])
+    until(lambda: all(feed._kept.complete for feed in slots.feeds), "the rows")
+    for feed in slots.feeds:
+        feed._report()
+    slots.readers = {0: ["worker/0", "worker/2"], 1: ["worker/1"]}
+    found = []
+    for task, slot in (("worker/1", 1), ("worker/0", 0), ("worker/2", 0)):
+        slots.be(task, slot)
+        found.append(len(ids(dataset.arrow(even=True))))
+    assert found == [50, 50, 50]
+
+
+def test_a_task_that_stops_early_holds_up_no_other(slots: Slots) -> None:
+    slots.up(*[[batch(10 * number, 10) for number in range(50)]] * 2)
+    slots.be("worker/1", 1)
+    reading = Reading(even=True)
+    reading.close()
+    slots.be("worker/0", 0)
+    found: list[int] = []
+    reads = threading.Thread(target=lambda: found.append(len(ids(dataset.arrow(even=True)))), daemon=True)
+    reads.start()
+    until(lambda: found, "the end of the rows")
+    assert found == [500]
+
+
+def test_batches_of_a_row_are_shared(slots: Slots) -> None:
+    slots.readers = {0: ["worker/0", "worker/1", "worker/2"]}
+    slots.up([batch(number, 1) for number in range(11)])
+    found = []
+    for task in slots.readers[0]:
+        slots.be(task, 0)
+        found.append(ids(dataset.arrow(even=True)))
+    assert len({each for some in found for each in some}) == 9
+    assert [len(each) for each in found] == [3, 3, 3]
+
+
+def test_a_feed_that_is_closed_leaves_no_thread(slots: Slots) -> None:
+    """Spark keeps its Python workers; and a feed of former slots must not tell the driver how many rows it has."""
+    before = set(threading.enumerate())
+    slots.up([batch(0, 10), batch(10, 10)], [])
+    slots.driver._slots = 3  # one that does not come: who reads evenly waits
+    slots.be("worker/0", 0)
+    reading = Reading(even=True)
+    said: list[str] = []
+
+    def read() -> None:
+        with pytest.raises(FeedError) as error:
+            next(reading)
+        said.append(str(error.value))
+
+    threading.Thread(target=read, daemon=True).start()
+    until(lambda: slots.feeds[0]._wants, "a task that waits")
+    slots.close()
+    until(lambda: said, "the answer to that task")
+    reading.close()
+    until(lambda: not set(threading.enumerate()) - before, "the end of the threads")
+
+
+def test_results_that_cannot_be_read_are_told(slots: Slots, monkeypatch: pytest.MonkeyPatch) -> None:
+    import pickle
+
+    class Own:
+        """Of the program alone."""
+
+    Own.__module__, Own.__qualname__ = "a_program", "Own"
+    module = SimpleNamespace(Own=Own)
+    slots.up([batch(0, 10)])
+    slots.be("worker/0", 0)
+    feed = DataFeed(train_mode=False)
+    monkeypatch.setitem(sys.modules, "a_program", module)  # type: ignore[arg-type]
+    text = pickle.dumps([Own()])
+    monkeypatch.delitem(sys.modules, "a_program")
+    monkeypatch.setattr(pickle, "dumps", lambda _: text)
+    with pytest.raises(FeedError, match=r"results cannot be read .*a_program"):
+        feed.batch_results([1])
+
+
+def test_executors_without_pyarrow_are_told_before_the_start(
+    slots: Slots, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(RuntimeError, match="feed= needs pyarrow in the Python of Spark's executors"):
+        slots.up([])
+
+
 def test_rows_are_counted(slots: Slots) -> None:
     slots.up([batch(0, 10), *[batch(10, 5)] * 9], [batch(0, 12)])
     slots.be("worker/0", 0)
@@ -198,6 +309,21 @@ def test_a_spool_has_its_limit(slots: Slots) -> None:
     slots.be("worker/0", 0)
     with pytest.raises(FeedError, match=r'more than 0 MB of disk.*spool="50GB"'):
         list(dataset.arrow())
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts a disk")
+def test_a_spool_does_not_fill_the_disk(slots: Slots, tmp_path: Path) -> None:
+    """Else the tasks' logs could not say why the run fails."""
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=20m", "none", tmp_path], check=True)
+    try:
+        slots.up([batch(0, 10_000)] * 200, limit=1 << 40)
+        slots.be("worker/0", 0)
+        with pytest.raises(FeedError, match="the disk of this slot's rows is full"):
+            list(dataset.arrow())
+        assert shutil.disk_usage(tmp_path).free > 15_000_000
+    finally:
+        slots.close()
+        subprocess.run(["umount", "-l", tmp_path], check=True)
 
 
 def test_no_feed_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -309,6 +435,69 @@ def test_rows_of_an_rdd_that_do_not_fit(rows: list[Any], words: str) -> None:
     schema = pa.schema([("a", pa.int64()), ("b", pa.int64())])
     with pytest.raises(Exception, match=words):
         list(batches_of(rows, {"schema": coded(schema), "kind": "tuple"}))
+
+
+def test_batches_of_wide_rows_are_small() -> None:
+    """A slot must not have ten thousand images as objects of Python."""
+    taken = 0
+
+    def rows() -> Iterator[Any]:
+        nonlocal taken
+        for number in range(30_000):
+            taken += 1
+            yield [number] * 784, number
+
+    feed = {"schema": coded(pa.schema([("v", pa.list_(pa.int32())), ("y", pa.int32())])), "kind": "tuple"}
+    batches = batches_of(rows(), feed)
+    sizes = []
+    for each in batches:
+        sizes.append(each.num_rows)
+        assert taken == sum(sizes)
+        assert each.nbytes < 4 * 1024 * 1024
+    assert sum(sizes) == 30_000
+    assert len(sizes) < 100
+    narrow = {"schema": coded(pa.schema([("y", pa.int32())])), "kind": "value"}
+    assert max(each.num_rows for each in batches_of(range(30_000), narrow)) == 10_000
+
+
+@pytest.mark.parametrize("spool", [True, False])
+def test_a_large_batch_is_kept_in_pieces(slots: Slots, spool: bool) -> None:
+    """Without a spool it would be in memory several times."""
+    wide = pa.schema([("id", pa.int64()), ("v", pa.list_(pa.int32(), 784))])
+    values = pa.FixedSizeListArray.from_arrays(pa.array([7] * 784 * 5000, pa.int32()), 784)
+    whole = pa.RecordBatch.from_arrays([pa.array(range(5000)), values], schema=wide)
+    slots.up([whole], schema=wide, spool=spool)
+    slots.be("worker/0", 0)
+    reading = Reading(even=False)
+    first = next(reading)
+    assert first.num_rows < 2000
+    until(lambda: len(slots.feeds[0]._kept._places) == 3, "the pieces ahead")
+    assert sum(size for _, size, _ in slots.feeds[0]._kept._places) < 13 * 1024 * 1024
+    assert ids(iter([first, *reading])) == list(range(5000))
+
+
+def test_results_are_those_of_the_last_attempt() -> None:
+    """Slots that are taken anew read the rows again."""
+    rows = SparkRows.__new__(SparkRows)
+    rows._lock, rows.finished = threading.Lock(), threading.Event()
+    over = []
+    rows._hold = lambda *_: over.append(rows.finished.is_set())  # type: ignore[method-assign]
+    for _ in range(2):
+        rows.hold(1, print)
+        assert rows.finished.is_set()
+    assert over == [False, False]
+
+
+def test_train_without_epochs_reads_ten_times_as_theirs_does() -> None:
+    given: list[Any] = []
+
+    def begin(rows: Mapping[str, Any], *, results: bool) -> Any:
+        given.append(rows["epochs"])
+        return []
+
+    for epochs in (0, 1, 3):
+        TFCluster(begin, InputMode.SPARK).train([], epochs)  # type: ignore[arg-type]
+    assert given == [10, 1, 3]
 
 
 def test_the_context_of_a_task(monkeypatch: pytest.MonkeyPatch) -> None:

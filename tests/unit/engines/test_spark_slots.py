@@ -7,6 +7,7 @@ import json
 import platform
 import socket
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -74,6 +75,19 @@ def test_settings_that_spark_does_not_have() -> None:
         (
             "Caused by: Python worker exited unexpectedly (crashed)",
             "Spark's Python worker that held a slot has",
+        ),
+        (
+            "An exception was thrown from the Python worker:\nTraceback (most recent call last):\n"
+            '  File "a.py", line 6, in boom\nValueError: row 7 is rotten',
+            "the Spark stage has failed: ValueError: row 7 is rotten",
+        ),
+        (
+            "Traceback (most recent call last):\nKeyError: 'x'\n SQLSTATE: 38000\n\tat org.apache",
+            "the Spark stage has failed: KeyError: 'x'",
+        ),
+        (
+            "first\nTraceback (most recent call last):\nKeyError: 'x'\n\n\tat org.apache",
+            "the Spark stage has failed: first",
         ),
         (
             "a thing that nobody knows\n\tat org.apache",
@@ -188,6 +202,18 @@ def test_strangers(board: SlotBoard, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not board.given_up
     for each in silent:
         each.close()
+
+
+def test_a_feed_of_former_slots_is_heard_no_more(board: SlotBoard) -> None:
+    """The rows go on to other slots, with another board."""
+    heard = []
+    board.rows = SimpleNamespace(heard=lambda slot, _: heard.append(slot) or {})  # type: ignore
+    with contextlib.closing(dialled(board)) as line:
+        assert line.ask(feed=1) == {}
+        board.close()
+        with pytest.raises((ConnectError, OSError, ValueError)):
+            line.ask(feed=2)
+    assert heard == [1]
 
 
 def test_nobody_listens_once_it_is_closed() -> None:
