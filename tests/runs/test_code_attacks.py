@@ -151,7 +151,7 @@ def test_a_file_that_is_no_program_never_leaves(launcher: Launcher) -> None:
     for verb, more in (("run", []), ("sweep", ["--grid=a=1"])):
         done = launcher.run(verb, hosts, "/etc/passwd", *more).ran(EXIT_USAGE)
         assert "/etc/passwd: not a Python program" in done.sentences
-    assert not launcher.hosts.exists()
+    assert not [*launcher.hosts.rglob("passwd")]
 
 
 def test_ship_where_nothing_is_shipped(launcher: Launcher) -> None:

@@ -85,11 +85,11 @@ def test_the_sdist_has_all_that_the_repository_has_and_nothing_else(built: Path)
 
 
 def test_the_wheel_has_the_package_and_nothing_else(built: Path) -> None:
-    package = {name for name in in_sdist(built) if name.startswith("tflaunch/")}
+    package = {name for name in in_sdist(built) if name.startswith(("tflaunch/", "tflaunch_task/"))}
     about = {"METADATA", "RECORD", "WHEEL", "entry_points.txt", "licenses/LICENSE"}
     man = f"{NAME}.data/data/share/man/man1/tflaunch.1"
     assert in_wheel(built) == package | {man} | {f"{NAME}.dist-info/{name}" for name in about}
-    assert "tflaunch/py.typed" in package
+    assert package > {"tflaunch/py.typed", "tflaunch_task/py.typed"}
 
 
 def test_the_metadata_are_what_an_index_takes_and_shows(built: Path) -> None:

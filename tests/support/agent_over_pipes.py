@@ -19,7 +19,6 @@ from typing import Any
 
 import pytest
 
-from tests.support import kept_agent
 from tests.support.patience import PATIENCE_S, until
 from tflaunch.agent.host import processes
 from tflaunch.protocol import wire
@@ -211,7 +210,6 @@ class Host:
         self.env = dict(os.environ)
         if python is not None:
             self.env["PATH"] = python_path(directory / "bin", python)
-        kept_agent.keep(self.run_dir, os.path.realpath(python or str(shutil.which("python3"))))
         self.work_dir = directory
         self._channels: list[Channel] = []
         self._watched: dict[int, int] = {}

@@ -218,7 +218,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the tree, in which one recipe after the other is followed."""
     tmp_path = tmp_path_factory.mktemp("tree")
     leave = shutil.ignore_patterns("__pycache__", "*.whl", "*.png", "*.svg", "reference", "logs")
-    for part in ("tflaunch", "docs", "tests"):
+    for part in ("tflaunch", "tflaunch_task", "docs", "tests"):
         shutil.copytree(ROOT / part, tmp_path / part, ignore=leave)
     for part in ("pyproject.toml", "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "examples"):
         (tmp_path / part).symlink_to(ROOT / part)
