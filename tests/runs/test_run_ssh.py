@@ -223,7 +223,7 @@ def test_no_flags_and_no_sync(network: SshNetwork, launcher: Launcher, out: Path
     task = told(out)["worker/0"]
     assert task.argv == (b"trainer.py", b"mine")
     assert task.cwd == str(launcher.code)
-    assert not list(launcher.hosts.glob("tflaunch-*/code"))
+    assert not list(launcher.hosts.glob("tflaunch-*/code/*.tree"))
 
 
 # ---- hosts that are in trouble
