@@ -172,6 +172,7 @@ def test_the_record_directory_is_not_writable(launcher: Launcher) -> None:
 
 
 def test_a_run_directory_that_cannot_be_made(launcher: Launcher) -> None:
+    launcher.forget_agent()
     launcher.hosts.write_text("a file where the runs should be")
     done = launcher.run("run", launcher.local(2), launcher.script(TRAINER)).ran(69)
     assert str(launcher.hosts) in done.sentences

@@ -26,6 +26,7 @@ ONE = ("--workers=1", "--ps=0", "--connect-timeout=20")
 def test_a_connection_that_is_reset_is_made_once_more(
     network: SshNetwork, launcher: Launcher, connection: str, after_bytes: int
 ) -> None:
+    launcher.forget_agent()  # so there is much to send
     host = network.add()
     with BreakingRelay(host, after_bytes) as relay:
         entry = {"name": host.name, "port": relay.port, "connection": connection}

@@ -17,6 +17,7 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -359,6 +360,10 @@ class Launcher:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(textwrap.dedent(text))
         return path
+
+    def forget_agent(self) -> None:
+        """Have hosts keep nothing, as before their first run."""
+        shutil.rmtree(self.hosts)
 
     def hostfile(self, hosts: Iterable[object], name: str = "hosts.yaml", **defaults: object) -> Path:
         """A hostfile of these hosts (names or mappings); `run_dir` is below the test's directory.
