@@ -140,10 +140,14 @@ class SlurmCluster:
         return found
 
     def close(self) -> None:
-        """End the controller; the nodes end with their hosts."""
+        """End the controller and the nodes, with what they have started."""
+        self._started["launcher"].terminate()
+        for host in self.bed.hosts:
+            for each in host.processes():
+                if each.words[0].endswith("slurmd"):
+                    each.kill()
         for process in self._started.values():
-            process.terminate()
-        self._started["launcher"].wait()
+            process.wait()
 
     def _start(self, machine: Machine, program: str, *words: str) -> None:
         with (self.directory / f"{machine.name}.out").open("ab") as file:
@@ -214,6 +218,10 @@ def is_holder(process: Process) -> bool:
 def is_slurms(process: Process) -> bool:
     """Whether it is Slurm's own, or the script of a job."""
     program = process.words[0].rpartition("/")[2]
-    return program.rstrip(":") in ("slurmd", "slurmstepd", "srun", "nsenter", "sleep") or "slurm_script" in " ".join(
-        process.words
-    )
+    return program.rstrip(":") in (
+        "slurmd",
+        "slurmstepd",
+        "srun",
+        "nsenter",
+        "sleep",
+    ) or "slurm_script" in " ".join(process.words)
