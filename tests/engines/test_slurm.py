@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import re
+import shlex
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,8 +14,9 @@ import pytest
 from tests.support import bed as beds
 from tests.support import slurm as slurms
 from tests.support.bed import Bed
-from tests.support.launcher import Running
-from tests.support.slurm import OnSlurm, SlurmCluster
+from tests.support.launcher import TFLAUNCH, Running
+from tests.support.patience import until
+from tests.support.slurm import SLURM_S, OnSlurm, SlurmCluster
 
 TRAINER = """
     import os, signal, sys, time
@@ -78,3 +83,162 @@ def test_a_job_of_its_own(user: OnSlurm, cluster: SlurmCluster) -> None:
     logs = user.run("logs").ran().out
     assert logs.count("[]") == 3  # nothing of the step is left in the tasks' environment
     assert "JobState=COMPLETED" in cluster.do("scontrol", "-o", "show", "job").splitlines()[-1]
+
+
+def test_no_secret_is_where_others_can_read_it(user: OnSlurm, cluster: SlurmCluster) -> None:
+    """Not in what scontrol shows, nor in a command line, an environment, Slurm's spool; one step holds all slots."""
+    with training(user) as running:
+        [job] = cluster.jobs()
+        record = json.loads(user.run("ps", "--json").ran().out)
+        assert record
+        kept = [
+            json.loads(path.read_text())
+            for path in user.home.glob(".local/state/tflaunch/slurm/*/slots.json")
+        ]
+        [token] = [each["secret"]["token"] for each in kept]
+        seen = cluster.do("scontrol", "show", "job", "-dd", job) + cluster.do(
+            "scontrol", "write", "batch_script", job, "-"
+        )
+        for host in user.bed.hosts:
+            for each in host.processes():
+                seen += " ".join(each.words) + json.dumps(dict(each.env))
+        spooled = [
+            *(cluster.directory / "state").rglob("*"),
+            *user.bed.hosts[0].path("/run/slurmd-host1").rglob("*"),
+        ]
+        assert any(path.name == "slurm_script" for path in spooled)
+        seen += "".join(path.read_text(errors="replace") for path in spooled if path.is_file())
+        assert token not in seen
+        assert "PRIVATE KEY" not in seen
+        assert not list(user.home.glob(".local/state/tflaunch/slurm/*/holder.py"))
+        with user.start("attach") as viewer:
+            viewer.wait_for("attempt 0 of", 3)
+            assert cluster.steps() == [f"{job}.0"]
+        running.interrupt()
+        assert running.end() == 130
+
+
+def test_other_terminals(user: OnSlurm, cluster: SlurmCluster) -> None:
+    """Of a detached run: every verb by its record, and from a machine without one, by Slurm."""
+    user.run("run", user.slots("3"), user.script(TRAINER), *TASKS, "--detach", "--", "600").ran()
+    until(lambda: "3/3" in user.run("ps").ran().out, "the tasks run")
+    assert "running" in user.run("status").ran().out
+    until(lambda: "attempt 0 of worker/1" in user.run("logs").ran().out, "its lines")
+    elsewhere = {"TFLAUNCH_STATE": str(user.directory / "nothing")}
+    assert "3/3" in user.run("ps", "--hosts=slurm:", env=elsewhere).ran().out
+    with user.start("attach", "--hosts=slurm:", env=elsewhere) as viewer:
+        viewer.wait_for("attempt 0 of", 3)
+        assert "is stopped" in user.run("stop").ran().sentences
+        assert viewer.end() == 143
+    cluster.wait_until_free()
+
+
+def test_roles_are_one_heterogeneous_job(user: OnSlurm, cluster: SlurmCluster) -> None:
+    words = ("--ps=1", "--workers=2", "--no-flags")
+    slots = user.slots("ps=1x0+worker=2x1", "partition=low")
+    with user.start("run", slots, user.script(TRAINER), *words, "--", "600") as running:
+        running.wait_for("attempt 0 of", 3)
+        facts = cluster.do("scontrol", "-o", "show", "job", cluster.jobs()[0]).splitlines()
+        assert [re.search(r"HetJobOffset=(\d)", each)[1] for each in facts] == ["0", "1"]  # type: ignore[index]
+        assert ["gpu:1" in each for each in facts] == [False, True]
+        assert "ps/0" in user.run("ps", "--json").ran().out
+        running.interrupt()
+        assert running.end() == 130
+    assert cluster.jobs() == []
+
+
+def test_it_waits_in_slurms_words_and_leaves_nothing_in_the_queue(
+    user: OnSlurm, cluster: SlurmCluster
+) -> None:
+    with training(user, slots=user.slots("3", "options=--exclusive", "time=1h")) as first:
+        slots = user.slots("2", "time=10m")
+        with user.start("run", slots, user.script(TRAINER), "--ps=0", "--workers=2", "--", "1") as other:
+            until(lambda: len(cluster.jobs()) == 2, "it is in the queue")
+            other.wait_for("PENDING (")
+            assert "waiting" in user.run("ps").ran().out
+            other.interrupt()
+            assert other.end() == 130, other.err
+        assert len(cluster.jobs()) == 1
+        first.interrupt()
+        assert first.end() == 130
+    script = user.script(TRAINER)
+    done = user.run("run", user.slots("4"), script, "--ps=0", "--", "1").ran(65)
+    assert "sbatch refuses the job" in done.sentences
+    done = user.run("run", user.slots("1", "partition=nosuch"), script, "--ps=0", "--", "1").ran(2)
+    assert "invalid partition" in done.sentences.lower()
+    done = user.run("run", user.slots("1", "options=--array=1-3"), script, "--ps=0", "--", "1").ran(2)
+    assert "is for tflaunch to say" in done.sentences
+    done = user.run("run", "slurm:", script, "--ps=0", "--", "1").ran(2)
+    assert "this is no job" in done.sentences
+    wrong = user.run("run", "slurm:1,python=/no/python", script, "--ps=0", "--", "1").ran(69)
+    assert "/no/python" in wrong.sentences
+
+
+def take_back(cluster: SlurmCluster, how: str) -> None:
+    """Have Slurm end the job."""
+    if how == "scancel":
+        cluster.do("scancel", *cluster.jobs())
+    elif how == "preemption":
+        cluster.do("sbatch", "--partition=high", "-N3", "--exclusive", "--output=/dev/null", "--wrap=sleep 2")
+
+
+ENDS = {
+    "scancel": ("was cancelled (scancel)", "partition=low"),
+    "time limit": ("TIMEOUT", "time=1m,notice=5s"),
+    "preemption": ("was preempted by another job", "partition=low"),
+}
+
+
+@pytest.mark.parametrize("how", ENDS)
+def test_slots_that_are_taken_back(user: OnSlurm, cluster: SlurmCluster, how: str) -> None:
+    said, setting = ENDS[how]
+    with training(user, slots=user.slots("3", setting)) as running:
+        take_back(cluster, how)
+        done = running.done(SLURM_S).ran(75)
+    assert said in done.sentences
+    assert user.run("logs").ran().out.count("saved by") == 3
+    cluster.wait_until_free()
+
+
+def test_restarts_take_slots_again(user: OnSlurm, cluster: SlurmCluster) -> None:
+    with training(user, "--restarts=1") as running:
+        take_back(cluster, "scancel")
+        running.wait_for("attempt 1 of", 3)
+        running.interrupt()
+        assert running.end() == 130, running.err
+    assert cluster.jobs() == []
+
+
+def test_nobody_is_needed_to_free_the_slots(user: OnSlurm, cluster: SlurmCluster) -> None:
+    with training(user, "--lease=3s", slots=user.slots("3", "idle=1s")) as running:
+        running.process.kill()
+        running.process.wait()
+        cluster.wait_until_free()
+    user.wait_until_nothing_is_left()
+
+
+@pytest.mark.parametrize("by", ["salloc", "sbatch"])
+def test_inside_a_job(user: OnSlurm, cluster: SlurmCluster, by: str) -> None:
+    """Without SSH: no node has an sshd.  Each node takes as many workers as the job has tasks there."""
+    words = (
+        "run",
+        f"slurm:python={sys.executable}",
+        user.script(TRAINER),
+        "--ps=0",
+        "--no-flags",
+        "--",
+        "0.1",
+    )
+    size = ("-N3", "--ntasks-per-node=1")
+    if by == "salloc":
+        done = user.inside_job(["salloc", *size, *TFLAUNCH, *map(str, words)])
+        out, said, code = done.stdout, done.stderr, done.returncode
+    else:
+        told = cluster.directory / "batch.out"
+        script = f"#!/bin/sh\nexec {shlex.join([*TFLAUNCH, *map(str, words)])}\n"
+        done = user.inside_job(["sbatch", "--wait", *size, f"--output={told}"], text=script)
+        out = said = told.read_text()
+        code = done.returncode
+    assert code == 0, said
+    assert out.count("ends") == 3, said
+    assert all(host.name in said for host in user.bed.hosts), said

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tests.support.bed import Bed, FarLauncher
 from tests.support.bed.machines import NVML_ENV, BedHost, Machine
-from tests.support.launcher import TFLAUNCH, Process
+from tests.support.launcher import Process
 from tests.support.patience import until
 
 SLURM_S = 120.0  # for what Slurm does every 30 s, or once two of its periods are over
@@ -167,27 +167,22 @@ class OnSlurm(FarLauncher):
     cluster: SlurmCluster
 
     def env(self, **more: str) -> dict[str, str]:
-        return super().env(**{**self.cluster.env(), "TFLAUNCH_SLURM_DIR": str(self.place), **more})
-
-    @property
-    def place(self) -> Path:
-        """What this user's jobs and the login node share."""
-        return self.cluster.directory / f"home-{self.directory.name}"
+        return super().env(**{**self.cluster.env(), **more})
 
     def slots(self, sizes: str, *words: str) -> str:
         """The word for so many slots, with the tests' own Python."""
         return ",".join([f"slurm:{sizes}", f"python={sys.executable}", *words])
 
-    def inside_job(self, by: Sequence[str], *words: str | Path) -> subprocess.Popen[str]:
-        """`tflaunch WORDS` in a job that Slurm gives `by` its own command, as salloc."""
-        return subprocess.Popen(
-            self.bed.launcher.inside(*by, *TFLAUNCH, *map(str, words), cwd=self.code),
+    def inside_job(self, words: Sequence[str], text: str = "") -> subprocess.CompletedProcess[str]:
+        """A command of Slurm, which gives tflaunch a job; `text` is its stdin."""
+        return subprocess.run(
+            self.bed.launcher.inside(*words, cwd=self.code),
             env=self.env(),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            input=text,
+            capture_output=True,
             text=True,
-            start_new_session=True,
+            check=False,
+            timeout=SLURM_S,
         )
 
     def leftovers(self, run: str | None = None) -> list[Process]:
