@@ -89,7 +89,7 @@ def options(said: Mapping[str, str]) -> list[str]:
     except ValueError as error:
         raise UsageError(f"slurm: options: {error}") from None
     for word in words:
-        if word == ":" or word.partition("=")[0] in _NOT_OURS:
+        if word == ":" or word.partition("=")[0] in _OURS or word[:2] in _OURS_SHORT:
             raise UsageError(
                 f"slurm: options: {word} is for tflaunch to say", "the sizes say how many slots there are"
             )
