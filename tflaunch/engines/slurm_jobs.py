@@ -39,19 +39,8 @@ _SAYS = {
     "memory": "--mem",
     "constraint": "--constraint",
 }
-_NOT_OURS = (
-    "--array",
-    "-a",
-    "--wrap",
-    "--ntasks",
-    "-n",
-    "--nodes",
-    "-N",
-    "--wait",
-    "-W",
-    "--parsable",
-    "--het-group",
-)
+_OURS = ("--array", "--wrap", "--ntasks", "--nodes", "--wait", "--parsable", "--test-only", "--requeue")
+_OURS_SHORT = ("-a", "-n", "-N", "-W")
 
 
 def sbatch_words(wanted: WantedSlots, name: str, place: Path) -> list[str]:

@@ -1,4 +1,4 @@
-"""What `slurm:` by SSH and `pbs:` take is what the job has: tasks, CPUs and GPUs of each host, from the environment alone."""
+"""What `slurm:` by SSH and `pbs:` take is what the job has: tasks, CPUs and GPUs, from the environment alone."""
 
 from __future__ import annotations
 
