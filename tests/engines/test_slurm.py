@@ -163,7 +163,7 @@ def test_it_waits_in_slurms_words_and_leaves_nothing_in_the_queue(
         assert first.end() == 130
     script = user.script(TRAINER)
     done = user.run("run", user.slots("4"), script, "--ps=0", "--", "1").ran(65)
-    assert "sbatch refuses the job" in done.sentences
+    assert "it wants more nodes than the partition has" in done.sentences
     done = user.run("run", user.slots("1", "partition=nosuch"), script, "--ps=0", "--", "1").ran(2)
     assert "invalid partition" in done.sentences.lower()
     done = user.run("run", user.slots("1", "options=--array=1-3"), script, "--ps=0", "--", "1").ran(2)
@@ -210,7 +210,7 @@ def test_restarts_take_slots_again(user: OnSlurm, cluster: SlurmCluster) -> None
 
 
 def test_nobody_is_needed_to_free_the_slots(user: OnSlurm, cluster: SlurmCluster) -> None:
-    with training(user, "--lease=3s", slots=user.slots("3", "idle=1s")) as running:
+    with training(user, "--lease=5s", slots=user.slots("3", "idle=1s")) as running:
         running.process.kill()
         running.process.wait()
         cluster.wait_until_free()
@@ -242,3 +242,58 @@ def test_inside_a_job(user: OnSlurm, cluster: SlurmCluster, by: str) -> None:
     assert code == 0, said
     assert out.count("ends") == 3, said
     assert all(host.name in said for host in user.bed.hosts), said
+
+
+CARDS = """
+    import json, os, subprocess, sys
+    print("cards", subprocess.run([*sys.argv[1:], "--json"], capture_output=True, text=True).stdout, flush=True)
+"""
+
+
+def test_gpus_are_those_of_the_job(user: OnSlurm, cluster: SlurmCluster) -> None:
+    """Two jobs on one node, with a card each: neither sees the other's."""
+    seen = []
+    size = ["--gres=gpu:1", "--nodelist=host1", "-N1"]
+    gpus = [*TFLAUNCH, "gpus", f"slurm:python={sys.executable}", "--json"]
+    other = cluster.do("sbatch", "--parsable", *size, "--output=/dev/null", "--wrap=sleep 600").strip()
+    until(lambda: "RUNNING" in cluster.do("squeue", "-h", "-o", "%T"), "the other job runs")
+    seen.append(json.loads(user.inside_job(["salloc", *size, *gpus]).stdout))
+    cluster.do("scancel", other)
+    cluster.wait_until_free()
+    seen.append(json.loads(user.inside_job(["salloc", *size, *gpus]).stdout))
+    cards = [[gpu["uuid"] for gpu in each["hosts"][0]["gpus"]] for each in seen]
+    assert cards == [["GPU-host1-1"], ["GPU-host1-0"]]
+    none = json.loads(user.inside_job(["salloc", "-N1", *gpus]).stdout)
+    assert none["hosts"][0]["gpus"] == []
+    asked = json.loads(user.run("gpus", user.slots("1x1"), "--json").ran().out)
+    assert len(asked["hosts"][0]["gpus"]) == 1
+
+
+def test_where_ports_are_closed_srun_leads_in(user: OnSlurm, cluster: SlurmCluster) -> None:
+    """Then scancel cuts the wires: the words and the exit code are the same."""
+    launcher = user.bed.launcher
+    rules = "".join(
+        f"ip daddr {host.address} tcp dport 30000-65535 tcp flags & (syn | ack) == syn reject\n" for host in user.bed.hosts
+    )
+    table = f"table inet closed {{ chain out {{ type filter hook output priority 0;\n{rules}}} }}"
+    launcher.do("nft", table)
+    try:
+        with training(user) as running:
+            assert len(cluster.steps()) > 1
+            take_back(cluster, "scancel")
+            done = running.done(SLURM_S).ran(75)
+        assert "was cancelled (scancel)" in done.sentences
+    finally:
+        launcher.do("nft", "delete table inet closed")
+
+
+def test_a_node_that_fails(user: OnSlurm, cluster: SlurmCluster) -> None:
+    with training(user) as running:
+        host = user.bed.hosts[2]
+        user.bed.power_off(host)
+        done = running.done(SLURM_S)
+        assert "NODE_FAIL" in done.sentences, done.err
+    user.bed.boot(host)
+    host.kill_sshd(sessions=True)
+    cluster.start_node(host)
+    cluster.wait_for_nodes()

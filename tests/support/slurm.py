@@ -150,6 +150,8 @@ class SlurmCluster:
             process.wait()
 
     def _start(self, machine: Machine, program: str, *words: str) -> None:
+        if machine.name in self._started:
+            self._started[machine.name].wait()
         with (self.directory / f"{machine.name}.out").open("ab") as file:
             self._started[machine.name] = subprocess.Popen(
                 machine.inside(f"{SBIN}/{program}", *words),

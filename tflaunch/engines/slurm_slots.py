@@ -46,6 +46,7 @@ LOOK_S = 5.0  # the least between two questions to the controller about a job th
 FIRST_LOOK_S = 1.0
 WHY_S = 1.0  # between two questions why a slot is taken back
 WORDS_S = 4.0  # for Slurm to say so
+SOONER_S = 150.0  # than asked for, Slurm may say that the time limit is near
 STARTED_S = 180.0  # for the slot holders to listen, once the job runs
 DOOR_S = 4.0  # for a door to answer, before srun is the way in
 LEAVE_S = 3.0  # for a slot holder to be told that the run is over
@@ -344,17 +345,18 @@ class JobLook:
             self._refresh(WHY_S, slot)
             self._asked_why = self._asked_why or time.monotonic()
             if self._known:
-                if said := words.end(self._facts, self._job):
+                within_s = float(slot["notice"]) + SOONER_S
+                if said := self._why_it_ends(datetime.datetime.now(), within_s):
                     return said
-                facts = self._facts
-                if facts is not None and words.is_near(
-                    facts, datetime.datetime.now(), float(slot["notice"]) + 150
-                ):
-                    return f"the time limit of job {self._job}, {facts.get('TimeLimit')}, is near (TIMEOUT)"
             if time.monotonic() < self._asked_why + WORDS_S:
                 return ""
             completes = self._facts is not None and self._facts.get("JobState") == "COMPLETING"
             return f"job {self._job} {words.ENDS['CANCELLED']}" if completes else None
+
+    def _why_it_ends(self, now: datetime.datetime, within_s: float) -> str:
+        facts = self._facts
+        near = words.limit_is_near(facts, self._job, now, within_s) if facts is not None else ""
+        return near or words.end(facts, self._job)
 
     def _refresh(self, age: float, slot: Mapping[str, str]) -> None:
         if time.monotonic() < self._at + age:

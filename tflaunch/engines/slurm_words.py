@@ -89,7 +89,10 @@ def end(facts: JobFacts | None, job: str) -> str:
             limit = f", {facts.get('TimeLimit')}" if state == "TIMEOUT" else ""
             return f"job {job} {words}{limit}" + ("" if state == "CANCELLED" else f" ({state})")
         if state in ("FAILED", "COMPLETED"):
-            return f"job {job} is over: {state}, exit code {facts.get('ExitCode').partition(':')[0]}"
+            return (
+                leaves(facts, job)
+                or f"job {job} is over: {state}, exit code {facts.get('ExitCode').partition(':')[0]}"
+            )
     if (
         any(state in ("REQUEUED", "PENDING") for state in facts.each("JobState"))
         and facts.get("Restarts") != "0"
@@ -107,13 +110,21 @@ def leaves(facts: JobFacts, job: str) -> str:
     return ""
 
 
-def is_near(facts: JobFacts, now: datetime.datetime, within_s: float) -> bool:
-    """Whether a job that runs is to reach its time limit so soon."""
+def limit_is_near(facts: JobFacts, job: str, now: datetime.datetime, within_s: float) -> str:
+    """That a job that runs, or has ended in order, was so near to its time limit; "" where it was not."""
+    state = facts.get("JobState")
+    limit = re.fullmatch(r"(?:(\d+)-)?(\d+):(\d+):(\d+)", facts.get("TimeLimit"))
     try:
-        ends = datetime.datetime.fromisoformat(facts.get("EndTime"))
+        start = datetime.datetime.fromisoformat(facts.get("StartTime"))
+        then = now if state == "RUNNING" else datetime.datetime.fromisoformat(facts.get("EndTime"))
     except ValueError:
-        return False
-    return facts.get("JobState") == "RUNNING" and ends - now < datetime.timedelta(seconds=within_s)
+        return ""
+    if limit is None or state not in ("RUNNING", "COMPLETED", "FAILED"):
+        return ""
+    days, hours, minutes, seconds = (int(each or 0) for each in limit.groups())
+    ends = start + datetime.timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
+    near = ends - then < datetime.timedelta(seconds=within_s)
+    return f"the time limit of job {job}, {facts.get('TimeLimit')}, is near (TIMEOUT)" if near else ""
 
 
 def gone(facts: JobFacts | None, job: str, *, sweeps: bool, ours: bool) -> Gone | None:

@@ -152,6 +152,23 @@ def test_why_a_job_ends(facts: JobFacts | None, shown: str) -> None:
     assert shown in said_of_it if shown else said_of_it == ""
 
 
+def test_a_time_limit_that_is_near() -> None:
+    runs = job(JobState="RUNNING", StartTime="2026-11-26T11:55:00", TimeLimit="1-00:10:00")
+    assert (
+        words.limit_is_near(runs, "7", NOW, 301) == "the time limit of job 7, 1-00:10:00, is near (TIMEOUT)"
+    )
+    assert words.limit_is_near(runs, "7", NOW, 299) == ""
+    over = job(
+        JobState="FAILED",
+        StartTime="2026-11-26T11:55:00",
+        EndTime="2026-11-27T12:04:00",
+        TimeLimit="1-00:10:00",
+    )
+    assert words.limit_is_near(over, "7", NOW, 61) != ""
+    assert words.limit_is_near(job(JobState="RUNNING", TimeLimit="UNLIMITED"), "7", NOW, 9e9) == ""
+    assert words.limit_is_near(job(JobState="CANCELLED", TimeLimit="00:01:00"), "7", NOW, 9e9) == ""
+
+
 def test_a_slot_that_is_over() -> None:
     def gone(
         facts: JobFacts | None, sweeps: bool = True, ours: bool = True
