@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import re
 import shlex
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
+import yaml
 
+from tests.support import ROOT
 from tests.support import bed as beds
 from tests.support import slurm as slurms
 from tests.support.bed import Bed
@@ -32,6 +36,7 @@ TRAINER = """
         time.sleep(0.05)
     print("ends", flush=True)
 """
+EXAMPLES = ROOT / "examples"
 TASKS = ("--ps=0", "--workers=3", "--no-flags")
 
 pytestmark = pytest.mark.skipif(bool(slurms.missing()), reason=slurms.missing())
@@ -58,6 +63,32 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, library: Path) -> Iterator
 def user(tmp_path: Path, cluster: SlurmCluster) -> Iterator[OnSlurm]:
     """A user of that Slurm; at the end no job of theirs is left, and nothing on its nodes."""
     user = OnSlurm(tmp_path, cluster.bed)
+    user.cluster = cluster
+    yield user
+    user.close()
+
+
+class Impatient(OnSlurm):
+    """Whose tflaunch tells after a second what it waits for."""
+
+    def argv(self, verb: str, *words: str | bytes | Path) -> list[str | bytes | Path]:
+        inside = self.bed.launcher.inside(cwd=self.code)
+        return [*inside, sys.executable, "-c", IMPATIENT, *super().argv(verb, *words)[len(inside) + 3 :]]
+
+
+IMPATIENT = """
+import sys
+from tflaunch.console import phases
+phases._SLOW_S = 1.0
+from tflaunch.cli import main
+sys.exit(main())
+"""
+
+
+@pytest.fixture
+def impatient(tmp_path: Path, cluster: SlurmCluster) -> Iterator[Impatient]:
+    """A user with less patience."""
+    user = Impatient(tmp_path, cluster.bed)
     user.cluster = cluster
     yield user
     user.close()
@@ -148,8 +179,9 @@ def test_roles_are_one_heterogeneous_job(user: OnSlurm, cluster: SlurmCluster) -
 
 
 def test_it_waits_in_slurms_words_and_leaves_nothing_in_the_queue(
-    user: OnSlurm, cluster: SlurmCluster
+    impatient: Impatient, cluster: SlurmCluster
 ) -> None:
+    user = impatient
     with training(user, slots=user.slots("3", "options=--exclusive", "time=1h")) as first:
         slots = user.slots("2", "time=10m")
         with user.start("run", slots, user.script(TRAINER), "--ps=0", "--workers=2", "--", "1") as other:
@@ -244,12 +276,6 @@ def test_inside_a_job(user: OnSlurm, cluster: SlurmCluster, by: str) -> None:
     assert all(host.name in said for host in user.bed.hosts), said
 
 
-CARDS = """
-    import json, os, subprocess, sys
-    print("cards", subprocess.run([*sys.argv[1:], "--json"], capture_output=True, text=True).stdout, flush=True)
-"""
-
-
 def test_gpus_are_those_of_the_job(user: OnSlurm, cluster: SlurmCluster) -> None:
     """Two jobs on one node, with a card each: neither sees the other's."""
     seen = []
@@ -271,12 +297,12 @@ def test_gpus_are_those_of_the_job(user: OnSlurm, cluster: SlurmCluster) -> None
 
 def test_where_ports_are_closed_srun_leads_in(user: OnSlurm, cluster: SlurmCluster) -> None:
     """Then scancel cuts the wires: the words and the exit code are the same."""
-    launcher = user.bed.launcher
-    rules = "".join(
-        f"ip daddr {host.address} tcp dport 30000-65535 tcp flags & (syn | ack) == syn reject\n" for host in user.bed.hosts
-    )
-    table = f"table inet closed {{ chain out {{ type filter hook output priority 0;\n{rules}}} }}"
-    launcher.do("nft", table)
+    nft = partial(user.bed.launcher.do, "nft")
+    nft("add table inet closed")
+    nft("add chain inet closed out { type filter hook output priority 0; }")
+    for host in user.bed.hosts:
+        ports = f"ip daddr {host.address} tcp dport 30000-65535"
+        nft(f"add rule inet closed out {ports} tcp flags & (syn | ack) == syn reject")
     try:
         with training(user) as running:
             assert len(cluster.steps()) > 1
@@ -284,7 +310,7 @@ def test_where_ports_are_closed_srun_leads_in(user: OnSlurm, cluster: SlurmClust
             done = running.done(SLURM_S).ran(75)
         assert "was cancelled (scancel)" in done.sentences
     finally:
-        launcher.do("nft", "delete table inet closed")
+        nft("delete table inet closed")
 
 
 def test_a_node_that_fails(user: OnSlurm, cluster: SlurmCluster) -> None:
@@ -297,3 +323,50 @@ def test_a_node_that_fails(user: OnSlurm, cluster: SlurmCluster) -> None:
     host.kill_sshd(sessions=True)
     cluster.start_node(host)
     cluster.wait_for_nodes()
+
+
+def with_tensorflow(user: OnSlurm) -> Path:
+    """A hostfile of two slots whose tasks run with the Python of the tests."""
+    path = user.directory / "slots.yaml"
+    said = {
+        "engine": "slurm",
+        "slots": [{"count": 2}],
+        "settings": {"python": sys.executable},
+        "defaults": {"python": sys.executable},
+    }
+    path.write_text(yaml.safe_dump(said))
+    return path
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("tensorflow"), reason="no TensorFlow here")
+def test_parameter_servers_go_on_from_a_checkpoint_in_another_job(
+    user: OnSlurm, cluster: SlurmCluster
+) -> None:
+    kept = user.directory / "kept"
+    of_it = ("--steps=2500", "--checkpoint_steps=100", f"--train_dir={kept}")
+    words = ("--ps=1", "--workers=1", "--restarts=1", "--grace=2", "--", *of_it)
+    with user.start("run", with_tensorflow(user), EXAMPLES / "async_ps.py", *words) as running:
+        until(lambda: list(kept.glob("model.ckpt-?*00.index")), "a checkpoint", 2 * SLURM_S)
+        take_back(cluster, "scancel")
+        running.wait_for("resumes from")
+        done = running.done(4 * SLURM_S).ran()
+    steps = [int(step) for step in re.findall(r"worker/0 step +(\d+)", done.out.partition("resumes from")[2])]
+    assert steps[0] >= 100
+    assert steps[-1] >= 2500
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("tensorflow"), reason="no TensorFlow here")
+def test_workers_train_together(user: OnSlurm) -> None:
+    words = ("--ps=0", "--workers=2", "--no-flags", "--grace=2", "--", "--steps=60", "--checkpoint_steps=30")
+    with user.start("run", with_tensorflow(user), EXAMPLES / "multi_worker_mirrored.py", *words) as running:
+        done = running.done(4 * SLURM_S).ran()
+    assert done.out.count("final loss") == 2
+    assert len(set(re.findall(r"final loss (\S+)", done.out))) == 1  # every step saw the gradients of both
+
+
+def test_a_sweep(user: OnSlurm, cluster: SlurmCluster) -> None:
+    script = user.script("import sys; print('loss', float(sys.argv[1].partition('=')[2]) / 2)")
+    words = ("--metric", "loss", "--grid", "lr=0.1,0.2,0.3", "--workers=1", "--ps=0", "--no-flags")
+    done = user.run("sweep", user.slots("3"), script, *words).ran()
+    assert "0.05" in done.out + done.err
+    assert cluster.jobs() == []

@@ -61,7 +61,7 @@ def _of_group(group: SlotGroup, settings: Mapping[str, str], name: str, place: P
         "--chdir=/",
         "--no-requeue",
     ]
-    words += [f"--nodes={group.count}", "--ntasks-per-node=1", f"--signal=USR1@{math.ceil(notice + LATER_S)}"]
+    words += [f"--nodes={group.count}", "--ntasks-per-node=1", f"--signal=URG@{math.ceil(notice + LATER_S)}"]
     words += [f"{option}={said[key]}" for key, option in _SAYS.items() if key in said]
     if "time" in said:
         words.append(f"--time={max(1, math.ceil(seconds(said['time']) / 60))}")

@@ -44,7 +44,7 @@ def test_one_size_is_one_job() -> None:
         "--time=90",
         "--cpus-per-task=16",
         "--mem=64G",
-        "--signal=USR1@70",
+        "--signal=URG@70",
         "--no-requeue",
         "--exclusive",
     ):
@@ -59,7 +59,7 @@ def test_sizes_by_role_are_the_parts_of_one_job() -> None:
     both = slots("slurm:ps=1x0+worker=2x4,notice=2m")
     made = sbatch_words(both, "t-1", PLACE)
     assert made.count(":") == 1
-    assert made.count("--signal=USR1@130") == 2
+    assert made.count("--signal=URG@130") == 2
     assert ["--gres=gpu:4" in part for part in (made[: made.index(":")], made[made.index(":") :])] == [
         False,
         True,
