@@ -13,6 +13,7 @@ from tflaunch.inputs.engine_words import SlotGroup, WantedSlots
 from tflaunch.protocol.errors import UsageError
 
 NOTICE_S = 60.0
+KEPT = "slots.json"  # what leads to slots that are there
 LATER_S = 10.0  # of the notice is for the signal to come
 KEYS = (
     EngineKey("partition", "The partition.", example="gpu"),
@@ -87,6 +88,7 @@ def options(said: Mapping[str, str]) -> list[str]:
 
 def script(wanted: WantedSlots, program: Path) -> str:
     """The job's script: it has no secret in it, for Slurm keeps it where others may read it."""
+    place, kept = shlex.quote(str(program.parent)), shlex.quote(str(program.parent / KEPT))
     python = shlex.quote(wanted.settings.get("python", "python3"))
     each = "srun --ntasks-per-node=1 --kill-on-bad-exit=0 --wait=0"
     if len(wanted.groups) == 1:
@@ -101,7 +103,9 @@ def script(wanted: WantedSlots, program: Path) -> str:
         command = "srun --kill-on-bad-exit=0 --wait=0 " + " : ".join(parts)
     return (
         "#!/bin/sh\n# Slots of tflaunch: one step holds all of them.\n"
-        f"unset SLURM_EXPORT_ENV SLURM_CPUS_PER_TASK\nexport SLURM_CPU_BIND=none\nexec {command}\n"
+        f"unset SLURM_EXPORT_ENV SLURM_CPUS_PER_TASK\nexport SLURM_CPU_BIND=none\n{command}\ncode=$?\n"
+        # What leads to slots goes with them; what says why there were none is for the launcher to read.
+        f"[ ! -e {kept} ] || rm -rf {place}\nexit $code\n"
     )
 
 

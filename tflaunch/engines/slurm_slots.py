@@ -31,7 +31,7 @@ from tflaunch.engines.door import SlotDoor, make_certificate
 from tflaunch.engines.engine import ForWhom, GivenSlots, Handle
 from tflaunch.engines.holder_text import relay_text, slurm_text
 from tflaunch.engines.slurm_commands import JobFacts, Slurm, SlurmFailed
-from tflaunch.engines.slurm_jobs import KEYS, NOTICE_S, sbatch_words, script, step_words
+from tflaunch.engines.slurm_jobs import KEPT, KEYS, NOTICE_S, sbatch_words, script, step_words
 from tflaunch.hosts import Host, expand
 from tflaunch.inputs import batch_job
 from tflaunch.inputs.amounts import seconds
@@ -53,7 +53,7 @@ LEAVE_S = 3.0  # for a slot holder to be told that the run is over
 ENDED_S = 4.0  # for the job to end by itself then
 GRACE_S = 30.0  # KillWait where the cluster does not say
 AT_ONCE = 16
-PROGRAM, TOLD, LOG, KEPT = "holder.py", "told", "log", "slots.json"
+PROGRAM, TOLD, LOG = "holder.py", "told", "log"
 BY_SRUN = "srun led to its slots, and Slurm ends srun at once: the last lines of tasks may be missing"
 ADVICE = Advice(
     silence=": the node is too busy, or srun does not get a step there",
@@ -277,7 +277,7 @@ class SlurmEngine:
         if left and by_door and len(by_door) == len(hosts):
             until = time.monotonic() + ENDED_S
             while time.monotonic() < until:
-                time.sleep(WHY_S / 2)
+                time.sleep(WHY_S)
                 if not self._is_there(slurm, handle, what):
                     return
         if what:
@@ -306,8 +306,12 @@ class SlurmEngine:
         for path in sorted(own_place(settings).glob(f"*/{KEPT}")):
             with contextlib.suppress(OSError, ValueError, KeyError):
                 said = json.loads(path.read_text("utf-8"))
-                if said["handle"]["job"] in alive and said["handle"]["conf"] == slurm.conf:
+                if said["handle"]["conf"] != slurm.conf:
+                    continue  # of another cluster
+                if said["handle"]["job"] in alive:
                     found.append(GivenSlots(said["handle"], _hosts(said), said["run"]))
+                else:
+                    shutil.rmtree(path.parent, ignore_errors=True)
         return found
 
     def _look(self, slot: Mapping[str, str]) -> JobLook:
