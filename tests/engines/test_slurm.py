@@ -343,7 +343,7 @@ def test_parameter_servers_go_on_from_a_checkpoint_in_another_job(
     user: OnSlurm, cluster: SlurmCluster
 ) -> None:
     kept = user.directory / "kept"
-    of_it = ("--steps=2500", "--checkpoint_steps=100", f"--train_dir={kept}")
+    of_it = ("--steps=1500", "--checkpoint_steps=100", f"--train_dir={kept}")
     words = ("--ps=1", "--workers=1", "--restarts=1", "--grace=2", "--", *of_it)
     with user.start("run", with_tensorflow(user), EXAMPLES / "async_ps.py", *words) as running:
         until(lambda: list(kept.glob("model.ckpt-?*00.index")), "a checkpoint", 2 * SLURM_S)
@@ -352,7 +352,7 @@ def test_parameter_servers_go_on_from_a_checkpoint_in_another_job(
         done = running.done(4 * SLURM_S).ran()
     steps = [int(step) for step in re.findall(r"worker/0 step +(\d+)", done.out.partition("resumes from")[2])]
     assert steps[0] >= 100
-    assert steps[-1] >= 2500
+    assert steps[-1] >= 1500
 
 
 @pytest.mark.skipif(not importlib.util.find_spec("tensorflow"), reason="no TensorFlow here")
@@ -366,7 +366,7 @@ def test_workers_train_together(user: OnSlurm) -> None:
 
 def test_a_sweep(user: OnSlurm, cluster: SlurmCluster) -> None:
     script = user.script("import sys; print('loss', float(sys.argv[1].partition('=')[2]) / 2)")
-    words = ("--metric", "loss", "--grid", "lr=0.1,0.2,0.3", "--workers=1", "--ps=0", "--no-flags")
+    words = ("--metric", "loss", "--grid", "lr=0.1,0.2,0.3")
     done = user.run("sweep", user.slots("3"), script, *words).ran()
-    assert "0.05" in done.out + done.err
+    assert "3 trials" in done.sentences or "3 of 3" in done.sentences
     assert cluster.jobs() == []
