@@ -268,12 +268,36 @@ def test_inside_a_job(user: OnSlurm, cluster: SlurmCluster, by: str) -> None:
     else:
         told = cluster.directory / "batch.out"
         script = f"#!/bin/sh\nexec {shlex.join([*TFLAUNCH, *map(str, words)])}\n"
-        done = user.inside_job(["sbatch", "--wait", *size, f"--output={told}"], text=script)
+        job = user.inside_job(["sbatch", "--parsable", *size, f"--output={told}"], text=script).stdout.strip()
+        cluster.wait_until_free()
         out = said = told.read_text()
-        code = done.returncode
+        code = 0 if "ExitCode=0:0" in cluster.do("scontrol", "-o", "show", "job", job) else 1
     assert code == 0, said
     assert out.count("ends") == 3, said
     assert all(host.name in said for host in user.bed.hosts), said
+
+
+def test_a_job_around_the_launcher_is_cancelled(user: OnSlurm, cluster: SlurmCluster) -> None:
+    told = cluster.directory / "cancelled.out"
+    words = (
+        "run",
+        f"slurm:python={sys.executable}",
+        user.script(TRAINER),
+        "--ps=0",
+        "--no-flags",
+        "--",
+        "600",
+    )
+    script = f"#!/bin/sh\nexec {shlex.join([*TFLAUNCH, *map(str, words)])}\n"
+    made = user.inside_job(["sbatch", "--parsable", "-N3", f"--output={told}"], text=script)
+    assert made.returncode == 0, made.stderr
+    until(lambda: told.exists() and told.read_text().count("attempt 0 of") == 3, "its tasks train")
+    cluster.do("scancel", made.stdout.strip())
+    cluster.wait_until_free()
+    said = told.read_text()
+    assert said.count("saved by") == 3, said
+    assert "exit code 75" in said
+    assert "was cancelled (scancel)" in " ".join(said.split())
 
 
 def test_gpus_are_those_of_the_job(user: OnSlurm, cluster: SlurmCluster) -> None:

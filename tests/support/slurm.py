@@ -40,7 +40,7 @@ SelectTypeParameters=CR_CPU
 SlurmdParameters=config_overrides
 MpiDefault=none
 ReturnToService=2
-KillWait=5
+KillWait=15
 SlurmctldTimeout=30
 SlurmdTimeout=20
 SchedulerParameters=sched_interval=2,bf_interval=5

@@ -174,7 +174,7 @@ def test_a_slot_that_is_over() -> None:
         facts: JobFacts | None, sweeps: bool = True, ours: bool = True
     ) -> tuple[bool, bool, int | None] | None:
         error = words.gone(facts, "7", sweeps=sweeps, ours=ours)
-        return error and (error.swept, error.in_order, error.code)
+        return None if error is None else (error.swept, error.in_order, error.code)
 
     assert gone(job(JobState="RUNNING")) is None
     assert gone(job(JobState="COMPLETING")) is None
