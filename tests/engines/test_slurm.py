@@ -232,9 +232,10 @@ def test_slots_that_are_taken_back(user: OnSlurm, cluster: SlurmCluster, how: st
     cluster.wait_until_free()
 
 
-def test_restarts_take_slots_again(user: OnSlurm, cluster: SlurmCluster) -> None:
+@pytest.mark.parametrize("how", ["scancel", "preemption"])
+def test_restarts_take_slots_again(user: OnSlurm, cluster: SlurmCluster, how: str) -> None:
     with training(user, "--restarts=1") as running:
-        take_back(cluster, "scancel")
+        take_back(cluster, how)
         running.wait_for("attempt 1 of", 3)
         running.interrupt()
         assert running.end() == 130, running.err
