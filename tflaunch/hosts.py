@@ -1,8 +1,8 @@
 """The hostfile: which hosts there are and how to reach and use each; no network is touched here.
 
 `load` takes a YAML hostfile (inputs/hostfile_model.py lists its keys), a plain one as MPI, DeepSpeed and Horovod use,
-a list of hosts, `slurm:` or `pbs:` for the nodes of the batch job that tflaunch runs in, or slots of an engine
-(tflaunch.inputs.engine_words), which become hosts once the engine has given them.
+a list of hosts, `pbs:` (or `slurm:`, by SSH) for the nodes of the batch job that tflaunch runs in, or slots of an
+engine (tflaunch.inputs.engine_words), which become hosts once the engine has given them.
 """
 
 from __future__ import annotations
@@ -112,8 +112,9 @@ def load(source: str, *, environ: Mapping[str, str] = os.environ, connection: st
     """The hosts that `source` names, in its order.
 
     `connection` (ssh, openssh) is the way to connect to hosts whose entry names none; if it is empty,
-    TFLAUNCH_CONNECTION in `environ` counts, else it is ssh.  `slurm:` and `pbs:` are read from `environ`: the hosts
-    of the batch job, with the tasks and GPUs that it has on each (tflaunch.inputs.batch_job).
+    TFLAUNCH_CONNECTION in `environ` counts, else it is ssh.  `pbs:`, and `slurm:` where a way to connect is named, are
+    read from `environ`: the hosts of the batch job, with the tasks and GPUs that it has on each
+    (tflaunch.inputs.batch_job).  Else `slurm:` are slots that Slurm gives.
 
     Anything that can be opened is a file: YAML, unless its first line is that of a plain hostfile (`host`,
     `host:4`, `host slots=4`).  What is no file is a list such as `gpu[01-04]:2,me@big:8` (`:N` is the number of
@@ -126,11 +127,12 @@ def load(source: str, *, environ: Mapping[str, str] = os.environ, connection: st
 
     Raises HostfileError with every problem that was found, UsageError for an unknown `connection`.
     """
+    by_ssh = bool(connection or environ.get("TFLAUNCH_CONNECTION"))
     connection = _connection(connection, environ)
+    if source == "slurm:" and by_ssh:
+        return _of_slurm(environ, connection)
     if engine_words.engine_of(source, environ):
         return _of_engine(source)
-    if source == "slurm:":
-        return _of_slurm(environ, connection)
     if source == "pbs:":
         return _of_pbs(environ, connection)
     text = _open(source)

@@ -87,7 +87,7 @@ def _host_list(text: str) -> object:
 def _slurm(text: str) -> object:
     from tflaunch import hosts
 
-    return hosts.load("slurm:", environ={"SLURM_JOB_NODELIST": text})
+    return hosts.load("slurm:", environ={"SLURM_JOB_NODELIST": text}, connection="ssh")
 
 
 def _pbs(path: Path) -> object:

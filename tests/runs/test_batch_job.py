@@ -1,4 +1,4 @@
-"""A run in a job of a batch system."""
+"""A run in a job of a batch system, whose nodes are reached by SSH."""
 
 from __future__ import annotations
 
@@ -22,7 +22,15 @@ def test_a_run_in_a_job_of_slurm_has_the_workers_and_gpus_of_the_job(
     lab.let_end("it")
     job = {"SLURM_JOB_NODELIST": "host[1-2]", "SLURMD_NODENAME": "host1", "SLURM_TASKS_PER_NODE": "1,2"}
     job |= {"SLURM_JOB_GPUS": "1,3", "SLURM_JOB_CPUS_PER_NODE": "8(x2)"}
-    words = ("run", "slurm:", lab.trainer, "--ps=0", f"--env=OUT={lab.out}", "--env=NAME=it")
+    words = (
+        "run",
+        "slurm:",
+        "--connection=ssh",
+        lab.trainer,
+        "--ps=0",
+        f"--env=OUT={lab.out}",
+        "--env=NAME=it",
+    )
     done = launcher.run(*words, env=job).ran()  # the job has counted them: nobody is asked
     gpus_of = sorted(line.rpartition("has ")[2] for line in done.out.splitlines() if "has GPU" in line)
     assert gpus_of == ["GPU-11", "GPU-20", "GPU-21"]

@@ -23,6 +23,7 @@ SAYS = {
     signal.SIGHUP: (20.0, "the engine ends this slot (SIGHUP)"),
     signal.SIGINT: (20.0, "the engine ends this slot (SIGINT)"),
     signal.SIGUSR1: (90.0, "the engine says that this slot ends soon (SIGUSR1)"),
+    signal.SIGURG: (90.0, "the engine says that this slot ends soon (SIGURG)"),
 }
 
 

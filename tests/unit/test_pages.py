@@ -43,6 +43,8 @@ OTHERS = {
 # Inline code that begins with one of these is a command of that program.
 PROGRAMS = {
     *(
+        "srun",
+        "sbatch",
         "horovodrun",
         "mpirun",
         "torchrun",

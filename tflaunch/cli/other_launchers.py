@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tflaunch.cli.trainer_words import Line, Word, hosts_and_trainer, shell_command
+from tflaunch.inputs.engine_words import names_hosts
 from tflaunch.inputs.kinds import HOST_NAME, kind_of
 from tflaunch.protocol.errors import TflaunchError, UsageError
 
@@ -112,7 +113,7 @@ def _started(words: Sequence[str]) -> tuple[str, ...]:
 
 
 def _starts(word: str) -> bool:
-    return bool(_PYTHON.fullmatch(word)) or word in _SHELLS or word in _LAUNCHERS
+    return (bool(_PYTHON.fullmatch(word)) and not names_hosts(word)) or word in _SHELLS or word in _LAUNCHERS
 
 
 def _place_of_program(line: Line) -> int | None:

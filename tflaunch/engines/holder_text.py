@@ -13,7 +13,7 @@ from typing import Any
 
 import tflaunch_task
 from tflaunch.sessions.payload import lean
-from tflaunch.slot import holder, relay, spark_feed, spark_task
+from tflaunch.slot import holder, relay, slurm_task, spark_feed, spark_task
 
 
 def holder_text(settings: Mapping[str, Any]) -> str:
@@ -22,6 +22,19 @@ def holder_text(settings: Mapping[str, Any]) -> str:
         raise ValueError(f"a slot holder has no settings {sorted(unknown)}")
     # ASCII, so that no way there can spoil it.
     return _source(holder.__file__) + f"main(json.loads({json.dumps(dict(settings))!r}))\n"
+
+
+def slurm_text(settings: Mapping[str, Any], *, managed: bool) -> str:
+    """The program of the slot holders in a step of Slurm; its argument is the number of the slots' size.
+
+    Each finds out by itself which slot it is and which GPUs it has, where `gpus` is "step": Slurm names them, where it
+    manages any.
+    """
+    if unknown := settings.keys() - holder.DEFAULTS.keys():
+        raise ValueError(f"a slot holder has no settings {sorted(unknown)}")
+    said = json.dumps({**settings, "managed": managed})
+    call = f"main(given(json.loads({said!r}), sys.argv[1]))\n"
+    return _source(holder.__file__) + _source(slurm_task.__file__) + call
 
 
 def relay_text() -> str:

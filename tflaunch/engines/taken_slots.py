@@ -190,6 +190,7 @@ def _as_wanted(given: Host, wanted: Sequence[Host]) -> Host:
         python=like.python or given.python,
         run_dir=like.run_dir or given.run_dir,
         gpus=given.gpus,
+        slots=given.slots if given.slots is not None else like.slots,
         slots_by=given.slots_by,
         gpus_by=given.gpus_by,
         labels={**like.labels, **given.labels},

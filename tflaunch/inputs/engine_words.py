@@ -12,12 +12,13 @@ from tflaunch.protocol.job import job_name_fault
 
 # The registry: the word of an engine -> the module whose ENGINE it is, loaded only when used.
 ENGINES: Mapping[str, str] = {
+    "slurm": "tflaunch.engines.slurm_slots",
     "spark": "tflaunch.engines.spark_slots",
     "k8s": "tflaunch.engines.kubernetes_slots",
     "kubernetes": "tflaunch.engines.kubernetes_slots",
 }
 VARIABLE = "TFLAUNCH_ENGINES"  # WORD=MODULE,...: engines of one's own
-BATCH_JOBS = ("slurm:", "pbs:")  # the nodes of the batch job that tflaunch runs in, by SSH
+BATCH_JOBS = ("slurm:", "pbs:")  # what the batch job has that tflaunch runs in
 MOST_SLOTS = 10_000
 SIZES = "4 (slots), 4x8 (slots x GPUs of each) or ps=1x0+worker=4x8"
 _SIZE = re.compile(r"(?:(?P<role>[A-Za-z_]\w*)=)?(?P<count>[0-9]{1,6})(?:x(?P<gpus>[0-9]{1,4}))?")

@@ -16,8 +16,8 @@ At both:
     {"leave": WHY}                             {"left": true}; the holder ends
     {"look": true}                             {"ends_in": SECONDS or null, "why": TEXT, "running": CHILDREN}
 
-The slot is taken back by TERM, HUP, USR1, the end of stdin if it is a lifeline, or `leave`.  It ends by itself when
-nothing is below it and nobody calls.  Nothing that a caller without the token says is believed or kept.
+The slot is taken back by TERM, HUP, USR1, URG, the end of stdin if it is a lifeline, or `leave`.  It ends by itself
+when nothing is below it and nobody calls.  Nothing that a caller without the token says is believed or kept.
 """
 
 import fcntl
@@ -84,7 +84,10 @@ SIGNALS = {
     signal.SIGINT: "the engine ends this slot (SIGINT)",
     signal.SIGHUP: "the engine ends this slot (SIGHUP)",
     signal.SIGUSR1: "the engine says that this slot ends soon (SIGUSR1)",
+    # Where an engine signals whatever runs in the slot, this one harms nobody.
+    signal.SIGURG: "the engine says that this slot ends soon (SIGURG)",
 }  # type: Dict[int, str]
+WARNINGS = (signal.SIGUSR1, signal.SIGURG)
 
 
 def note(words: str) -> None:
@@ -888,7 +891,7 @@ class Holder:
         while self.caught:
             number = self.caught.pop(0)
             if number in SIGNALS:
-                seconds = self.settings["warn_s" if number == signal.SIGUSR1 else "grace_s"]
+                seconds = self.settings["warn_s" if number in WARNINGS else "grace_s"]
                 self.take_back(seconds, SIGNALS[number], TAKEN_BACK)
         self.children.reap()
         self.look_at = 0.0

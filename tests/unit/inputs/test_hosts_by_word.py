@@ -8,6 +8,7 @@ import pytest
 
 from tests.support.hostfiles import Write, host, problems
 from tflaunch.hosts import Hostfile, load
+from tflaunch.inputs.engine_words import WantedSlots
 from tflaunch.protocol.errors import HostfileError
 
 INLINE = {
@@ -98,9 +99,11 @@ def test_plain_file_says_how_it_was_read(write: Write) -> None:
 
 def test_slurm() -> None:
     for variable in ("SLURM_JOB_NODELIST", "SLURM_NODELIST"):
-        hostfile = load("slurm:", environ={variable: "gpu[01-02,07],login"})
+        hostfile = load("slurm:", connection="ssh", environ={variable: "gpu[01-02,07],login"})
         assert hostfile == Hostfile("slurm", (host("gpu01"), host("gpu02"), host("gpu07"), host("login")))
-    assert problems("slurm:") == ["slurm: SLURM_JOB_NODELIST is not set"]
+    assert problems("slurm:", TFLAUNCH_CONNECTION="openssh") == ["slurm: SLURM_JOB_NODELIST is not set"]
+    by_slurm = load("slurm:", environ={"SLURM_JOB_NODELIST": "gpu[01-02]"})
+    assert by_slurm.wanted == WantedSlots("slurm", ())
 
 
 def test_pbs(write: Write) -> None:

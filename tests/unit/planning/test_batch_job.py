@@ -1,4 +1,4 @@
-"""What `slurm:` and `pbs:` take is what the job has: tasks, CPUs and GPUs of each host, from the environment alone."""
+"""What `slurm:` by SSH and `pbs:` take is what the job has: tasks, CPUs and GPUs, from the environment alone."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NODES = {"SLURM_JOB_NODELIST": "n[1-4]", "SLURMD_NODENAME": "n1"}
 
 def given(source: str = "slurm:", **environ: str) -> list[tuple[int | None, Any]]:
     """(slots, gpus) of each host."""
-    return [(host.slots, host.gpus) for host in load(source, environ=environ).hosts]
+    return [(host.slots, host.gpus) for host in load(source, environ=environ, connection="ssh").hosts]
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_gpus_of_the_job(environ: dict[str, str], gpus: list[Any]) -> None:
 def test_a_step_wins_over_its_job_unless_it_is_the_shell_of_salloc() -> None:
     job = {**NODES, "SLURM_TASKS_PER_NODE": "4(x4)", "SLURM_JOB_CPUS_PER_NODE": "8(x3),2"}
     step = {"SLURM_STEP_NODELIST": "n[3-4]", "SLURM_STEP_TASKS_PER_NODE": "3(x2)", "SLURM_STEP_ID": "0"}
-    hosts = load("slurm:", environ={**job, **step}).hosts
+    hosts = load("slurm:", environ={**job, **step}, connection="ssh").hosts
     assert [(host.name, host.slots) for host in hosts] == [("n3", 3), ("n4", 2)]
     shell = {"SLURM_STEP_NODELIST": "n1", "SLURM_STEP_TASKS_PER_NODE": "1", "SLURM_STEP_ID": "4294967290"}
     assert given(**job, **shell) == [(4, "auto"), (4, "auto"), (4, "auto"), (2, "auto")]
@@ -100,7 +100,7 @@ def test_pbs(tmp_path: Path) -> None:
 def test_a_plan_takes_no_more_than_the_job_has_and_says_what_limits_it() -> None:
     environ = {"SLURM_JOB_NODELIST": "g[1-2]", "SLURMD_NODENAME": "g1"}
     environ |= {"SLURM_TASKS_PER_NODE": "2,1", "SLURM_JOB_GPUS": "1,2"}
-    settings = {host.name: vars(host) for host in load("slurm:", environ=environ).hosts}
+    settings = {host.name: vars(host) for host in load("slurm:", environ=environ, connection="ssh").hosts}
     hosts = {
         name: {key: said[key] for key in ("slots", "gpus", "slots_by", "gpus_by")}
         for name, said in settings.items()
