@@ -1,8 +1,20 @@
 """What gives slots and takes them back; below it, a slot is a host.
 
-engine       what each engine does, and the values that go to it and come from it
-registry     the engine of a word, loaded when it is used
-taken_slots  slots for one command: given, given back
-holder_text  the texts that an engine sends to a slot: the slot holder with its settings, and the relay
-door         wires to slot holders by TLS, and what else they answer to whoever has the token
+engine            what each engine does, and the values that go to it and come from it
+registry          the engine of a word, loaded when it is used
+taken_slots       slots for one command: given, given back
+holder_text       the texts that an engine sends to a slot: the slot holder with its settings, the relay, the feed
+door              wires to slot holders by TLS, and what else they answer to whoever has the token
+spark_slots       Spark: tasks of a barrier stage
+spark_driver      the Spark application that they are of
+spark_board       the driver's listener, to which they say how they are
+spark_rows        the rows that a run reads, and how far each slot has read them
+kubernetes_slots  Kubernetes: pods of Indexed Jobs
+kubernetes_jobs   these Jobs, from settings or a user's template
+kubernetes_words  why pods do not come, and why they end
+kubectl           the API server, by the user's own kubectl
+slurm_slots       Slurm: tasks of one step of a job
+slurm_jobs        that job, from settings
+slurm_words       why it waits, and why it ends
+slurm_commands    Slurm, by its own commands
 """
