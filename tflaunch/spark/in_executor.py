@@ -70,7 +70,8 @@ class SavedModel:
         self.inputs = [
             _spec(name, each) for name, each in self._function.structured_input_signature[1].items()
         ]
-        self.outputs = [_spec(name, each) for name, each in self._function.structured_outputs.items()]
+        # The file itself has them in no order.
+        self.outputs = [_spec(name, each) for name, each in sorted(self._function.structured_outputs.items())]
 
     def __call__(self, names: Sequence[str | None], arrays: Sequence[Array]) -> Any:
         found = self._function(
