@@ -228,7 +228,7 @@ def test_slots_that_are_taken_back(user: OnSlurm, cluster: SlurmCluster, how: st
         take_back(cluster, how)
         done = running.done(SLURM_S).ran(75)
     assert said in done.sentences
-    assert user.run("logs").ran().out.count("saved by") == 3
+    assert len(set(re.findall(r"saved by worker/\d", user.run("logs").ran().out))) == 3
     cluster.wait_until_free()
 
 
@@ -296,7 +296,8 @@ def test_a_job_around_the_launcher_is_cancelled(user: OnSlurm, cluster: SlurmClu
     cluster.do("scancel", made.stdout.strip())
     cluster.wait_until_free()
     said = told.read_text()
-    assert said.count("saved by") == 3, said
+    # Slurm and the launcher may each have sent a SIGTERM.
+    assert len(set(re.findall(r"saved by worker/\d", said))) == 3, said
     assert "exit code 75" in said
     assert "was cancelled (scancel)" in " ".join(said.split())
 
