@@ -45,8 +45,9 @@ class JobFacts:
 
     def each(self, name: str) -> list[str]:
         """The values of all parts."""
-        found = (re.search(rf"(?:^| ){re.escape(name)}=(\S*)", part) for part in self.parts)
-        return [each[1] for each in found if each]
+        key = f"{name}="
+        words = (next((each for each in part.split() if each.startswith(key)), None) for part in self.parts)
+        return [each.removeprefix(key) for each in words if each is not None]
 
 
 class Slurm:
