@@ -76,7 +76,7 @@ class _Dataset:
         return record_batches(even, epochs)
 
     def rows(self) -> int:
-        """How many rows each task gets with `even`.  Waits until all tasks have asked, and Spark has made all rows.
+        """How many rows each task gets with `even`.  Has Spark make the rows of all slots, and waits for that.
 
         Raises FeedError.
         """

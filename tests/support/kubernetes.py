@@ -93,7 +93,7 @@ class KubernetesCluster:
         self.wait_until_ready()
 
     def close(self) -> None:
-        """End all of it; the hosts themselves end with the bed."""
+        """End the cluster; the bed ends the hosts."""
         for process in self._started:
             process.kill()
             process.wait()
@@ -138,7 +138,7 @@ class KubernetesCluster:
         until(given, f"{node.name} has {resource}", KUBERNETES_S)
 
     def stop_kubelet(self, node: BedHost) -> None:
-        """kill -9 of the kubelet: what runs on the node runs on, and nobody reaches it any more."""
+        """Kill the kubelet with -9: the pods on its node run on, and kubectl exec does not reach them."""
         for each in node.processes():
             if each.words[0].rpartition("/")[2] == "kubelet":
                 each.kill()
