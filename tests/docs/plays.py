@@ -36,6 +36,7 @@ NOT_RUN: tuple[tuple[str, str], ...] = (
     (r"tflaunch .*\bspark:.*", "needs a Spark: tests/engines/test_spark.py has one"),
     (r"python examples/spark_kmeans\.py", "needs a Spark: tests/examples/test_spark_kmeans.py has one"),
     (r"tflaunch .*\bk8s:.*", "needs a Kubernetes: tests/engines/test_kubernetes.py has one"),
+    (r"tflaunch .*\bslurm:.*", "needs a Slurm: tests/engines/test_slurm.py has one"),
     (r".*nodes\.yaml.*", "tests/docs/test_recipes.py does it on sixteen hosts"),
     (r".*examples/data_service\.py.*", "loads TensorFlow seven times: tests/examples/test_data_service.py"),
 )
