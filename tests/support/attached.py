@@ -10,7 +10,8 @@ from tflaunch.protocol import wire
 from tflaunch.runs.follow import Follower
 from tflaunch.runs.run_states import LEASE_S, HostShare, RunState, TaskState
 from tflaunch.runs.wanted import WantedLogs
-from tflaunch.sessions.group import Connected, Sessions
+from tflaunch.sessions.dialler import Connected
+from tflaunch.sessions.group import Sessions
 
 EXIT = {"attempt": 0, "signal": None, "signal_name": "", "seconds": 1.0, "stopped": False}
 

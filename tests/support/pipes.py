@@ -8,7 +8,8 @@ from typing import Any
 from tflaunch.hosts import Host
 from tflaunch.protocol import wire
 from tflaunch.protocol.errors import ConnectError
-from tflaunch.sessions.group import Connected, Sessions
+from tflaunch.sessions.dialler import Connected
+from tflaunch.sessions.group import Sessions
 from tflaunch.sessions.wires import OF_SSH
 
 EXIT = {

@@ -253,12 +253,7 @@ MOST_PARAMETERS = 8
 # What is larger. Split what is on the list by what belongs together; add nothing to it.
 LARGE_CLASSES = {
     "agent.coordinator.Coordinator",
-    "agent.gpus.gpu_driver.GpuDriver",
     "agent.tasks.task.Task",
-    "agent.tasks.team.Team",
-    "console.terminal.TextReporter",
-    "runs.follow.Follower",
-    "sessions.group.Sessions",
 }
 
 

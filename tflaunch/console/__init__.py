@@ -3,6 +3,7 @@
 While a command runs
     opening.py         chooses the reporter: that for people, or for programs (tflaunch.documents)
     terminal.py        for people: TextReporter
+    screen_lines.py    what it writes and draws
     sweep_screen.py    the same two for a sweep
     phases.py          the steps of a run: a line for each that is over, a live line for the one in progress
     phase_words.py     what these steps are called

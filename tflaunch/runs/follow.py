@@ -7,8 +7,7 @@ gets what it missed.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from typing import Any
 
 from tflaunch.hosts import Host, Hostfile
@@ -16,10 +15,11 @@ from tflaunch.lifecycle.driver import understand
 from tflaunch.lifecycle.links import Links
 from tflaunch.protocol.errors import Breach, ConnectError, Gone
 from tflaunch.protocol.events import AgentGaveUp, TaskStarted
-from tflaunch.protocol.job import TRIAL, TaskId, deciding
+from tflaunch.protocol.job import TRIAL, TaskId
 from tflaunch.protocol.messages import tasks_of
-from tflaunch.protocol.outcome import HostLost, Outcome, Reclaimed, TaskExit, outcome_from
+from tflaunch.protocol.outcome import HostLost, Outcome, Reclaimed, TaskExit
 from tflaunch.protocol.wire import Message
+from tflaunch.runs.heard import Heard
 from tflaunch.runs.run_states import RunState
 from tflaunch.runs.wanted import WantedLogs
 from tflaunch.runs.written import tell_written
@@ -38,32 +38,7 @@ GONE_S = (
     60.0  # to wait, at most, for the last lines of a host out of reach, once it is known how the run ends
 )
 REST_S = 15.0  # to wait for a host out of reach while logs are printed
-NOTES = 200  # at most so many notes of one host are shown
 OUTCOME_S = 10.0  # for the deciding agent to say how the run ended, once every host has ended its part
-
-
-@dataclass
-class _Seen:
-    """What the hosts have said of the run so far."""
-
-    tasks: set[TaskId] = field(default_factory=set)
-    exits: dict[TaskId, TaskExit] = field(default_factory=dict)
-    over: dict[str, str] = field(
-        default_factory=dict
-    )  # host -> why nothing more happens there; "": it is swept
-    replanned: bool = False  # a host was lost, and the launcher makes another plan
-    expired: bool = (
-        False  # an agent ended its part because its lease ran out: no launcher or coordinator was heard of
-    )
-    reclaimed: Reclaimed | None = None  # the engine takes a slot back, or has
-    stopped: bool = False  # somebody ends the run, by `tflaunch stop` for example
-    gone: set[str] = field(default_factory=set)  # hosts where the agent of the run is gone
-    logs_through: set[str] = field(default_factory=set)  # hosts that have sent all their logs
-    outcomes: dict[str, Mapping[str, Any]] = field(
-        default_factory=dict
-    )  # host -> how it says that the run ended
-    notes: dict[str, set[str]] = field(default_factory=dict)  # host -> texts that were shown
-    strange: set[str] = field(default_factory=set)  # hosts that sent messages about tasks of other hosts
 
 
 class Follower(Linked):
@@ -86,13 +61,11 @@ class Follower(Linked):
         # host that is asked -> host whose directory it has: two hostfiles may name one host differently
         self._there = {share.asked: share.host for share in run.shares if share.asked}
         self._hosts = {host.name: host for host in hostfile.hosts if host.name in self._there}
+        self._seen = Heard(run, self._there, watcher)
         self._wanted = wanted
         self._feed = LogFeed(sessions, len(self._hosts), watcher)
         if before is not None:
-            self._feed.continue_from(before._feed, {TaskId.parse(task.task): task.host for task in run.tasks})
-        self._seen = _Seen()
-        self._places = {TaskId.parse(task.task): task.host for task in run.tasks}
-        self._at_first = frozenset(self._places.values())  # the hosts that have tasks
+            self._feed.continue_from(before._feed, self._seen.places)
         self._awaited: list[str] = []  # hosts whose agent had not answered when all others had
         self._events = False
         self._joined = False  # a terminal shows how the run stands
@@ -164,7 +137,10 @@ class Follower(Linked):
             if left and left <= links.down.keys():
                 # Only hosts out of reach are left, and they may never come back.
                 alone_at = alone_at or self.awake_s
-                told = self._outcome_is_known(links.up) or self.awake_s > alone_at + OUTCOME_S
+                told = (
+                    self._seen.outcome_is_known(len(self._hosts), links.up)
+                    or self.awake_s > alone_at + OUTCOME_S
+                )
                 away_s = {host: links.away_s(host, time.monotonic()) for host in left}
                 if told and min(away_s.values()) > self._patience_s:
                     for host in left:
@@ -172,11 +148,11 @@ class Follower(Linked):
                         links.forget(host)
                         self._do_without(host, why)
             elif not left and self._feed.end(self._may_come):
-                over_at = over_at or self.awake_s + (0.0 if self._decider_is_gone else OUTCOME_S)
+                over_at = over_at or self.awake_s + (0.0 if self._seen.decider_is_gone else OUTCOME_S)
                 late = item is None and self.awake_s > over_at  # take messages that are already here first
-                if self._outcome_is_known(links.up) or not links.up or late:
+                if self._seen.outcome_is_known(len(self._hosts), links.up) or not links.up or late:
                     break
-        outcome = self._outcome()
+        outcome = self._seen.outcome()
         if events and outcome is not None and outcome.status == "succeeded":
             tell_written(self.run.run_id, self._sessions, self._hosts.values(), self.dial, self._watcher)
         return outcome
@@ -207,60 +183,6 @@ class Follower(Linked):
         else:
             self._end(host, why)
 
-    def _outcome(self) -> Outcome | None:
-        """How the run ended, as its hosts say; where they differ, the worst that any of them says."""
-        outcomes, reclaimed = self._seen.outcomes, self._seen.reclaimed
-        if not outcomes and reclaimed is not None and not self._seen.replanned:
-            # Who decides for the run was in a slot that is gone.
-            seconds = max(0.0, time.time() - self.run.started) if self.run.started else 0.0
-            return Outcome(
-                self.run.run_id, "failed", reclaimed.exit_code, seconds, self._seen.exits, reclaimed
-            )
-        if not outcomes:
-            return None
-        worst = max(outcomes.values(), key=lambda each: (each["exit_code"] != 0, each["exit_code"]))
-        if differing := sorted(
-            host for host in outcomes if outcomes[host]["exit_code"] != worst["exit_code"]
-        ):
-            others = ", ".join(f"{host} says {outcomes[host]['exit_code']}" for host in differing)
-            self._watcher.warn(
-                f"the hosts differ about how the run ended: {worst['exit_code']}, but {others}"
-            )
-        return outcome_from(self.run.run_id, worst, self._seen.exits)
-
-    def _outcome_is_known(self, up: Collection[str]) -> bool:
-        """Whether most hosts, or all connected ones, have said how the run ended: each of them gets the outcome."""
-        outcomes = self._seen.outcomes
-        return 2 * len(outcomes) > len(self._hosts) or (bool(outcomes) and outcomes.keys() >= set(up))
-
-    @property
-    def _decider(self) -> str:
-        """The host whose agent decides for a detached run, as `Starter.entrust` chooses it."""
-        chosen = min(self._places, key=deciding, default=None)
-        return self._places[chosen] if chosen is not None else ""
-
-    @property
-    def _decider_is_gone(self) -> bool:
-        """Whether nobody is left who could say how a detached run has ended."""
-        gone = {self._there[host] for host in self._seen.gone}
-        return self.run.detached and self._decider in gone
-
-    def _owns(self, host: str, tasks: Iterable[str]) -> bool:
-        """Whether the plan lets that host have those tasks; any host may have trials, and any task after a new plan."""
-        there = self._there[host]
-        for task in map(TaskId.parse, tasks):
-            place = self._places.get(task, there)
-            if place != there and task.job != TRIAL and not self._seen.replanned:
-                if host not in self._seen.strange and not self._left_behind(host):
-                    self._seen.strange.add(host)
-                    self._watcher.warn(f"{host} speaks of {task}, which is on {place}: not shown")
-                return False
-        return True
-
-    def _left_behind(self, host: str) -> bool:
-        """Whether no task is on that host: all that it may tell of them is from before they moved."""
-        return self._there[host] not in self._places.values()
-
     def typed(self, key: str) -> None:
         """`d`: have the launcher of the run hand it over."""
         if key != "d":
@@ -268,9 +190,9 @@ class Follower(Linked):
         if self.run.detached or self._handed:
             self._watcher.note("it goes on without a launcher already; Ctrl-C stops watching")
             return
-        asked = next((name for name, there in self._there.items() if there == self._decider), "")
+        asked = next((name for name, there in self._there.items() if there == self._seen.decider), "")
         if asked not in self.links.up:
-            self._watcher.warn(f"{self._decider} is out of reach: the run is not handed over now")
+            self._watcher.warn(f"{self._seen.decider} is out of reach: the run is not handed over now")
             return
         self._sessions.send([asked], "detach")
         self._watcher.note("its launcher is asked to hand the run over")
@@ -335,8 +257,8 @@ class Follower(Linked):
 
     def said(self, host: str, message: Message) -> None:
         """Show what a host says, if it is about its own tasks."""
-        if not self._owns(host, tasks_of(message)):
-            if message.type == "swept" and self._left_behind(host):
+        if not self._seen.owns(host, tasks_of(message)):
+            if message.type == "swept" and self._seen.left_behind(host):
                 self._seen.over[host] = "its tasks have moved"
                 self._seen.logs_through.add(host)
             return
@@ -377,7 +299,8 @@ class Follower(Linked):
             self._seen.gone.add(host)
         elif type == "said":
             self._seen.replanned |= fields.get("replanned", False)
-            self._move(host, fields.get("moved", ()))
+            for left in self._seen.move(host, fields.get("moved", ())):
+                self.links.forget(left)  # it is lost, and not waited for
         elif type == "expired":
             self._seen.expired |= not fields["asked"]
             self._seen.stopped |= fields["asked"]
@@ -386,7 +309,8 @@ class Follower(Linked):
         if not self._events:
             return
         if type == "said":
-            self._note(host, fields["text"])
+            for text in self._seen.note(host, fields["text"]):
+                self._watcher.note(text)
         event = understand(host, type, fields, body)
         if isinstance(event, TaskStarted):
             self._watcher.started(event)
@@ -397,26 +321,6 @@ class Follower(Linked):
             self._watcher.note(f"{host}: {event.reason}")
         elif isinstance(event, HostLost):
             self._end(host, event.reason)
-
-    def _move(self, host: str, tasks: Iterable[str]) -> None:
-        """A host has taken over these tasks; only one that has no tasks of its own can."""
-        there = self._there[host]
-        if not tasks or there in self._at_first:
-            return
-        left = {self._places.get(task, there) for task in map(TaskId.parse, tasks)} - {there}
-        self._places.update(dict.fromkeys(map(TaskId.parse, tasks), there))
-        for asked, name in self._there.items():
-            if name in left and name not in self._places.values():  # it is lost, and not waited for
-                self._seen.over[asked] = "its tasks have moved"
-                self._seen.logs_through.add(asked)
-                self.links.forget(asked)
-
-    def _note(self, host: str, text: str) -> None:
-        """Show a note, at most NOTES of each host; before a note of a host other than `_decider`, name it."""
-        notes = self._seen.notes.setdefault(host, set())
-        if text not in notes and len(notes) < NOTES:
-            notes.add(text)
-            self._watcher.note(text if self._there[host] == self._decider else f"{host}: {text}")
 
     def _end(self, host: str, reason: str) -> None:
         self._seen.over[host] = reason

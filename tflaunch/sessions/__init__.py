@@ -4,7 +4,8 @@ wires       what the launcher expects of a stream to an agent, and of what opens
 payload     what is sent to start an agent: the boot line, the loader, the agent's source
 process_wire, child, socket_tools a stream over the stdio of a process of this machine, and what any socket needs
 session     one agent: messages out, messages in
-group       all agents of a command: one queue, leases, connecting, waiting for answers
+dialler     opens the wires to many hosts at once, each with an agent on its way through it
+group       all agents of a command: one queue, leases, waiting for answers
 absent_hosts  which of the hosts that are dialled accept no TCP connection
 probe       a host that lacks the probe's module gets it
 linked      the loop of a command that stays with its hosts and dials lost ones again

@@ -7,7 +7,6 @@ import math
 import queue
 import signal
 import sys
-import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeVar
@@ -16,16 +15,15 @@ from tflaunch.hosts import Host, fold
 from tflaunch.protocol import machine, wire
 from tflaunch.protocol.errors import Breach, ConnectError, Gone
 from tflaunch.protocol.events import Interrupted
-from tflaunch.sessions import payload
 from tflaunch.sessions.absent_hosts import AbsentHosts
+from tflaunch.sessions.dialler import CONNECT_THREADS, Boot, Connected, dial
 from tflaunch.sessions.interrupts import interrupts
 from tflaunch.sessions.probe import probed
-from tflaunch.sessions.session import Damaged, Ended, Said, Session, unexpected
-from tflaunch.sessions.wires import Opener, Wire
+from tflaunch.sessions.session import Damaged, Ended, Said, Session
+from tflaunch.sessions.wires import Opener
 
 _T = TypeVar("_T")
 
-CONNECT_THREADS = 64
 # Python's switch interval: each thread that waits for the interpreter wakes once in this time to ask for it.  With
 # 256 threads, Python's default of 5 ms costs a tenth of the CPU.  A thread that computes may keep the others waiting
 # for as long as this.
@@ -39,16 +37,8 @@ MOVED_S = 0.2  # how often the watcher is told how many bytes have moved
 AWAITED_SHOWN = 3  # at most so many hosts are named while the launcher waits for them
 ENDING_S = 1.0  # after the deadline of a dial, for what it says of its end
 HUNG_LOOK_S = 1.0  # how often to look which agents hang
-REFUSED_PAUSE_S = 0.3  # before a host that refuses the connection is dialled again
 NVML_SHARE = 2 / 3  # of the time that a host may take to connect: what its NVIDIA driver may take to answer
 NVML_LEAST_S = 5.0
-
-
-class Connected(NamedTuple):
-    """A wire to a host is open and the agent is on its way."""
-
-    host: Host
-    channel: Wire
 
 
 class Written(NamedTuple):
@@ -138,54 +128,13 @@ class Sessions:
 
         The queue gets Connected or Ended for each of them.
         """
+        hosts = list(hosts)
         machine.allow_many_descriptors()  # each host takes one, and many systems allow only 1,024
         sys.setswitchinterval(SWITCH_S)
-        loader = payload.loader()  # made once, not in each thread
-        pending = queue.SimpleQueue[Host]()
         for host in hosts:
             self.ended.pop(host.name, None)
             self._ignored.discard(host.name)
-            pending.put(host)
-
-        def work(more: int) -> None:
-            # Each thread starts the next: start() waits until the new thread runs, after all the others.
-            if more:
-                with contextlib.suppress(RuntimeError):  # no more threads can be had: these do all the work
-                    threading.Thread(
-                        target=work, args=[more - 1], name=f"connect {more}", daemon=True
-                    ).start()
-            while True:
-                try:
-                    host = pending.get_nowait()
-                except queue.Empty:
-                    return
-                line = payload.boot_line(
-                    verb, run, host.name, host.run_dir or "", host.python or "", as_user=self.as_user
-                )
-                try:
-                    channel = self._open(host, line, loader + first(host))
-                    self._queue.put(Connected(host, channel))
-                except ConnectError as error:
-                    self._queue.put(Ended(host.name, error))
-                except Exception as error:  # a defect must not look like a host that is slow
-                    self._queue.put(Ended(host.name, unexpected(error)))
-
-        if number := min(CONNECT_THREADS, pending.qsize()):
-            try:
-                threading.Thread(target=work, args=[number - 1], name="connect 0", daemon=True).start()
-            except RuntimeError as error:
-                while not pending.empty():
-                    self._queue.put(Ended(pending.get().name, unexpected(error)))
-
-    def _open(self, host: Host, line: str, first: bytes) -> Wire:
-        give_up = time.monotonic() + self.insists_s
-        while True:
-            try:
-                return self._opener.open(host, line, first)
-            except ConnectError as error:
-                if not (error.absent and error.again) or time.monotonic() >= give_up:
-                    raise
-            time.sleep(REFUSED_PAUSE_S)
+        dial(hosts, Boot(verb, run, self.as_user, first), self._opener, self.put, self.insists_s)
 
     @staticmethod
     def patience_s(hosts: int, connect_s: float) -> float:

@@ -14,7 +14,8 @@ from tflaunch.planning.inventory import HostFacts
 from tflaunch.protocol import wire
 from tflaunch.protocol.errors import ConnectError
 from tflaunch.protocol.events import Interrupted
-from tflaunch.sessions.group import CONNECT_THREADS, NVML_SHARE, RETRY_S, Item, Sessions, Stopped
+from tflaunch.sessions.dialler import CONNECT_THREADS
+from tflaunch.sessions.group import NVML_SHARE, RETRY_S, Item, Sessions, Stopped
 from tflaunch.sessions.session import Ended, Said
 from tflaunch.sessions.wires import Opener
 from tflaunch.survey.gpu_overview import Answer

@@ -18,7 +18,8 @@ from tflaunch.protocol.errors import Breach, ConnectError, Gone
 from tflaunch.protocol.events import Interrupted
 from tflaunch.protocol.wire import Message
 from tflaunch.runs.fetch_pipeline import STALLED_S, FetchRequest, Pipeline
-from tflaunch.sessions.group import Connected, Sessions, Stopped
+from tflaunch.sessions.dialler import Connected
+from tflaunch.sessions.group import Sessions, Stopped
 from tflaunch.sessions.linked import Linked
 from tflaunch.sessions.session import Ended
 

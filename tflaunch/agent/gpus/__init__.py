@@ -1,6 +1,7 @@
 """Which run has which GPU of this host.
 
 gpu_driver    asks NVML, in a child process that may hang or crash
+driver_child  that process, from outside and from inside
 leases        locks on GPUs and MIG instances, which all users see
 lease_files   the files of theirs that all users share
 locks         what a lock is, and who has one

@@ -4,6 +4,7 @@ team         all tasks of the run; each exit goes to the journal
 task         one task: a shell that waits at a gate, then the program
 shell        the file of shell in front of a program: its variables and its setup
 rendezvous   at which the tasks of a Horovod program meet
+meetings     those of this host, each at the port of a task
 keras        whether the program of the tasks gets Keras 3
 syntax       whether the Python of the tasks can parse their program
 prepare      a virtual environment or an image, before the tasks can be staged
@@ -13,6 +14,7 @@ log_notice   wakes the agent when a log grows
 look         what each task is doing now, from /proc, netlink and its log
 dialled_again   whether a task whose connection was reset could have reached its peers
 exit_facts   what the host knows about the end of a task that failed
+end_facts    which of it an exit carries
 oom_kills    how often the kernel has killed processes for want of memory
 masks        which of its processes see other GPUs than it was given
 log_signs    counts the lines of a log that say something of their own

@@ -7,6 +7,8 @@ from tflaunch.agent.host import processes
 from tflaunch.agent.host.guard import FIRST_LEASE_S
 from tflaunch.agent.host.journal import note
 from tflaunch.agent.host.rundir import HostError, must_answer
+from tflaunch.agent.tasks.end_facts import EndFacts
+from tflaunch.agent.tasks.meetings import Meetings
 from tflaunch.agent.tasks.task import Task
 from tflaunch.protocol import wire
 from tflaunch.protocol.machine import pid_namespace, this_machine
@@ -20,7 +22,6 @@ if TYPE_CHECKING:
     from tflaunch.agent.host.journal import Journal
     from tflaunch.agent.host.rundir import RunDirectory
     from tflaunch.agent.tasks.logs import TaskLogs
-    from tflaunch.agent.tasks.rendezvous import Rendezvous
     from tflaunch.protocol.selector import Selector
 
 
@@ -53,6 +54,22 @@ def _remedy(reason: str) -> str:
     return "correct `setup:`, `conda:` or `venv:` in the hostfile" if "setup failed" in reason else ""
 
 
+def _why_not_ready(task: Task) -> "Dict[str, str]":
+    """The `reason` and `hint` of a task that has ended at its gate."""
+    # Without the task's name: when several hosts give the same cause, the launcher shows it once for all of them.
+    log = task.logs.tail(0).decode("utf-8", "replace").strip()
+    if task.reads:
+        from tflaunch.agent.tasks import syntax
+
+        error = syntax.error_in(log) if task.code == syntax.UNREADABLE else ""
+        if error:
+            return {"reason": error, "hint": syntax.REMEDY}
+    lines = log.splitlines()[-10:]
+    how = "code %d" % task.code if task.code is not None else "signal %d" % (task.signal or 0)
+    reason = "\n".join(lines) or "the shell of a task ended with %s" % how
+    return {"reason": reason.replace("tflaunch: ", ""), "hint": _remedy(reason)}
+
+
 class Team:
     """The tasks, by name."""
 
@@ -65,18 +82,17 @@ class Team:
     ) -> None:
         self.tasks = {}  # type: Dict[str, Task]
         self.ran = []  # type: List[processes.Process]  # all programs that were released
-        self._has_dialled = False
-        self._oom_kills = {}  # type: Dict[str, int]  # counters at the first release
         self.ending = False  # the run ends on this host
         self.lease_s = FIRST_LEASE_S
         self._directory = directory
         self._journal = journal
         self._selector = selector
         self._send_to_launcher = send_to_launcher
+        self._facts = EndFacts(directory)
         self._started = 0.0  # when the first tasks were staged, by this host's clock
         self._staging = False
         self._added = []  # type: List[Task]  # still to be staged
-        self._rendezvous = {}  # type: Dict[str, Rendezvous]  # by the task that has its port
+        self._meetings = Meetings()
 
     def logs(self) -> "Dict[str, TaskLogs]":
         """The logs by task."""
@@ -120,24 +136,6 @@ class Team:
         self.record()
         self._send_staged()
 
-    def _meet(self, task: Task) -> None:
-        """Serve an empty rendezvous at the port of this task, if the tasks of its program meet there."""
-        request = task.request
-        if not request.get("rendezvous"):
-            return
-        from tflaunch.agent.tasks.rendezvous import Rendezvous
-        from tflaunch.frameworks.horovod import RENDEZVOUS_PORT
-
-        there, port = self._rendezvous.get(task.id), int(request["env"][RENDEZVOUS_PORT])
-        try:
-            if there is not None:
-                there.renew()
-            else:
-                self._rendezvous[task.id] = Rendezvous(port, request["rendezvous"])
-        except OSError as error:  # the tasks find nobody there, and say so
-            self._rendezvous.pop(task.id, None)
-            note("port %d, for the rendezvous of %s: %s" % (port, task.id, error))
-
     def _listen_to(self, task: Task) -> None:
         pipe = task.ready_pipe
         self._selector.register(pipe, EVENT_READ, lambda: self._read_ready_pipe(task, pipe))
@@ -164,16 +162,14 @@ class Team:
         """Start the tasks that wait at their gates."""
         for task in self.tasks.values():
             if task.released_at is None and not self.ending:
-                self._meet(task)
+                self._meetings.serve(task)
         for task in self.tasks.values():
             if task.released_at is None and not self.ending:
                 self._release(task)
 
     def _release(self, task: Task) -> None:
         if not self.ran:
-            from tflaunch.agent.tasks import oom_kills
-
-            self._oom_kills = oom_kills.counters()
+            self._facts.begin()
         task.release()
         if task.process:
             self.ran.append(task.process)
@@ -193,10 +189,10 @@ class Team:
                 task = self.tasks[request["id"]] = Task(self._directory, request, attempt)
                 task.awaits_release, task.sweep_first = False, own_directory
                 self._added.append(task)
-                self._meet(task)
+                self._meetings.serve(task)
             elif attempt > task.wanted:
                 task.request = request
-                self._meet(task)
+                self._meetings.serve(task)
                 task.restart(attempt)
         plan = self._directory.read("plan.json")
         everything = [each.request for each in self.tasks.values()]
@@ -220,7 +216,7 @@ class Team:
         for name, attempt in attempts.items():
             task = self.tasks[name]
             if attempt > task.wanted and not self.ending:
-                self._meet(task)
+                self._meetings.serve(task)
             task.restart(attempt)
 
     def _stage_later(self, task: Task) -> None:
@@ -288,9 +284,7 @@ class Team:
 
     def reaped(self, pid: int, status: int, peak_bytes: int) -> bool:
         """Whether the child process that has ended was one of these tasks, or serves them."""
-        if served := [task for task, each in self._rendezvous.items() if each.reaped(pid)]:
-            note("the rendezvous of %s has ended; the next start has a new one" % served[0])
-            del self._rendezvous[served[0]]
+        if self._meetings.reaped(pid):
             return True
         for task in self.tasks.values():
             if task.process and task.alive and task.process.pid == pid:
@@ -307,21 +301,7 @@ class Team:
             self._report_exit(task)
         elif self._staging:
             self._staging = False
-            self._send_to_launcher("failed", **self._why_not_ready(task))
-
-    def _why_not_ready(self, task: Task) -> "Dict[str, str]":
-        # Without the task's name: when several hosts give the same cause, the launcher shows it once for all of them.
-        log = task.logs.tail(0).decode("utf-8", "replace").strip()
-        if task.reads:
-            from tflaunch.agent.tasks import syntax
-
-            error = syntax.error_in(log) if task.code == syntax.UNREADABLE else ""
-            if error:
-                return {"reason": error, "hint": syntax.REMEDY}
-        lines = log.splitlines()[-10:]
-        how = "code %d" % task.code if task.code is not None else "signal %d" % (task.signal or 0)
-        reason = "\n".join(lines) or "the shell of a task ended with %s" % how
-        return {"reason": reason.replace("tflaunch: ", ""), "hint": _remedy(reason)}
+            self._send_to_launcher("failed", **_why_not_ready(task))
 
     def _report_exit(self, task: Task) -> None:
         if task.sweep_first and not self.ending:  # nothing is left that could write more
@@ -337,42 +317,15 @@ class Team:
             seconds=round(task.seconds, 3),
             stopped=task.stopped,
             log_bytes=task.logs.size(task.logs.attempt),
-            **self._facts_of(task),
+            **self._facts.of(task, self.ending),
         )
-
-    def _facts_of(self, task: Task) -> "Dict[str, Any]":
-        """The `facts` of the end of that task."""
-        if task.code == 0 and (task.stopped or task.sweep_first or self.ending):
-            return {}
-        from tflaunch.agent.tasks import exit_facts
-
-        try:
-            if task.code != 0:
-                found = exit_facts.facts(task, self._oom_kills)
-                return {"facts": dict(found, **self._dialled(task))}
-            found = exit_facts.of_success(task, self._directory.run, self._directory.host)
-            return {"facts": found} if found else {}
-        except Exception as error:  # the end itself must be told, whatever this host's files look like
-            note("the facts of the end of %s: %r" % (task.id, error))
-            return {}
-
-    def _dialled(self, task: Task) -> "Dict[str, Any]":
-        """The `dialled` of its facts: for the first task that fails while the run goes on."""
-        if task.stopped or self.ending or self._has_dialled:
-            return {}
-        from tflaunch.agent.tasks.dialled_again import dialled
-
-        found = dialled(task)
-        self._has_dialled = bool(found)
-        return {"dialled": found} if found else {}
 
     def end(self, grace_s: float, with_stacks: bool) -> None:
         """Stop all tasks and start no more; `with_stacks`: the tasks hang, and write their stacks first."""
         self.ending = True
         self._staging = False
         self._added.clear()
-        while self._rendezvous:
-            self._rendezvous.popitem()[1].close()
+        self._meetings.close()
         for task in self.tasks.values():
             task.stop(grace_s if task.released_at is not None else 0.0, with_stacks)
 
