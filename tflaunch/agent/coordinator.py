@@ -1,20 +1,15 @@
 """The coordinator decides for a detached run, by the same rules as a launcher: a child process of one host's agent.
 
-It reaches its own host's agent through that agent's socket, and the others over TCP (net.peers).  It learns what
-happens from their journals.  Its own agent keeps its memory: when it dies, the next coordinator continues from that.
-An agent keeps its tasks only as long as the coordinator renews its lease: when the coordinator's host is gone, each
-host ends its part of the run.
+It reaches the agents by peer_connections, and learns what happens from their journals.  Its own agent keeps its memory:
+when it dies, the next coordinator continues from that.  An agent keeps its tasks only as long as the coordinator renews
+its lease: when the coordinator's host is gone, each host ends its part of the run.
 """
 
-import errno
-import os
-import selectors
-import socket
 import time
 
 from tflaunch.agent.host.journal import note
 from tflaunch.agent.host.rundir import RunDirectory
-from tflaunch.agent.net.peers import Handshake, PeerError, SealedStream
+from tflaunch.agent.peer_connections import PeerConnections
 from tflaunch.agent.viewer import COORDINATOR
 from tflaunch.lifecycle.driver import Driver
 from tflaunch.lifecycle.ending import outcome_of
@@ -27,8 +22,9 @@ from tflaunch.protocol.outcome import outcome_data
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, List, Optional, Set, Tuple, Union
+    from typing import Any, Dict, List, Set, Tuple
 
+    from tflaunch.agent.peer_connections import PeerConnection
     from tflaunch.lifecycle.states import State
     from tflaunch.protocol.events import Event
 
@@ -37,23 +33,6 @@ OWN_S = 5.0  # an agent beats every 2.5 s
 LOOK_S = 0.2
 ALL_THERE_S = 20.0  # how long the first connections to all hosts may take
 FAREWELL_S = 5.0
-UNREAD_BYTES = (
-    4 * 1024 * 1024
-)  # that may wait to be sent to one host; all orders to a thousand tasks are a tenth of that
-
-
-class _Peer:
-    """The connection to one agent, from the dial to its end."""
-
-    def __init__(self, connection: socket.socket, connected: bool) -> None:
-        self.socket = connection
-        self.connected = connected
-        self.handshake = None  # type: Optional[Handshake]
-        self.stream = None  # type: Optional[Union[socket.socket, SealedStream]]
-        self.decoder = wire.Decoder(head_limit=wire.ANSWER_LIMIT)
-        self.held = bytearray()  # bytes that wait until this host's agent has the memory that explains them
-        self.out = bytearray()  # to be sent now
-        self.attached = False
 
 
 class Coordinator:
@@ -68,9 +47,7 @@ class Coordinator:
         self._members = plan["members"]  # type: Dict[str, List[Any]]
         self._lease_s = plan["lease_s"]  # type: float
         self._started = plan["started"]  # type: float
-        self._selector = selectors.DefaultSelector()
-        self._peers = {}  # type: Dict[str, _Peer]
-        self._addresses = {}  # type: Dict[str, Tuple[int, Any]]
+        self._peers = PeerConnections(directory, self._members, self)
         self._plan = plan
         self._ahead_s = plan.get("ahead_s", 0.0)  # type: float  # the clock of all times here, before this machine's
         self._trial = plan.get("trial", False)
@@ -163,14 +140,14 @@ class Coordinator:
         deadline = self._now() + FAREWELL_S
         own = self._directory.host
         while self._now() < deadline:
-            for host, peer in list(self._peers.items()):
+            for host, peer in list(self._peers.by_host.items()):
                 if peer.attached and host in hosts:
                     hosts.discard(host)
                     self._drive.links.forget(host)
                     self.send(host, "outcome", outcome=outcome)
                     if host != own:
                         self.send(host, "bye")
-            if not hosts and not any(peer.held or peer.out for peer in self._peers.values()):
+            if not hosts and not any(peer.held or peer.out for peer in self._peers.by_host.values()):
                 break
             self._drive.links.tick(self._now())
             self._turn(self._now() + 0.2)
@@ -182,18 +159,15 @@ class Coordinator:
         if now >= self._renew_at:
             hangs = now - self._own_heard > min(SILENCE_S, max(OWN_S, self._lease_s * 3 / 4))
             self._renew_at = now + (LOOK_S if hangs else min(RENEW_S, self._lease_s / 4))
-            for host, peer in list(self._peers.items()):
+            for host, peer in list(self._peers.by_host.items()):
                 # Where its agent hangs this process ends with it, and the leases of the others must be over soon after.
                 if peer.attached and not hangs:
                     self.send(host, "renew", lease_s=self._lease_s)
         if self._keep_memory():
-            for host in list(self._peers):
-                self._pass_on(host)
+            for host in list(self._peers.by_host):
+                self._peers.pass_on(host)
         timeout = max(0.0, min(wake_at, self._renew_at) - self._now())
-        for key, events in self._selector.select(timeout):
-            host, peer = key.data
-            if self._peers.get(host) is peer:
-                self._ready(host, peer, events)
+        self._peers.turn(timeout)
 
     def _keep_memory(self) -> bool:
         """Send the memory to this host's agent if it has changed; returns whether the agent has all of it.
@@ -202,7 +176,7 @@ class Coordinator:
         stopped or restarted them.  Bytes that the socket has taken arrive even if this process is killed.
         """
         host = self._directory.host
-        own = self._peers.get(host)
+        own = self._peers.by_host.get(host)
         if host in self._drive.state.lost:
             return True  # its agent hangs, and starts no other coordinator
         # Not once the run is over: the next coordinator must see the event that ended the run, to report the outcome.
@@ -216,15 +190,8 @@ class Coordinator:
                 last = at + wire.BODY_LIMIT >= len(memory)
                 own.out += wire.encode("memory", memory[at : at + wire.BODY_LIMIT], offset=at, last=last)
         if own is not None:
-            self._pass_on(host)
+            self._peers.pass_on(host)
         return own is None or not own.out
-
-    def _pass_on(self, host: str) -> None:
-        peer = self._peers.get(host)
-        if peer is not None and peer.stream is not None:
-            peer.out += peer.held
-            peer.held.clear()
-            self._flush(host, peer)
 
     def _report_readiness(self) -> None:
         if self._all_there_by and (not self._awaited or self._now() > self._all_there_by):
@@ -233,94 +200,34 @@ class Coordinator:
             missing = {host: down.get(host) or "no connection" for host in self._awaited}
             self.send(self._directory.host, "coordinating", missing=missing)
 
-    # -- connections
+    # -- what the connections and the driver call
 
     def dial(self, host: str) -> None:
         """Begin to connect to a host."""
         try:
-            if host == self._directory.host:
-                own = self._directory.connect()
-                if own is None:
-                    raise OSError("the agent of this host is gone")
-                peer = self._peers[host] = _Peer(own, connected=True)
-                peer.stream = own
-                own.setblocking(False)
-                self._selector.register(own, selectors.EVENT_READ, (host, peer))
-                return
-            if host not in self._members:
-                raise OSError("it was lost before the run was handed over")
-            family, address = self._resolve(host)
-            connection = socket.socket(family)
-            connection.setblocking(False)
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            failure = connection.connect_ex(address)
-            if failure not in (0, errno.EINPROGRESS):
-                connection.close()
-                raise OSError(failure, os.strerror(failure))
+            self._peers.dial(host)
         except OSError as error:
             self._drive.links.ended(host, str(error), self._now())
-            return
-        peer = self._peers[host] = _Peer(connection, connected=False)
-        self._selector.register(connection, selectors.EVENT_WRITE, (host, peer))
-
-    def _resolve(self, host: str) -> "Tuple[int, Any]":
-        if host not in self._addresses:  # only once: a look-up blocks, and may fail later
-            address, port = self._members[host][:2]
-            found = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
-            self._addresses[host] = (found[0], found[4])
-        return self._addresses[host]
-
-    def _secret_of(self, host: str) -> bytes:
-        return bytes.fromhex(self._members[host][2])
 
     def hang_up(self, host: str) -> None:
         """Close the connection to a host."""
-        peer = self._peers.pop(host, None)
         self._changed |= host == self._directory.host  # a memory on its way may be lost: send it again
-        if peer is not None:
-            try:
-                self._selector.unregister(peer.socket)
-            except (KeyError, ValueError):
-                pass
-            peer.socket.close()
+        self._peers.hang_up(host)
 
-    def _lose(self, host: str, reason: str) -> None:
+    def lost(self, host: str, reason: str) -> None:
+        """The connection has ended, or did not come about."""
         self.hang_up(host)
         self._drive.links.ended(host, reason, self._now())
 
-    def _ready(self, host: str, peer: _Peer, events: int) -> None:
-        try:
-            if not peer.connected:
-                failure = peer.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-                if failure:
-                    raise OSError(failure, os.strerror(failure))
-                peer.connected = True
-                peer.handshake = Handshake(peer.socket, self._secret_of(host), answers=False)
-                self._selector.modify(peer.socket, selectors.EVENT_READ, (host, peer))
-                return
-            if peer.stream is None:
-                assert peer.handshake is not None  # noqa: S101
-                stream = peer.handshake.step()
-                if stream is not None:
-                    peer.stream = stream
-                    self._take(host, peer, stream.opened())
-                return
-            if events & selectors.EVENT_READ:
-                data = peer.stream.recv(256 * 1024)
-                if not data:
-                    raise OSError("it hung up")
-                self._take(host, peer, data)
-        except BlockingIOError:
-            return
-        except (OSError, PeerError) as error:
-            self._lose(host, str(error))
-        except wire.WireError as error:
-            self.hang_up(host)
-            self._drive.dead(host, "it breaks the protocol between agents: %s" % error, self._now())
+    def broke(self, host: str, what: str) -> None:
+        """It breaks the protocol between agents."""
+        self.hang_up(host)
+        self._drive.dead(host, "it breaks the protocol between agents: %s" % what, self._now())
 
-    def _take(self, host: str, peer: _Peer, data: bytes) -> None:
+    def take(self, host: str, peer: "PeerConnection", data: bytes) -> None:
+        """Bytes of a host; raises WireError."""
         for message in peer.decoder.feed(data):
-            if self._peers.get(host) is not peer:
+            if self._peers.by_host.get(host) is not peer:
                 return
             if host == self._directory.host:
                 self._own_heard = self._now()
@@ -342,36 +249,13 @@ class Coordinator:
                     self._unsaid = ""
             self._drive.said(host, message.type, message.fields, b"", now)  # without the ends of logs
 
-    def _flush(self, host: str, peer: _Peer) -> None:
-        assert peer.stream is not None  # noqa: S101
-        try:
-            while peer.out:
-                del peer.out[: peer.stream.send(peer.out)]
-            if isinstance(peer.stream, SealedStream):
-                peer.stream.flush()
-        except BlockingIOError:
-            if host != self._directory.host and len(peer.out) > UNREAD_BYTES:
-                self._lose(host, "its agent does not read its orders")
-                return
-        except OSError as error:
-            self._lose(host, str(error))
-            return
-        waits = bool(peer.out) or getattr(peer.stream, "pending", False)
-        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if waits else 0)
-        if self._selector.get_key(peer.socket).events != events:
-            self._selector.modify(peer.socket, events, (host, peer))
-
-    # -- what the driver calls
-
     def watch(self, host: str, after: int) -> None:
         """Ask a host's agent for its events after that one."""
         self.send(host, "watch", after=after, logs=None, client=COORDINATOR)
 
     def send(self, host: str, type: str, **fields: "Any") -> None:
         """Send a message if there is a connection; it waits until this host's agent has the memory."""
-        peer = self._peers.get(host)
-        if peer is not None and peer.stream is not None:
-            peer.held += wire.encode(type, **fields)
+        self._peers.hold(host, wire.encode(type, **fields))
 
     def say(self, text: str, urgent: bool) -> None:
         """Write a sentence for the user into this host's journal, so that present and later viewers see it."""

@@ -11,7 +11,6 @@ from tflaunch.protocol.outcome import Outcome, Reclaimed, TaskExit, outcome_from
 from tflaunch.runs.run_states import RunState
 from tflaunch.sessions.watcher import Watcher
 
-
 NOTES = 200  # at most so many notes of one host are shown
 
 
@@ -109,7 +108,7 @@ class Heard:
         return lost
 
     def note(self, host: str, text: str) -> list[str]:
-        """A host's note, if it is to be shown: new, and one of its first NOTES; from another than the decider, named."""
+        """A host's note, where it is new and one of its first NOTES; named, where it is not of the decider."""
         notes = self._notes.setdefault(host, set())
         if text in notes or len(notes) >= NOTES:
             return []

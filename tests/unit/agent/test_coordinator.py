@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tflaunch.agent import coordinator
+from tflaunch.agent import peer_connections
 from tflaunch.agent.coordinator import Coordinator
 from tflaunch.agent.entrusted import MEMORY_LIMIT, Entrusted
 from tflaunch.agent.host.rundir import RunDirectory
@@ -278,12 +278,12 @@ def test_a_host_that_says_hello_again_and_again_is_lost(bench: Bench) -> None:
 
 
 def test_a_host_that_does_not_read_is_let_go(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(coordinator, "UNREAD_BYTES", 100_000)
+    monkeypatch.setattr(peer_connections, "UNREAD_BYTES", 100_000)
     greeted(bench)
     own = bench.own_agent()
     own.say("hello", run="run-1", host="a", pid=1, directory="/")
-    peer = bench.coordinator._peers["b"]
-    while bench.coordinator._peers.get("b") is peer:
+    peer = bench.coordinator._peers.by_host["b"]
+    while bench.coordinator._peers.by_host.get("b") is peer:
         assert len(peer.out) + len(peer.held) < 10_000_000
         bench.coordinator.send("b", "stop", tasks=["worker/1"] * 10_000, grace_s=1.0)
         bench.turn()

@@ -1,0 +1,172 @@
+"""The coordinator's connections: to its own host's agent by that agent's socket, to the others over TCP (net.peers)."""
+
+import errno
+import os
+import selectors
+import socket
+
+from tflaunch.agent.net.peers import Handshake, PeerError, SealedStream
+from tflaunch.protocol import wire
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, List, Mapping, Optional, Protocol, Tuple, Union
+
+    from tflaunch.agent.host.rundir import RunDirectory
+
+    class Listener(Protocol):
+        """Who hears what comes, and what ends."""
+
+        def take(self, host: str, peer: "PeerConnection", data: bytes) -> None:
+            """Bytes of a host; raises WireError."""
+
+        def lost(self, host: str, reason: str) -> None:
+            """The connection has ended, or did not come about."""
+
+        def broke(self, host: str, what: str) -> None:
+            """That host breaks the protocol between agents."""
+
+
+UNREAD_BYTES = (
+    4 * 1024 * 1024
+)  # that may wait to be sent to one host; all orders to a thousand tasks are a tenth of that
+
+
+class PeerConnection:
+    """The connection to one agent, from the dial to its end."""
+
+    def __init__(self, connection: socket.socket, connected: bool) -> None:
+        self.socket = connection
+        self.connected = connected
+        self.handshake = None  # type: Optional[Handshake]
+        self.stream = None  # type: Optional[Union[socket.socket, SealedStream]]
+        self.decoder = wire.Decoder(head_limit=wire.ANSWER_LIMIT)
+        self.held = bytearray()  # bytes that wait until this host's agent has the memory that explains them
+        self.out = bytearray()  # to be sent now
+        self.attached = False
+
+
+class PeerConnections:
+    """All of them, by host."""
+
+    def __init__(
+        self, directory: "RunDirectory", members: "Mapping[str, List[Any]]", listener: "Listener"
+    ) -> None:
+        """`members`: host -> address, port, secret in hex."""
+        self.by_host = {}  # type: Dict[str, PeerConnection]
+        self._directory = directory
+        self._members = members
+        self._listener = listener
+        self._selector = selectors.DefaultSelector()
+        self._addresses = {}  # type: Dict[str, Tuple[int, Any]]
+
+    def dial(self, host: str) -> None:
+        """Begin to connect to a host; raises OSError."""
+        if host == self._directory.host:
+            own = self._directory.connect()
+            if own is None:
+                raise OSError("the agent of this host is gone")
+            peer = self.by_host[host] = PeerConnection(own, connected=True)
+            peer.stream = own
+            own.setblocking(False)
+            self._selector.register(own, selectors.EVENT_READ, (host, peer))
+            return
+        if host not in self._members:
+            raise OSError("it was lost before the run was handed over")
+        family, address = self._resolve(host)
+        connection = socket.socket(family)
+        connection.setblocking(False)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        failure = connection.connect_ex(address)
+        if failure not in (0, errno.EINPROGRESS):
+            connection.close()
+            raise OSError(failure, os.strerror(failure))
+        peer = self.by_host[host] = PeerConnection(connection, connected=False)
+        self._selector.register(connection, selectors.EVENT_WRITE, (host, peer))
+
+    def _resolve(self, host: str) -> "Tuple[int, Any]":
+        if host not in self._addresses:  # only once: a look-up blocks, and may fail later
+            address, port = self._members[host][:2]
+            found = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
+            self._addresses[host] = (found[0], found[4])
+        return self._addresses[host]
+
+    def hang_up(self, host: str) -> None:
+        """Close the connection to a host."""
+        peer = self.by_host.pop(host, None)
+        if peer is not None:
+            try:
+                self._selector.unregister(peer.socket)
+            except (KeyError, ValueError):
+                pass
+            peer.socket.close()
+
+    def turn(self, timeout_s: float) -> None:
+        """Wait for what comes, and take it."""
+        for key, events in self._selector.select(timeout_s):
+            host, peer = key.data  # type: Tuple[str, PeerConnection]
+            if self.by_host.get(host) is peer:  # an earlier one of this turn may have ended it
+                self._ready(host, peer, events)
+
+    def _ready(self, host: str, peer: PeerConnection, events: int) -> None:
+        try:
+            if not peer.connected:
+                failure = peer.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+                if failure:
+                    raise OSError(failure, os.strerror(failure))
+                peer.connected = True
+                secret = bytes.fromhex(self._members[host][2])
+                peer.handshake = Handshake(peer.socket, secret, answers=False)
+                self._selector.modify(peer.socket, selectors.EVENT_READ, (host, peer))
+                return
+            if peer.stream is None:
+                assert peer.handshake is not None  # noqa: S101
+                stream = peer.handshake.step()
+                if stream is not None:
+                    peer.stream = stream
+                    self._listener.take(host, peer, stream.opened())
+                return
+            if events & selectors.EVENT_READ:
+                data = peer.stream.recv(256 * 1024)
+                if not data:
+                    raise OSError("it hung up")
+                self._listener.take(host, peer, data)
+        except BlockingIOError:
+            return
+        except (OSError, PeerError) as error:
+            self._listener.lost(host, str(error))
+        except wire.WireError as error:
+            self._listener.broke(host, str(error))
+
+    def hold(self, host: str, data: bytes) -> None:
+        """Have `data` wait for `pass_on`, if there is a connection."""
+        peer = self.by_host.get(host)
+        if peer is not None and peer.stream is not None:
+            peer.held += data
+
+    def pass_on(self, host: str) -> None:
+        """Send what waits."""
+        peer = self.by_host.get(host)
+        if peer is not None and peer.stream is not None:
+            peer.out += peer.held
+            peer.held.clear()
+            self._flush(host, peer)
+
+    def _flush(self, host: str, peer: PeerConnection) -> None:
+        assert peer.stream is not None  # noqa: S101
+        try:
+            while peer.out:
+                del peer.out[: peer.stream.send(peer.out)]
+            if isinstance(peer.stream, SealedStream):
+                peer.stream.flush()
+        except BlockingIOError:
+            if host != self._directory.host and len(peer.out) > UNREAD_BYTES:
+                self._listener.lost(host, "its agent does not read its orders")
+                return
+        except OSError as error:
+            self._listener.lost(host, str(error))
+            return
+        waits = bool(peer.out) or getattr(peer.stream, "pending", False)
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if waits else 0)
+        if self._selector.get_key(peer.socket).events != events:
+            self._selector.modify(peer.socket, events, (host, peer))
