@@ -15,7 +15,7 @@ import hypothesis
 import pytest
 
 from tests.support import bed as beds
-from tests.support import dead_files
+from tests.support import dead_files, lanes
 from tests.support.agent_over_pipes import Host, interpreters
 from tests.support.bed import Bed, FarLauncher
 from tests.support.launcher import Launcher
@@ -35,6 +35,12 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(Parts())
     _pass_by_shims()
     gc.disable()  # of all that is imported and collected now, nothing is garbage
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Have the tests that share a cluster stay in one worker."""
+    items[:] = lanes.ordered(items, lanes.workers())
 
 
 def pytest_collection_finish() -> None:

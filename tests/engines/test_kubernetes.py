@@ -50,7 +50,10 @@ LARGE = {
     ],
 }
 
-pytestmark = pytest.mark.skipif(bool(kubernetes.missing()), reason=kubernetes.missing())
+pytestmark = [
+    pytest.mark.own_cluster,
+    pytest.mark.skipif(bool(kubernetes.missing()), reason=kubernetes.missing()),
+]
 
 
 @pytest.fixture(scope="module")

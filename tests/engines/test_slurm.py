@@ -39,7 +39,7 @@ TRAINER = """
 EXAMPLES = ROOT / "examples"
 TASKS = ("--ps=0", "--workers=3", "--no-flags")
 
-pytestmark = pytest.mark.skipif(bool(slurms.missing()), reason=slurms.missing())
+pytestmark = [pytest.mark.own_cluster, pytest.mark.skipif(bool(slurms.missing()), reason=slurms.missing())]
 
 
 @pytest.fixture(scope="module")

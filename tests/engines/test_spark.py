@@ -38,7 +38,7 @@ TRAINER = """
 TASKS = ("--ps=0", "--workers=2", "--no-flags")
 EXAMPLES = ROOT / "examples"
 
-pytestmark = pytest.mark.skipif(bool(sparks.missing()), reason=sparks.missing())
+pytestmark = [pytest.mark.own_cluster, pytest.mark.skipif(bool(sparks.missing()), reason=sparks.missing())]
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from tflaunch import spark
 from tflaunch.protocol.errors import TflaunchError, UsageError
 from tflaunch.spark.tensorflowonspark import TFCluster, TFParallel
 
-pytestmark = pytest.mark.skipif(bool(sparks.missing()), reason=sparks.missing())
+pytestmark = [pytest.mark.own_cluster, pytest.mark.skipif(bool(sparks.missing()), reason=sparks.missing())]
 tensorflow = pytest.mark.skipif(not importlib.util.find_spec("tensorflow"), reason="no TensorFlow here")
 
 

@@ -20,7 +20,7 @@ from tflaunch.protocol.errors import UsageError
 
 MISSING = sparks.missing() or ("" if importlib.util.find_spec("tensorflow") else "no TensorFlow here")
 
-pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
+pytestmark = [pytest.mark.own_cluster, pytest.mark.skipif(bool(MISSING), reason=MISSING)]
 
 LOADED = re.compile(r"^tflaunch: process (\d+) has loaded (.+) in [\d.]+ s$", re.MULTILINE)
 

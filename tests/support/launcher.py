@@ -292,7 +292,9 @@ class Running:
             )
             return False
 
-        until(there, f"{text!r} in its output")
+        until(
+            there, f"{text!r} in its output", 2 * PATIENCE_S
+        )  # an engine may start a cluster of its own first
 
     @property
     def run_id(self) -> str:
