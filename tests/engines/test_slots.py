@@ -292,6 +292,33 @@ def test_a_sweep_has_its_slots_and_gives_them_back(user: OnSlots, door: Mapping[
     assert all(map(user.scheduler.released, user.scheduler.requests()))
 
 
+def test_a_detached_sweep_leaves_the_terminal_once_the_scheduler_has_its_request(
+    user: OnSlots, scheduler: Scheduler
+) -> None:
+    scheduler.hold("no node is free")
+    words = ("--grid", "lr=1,2", *SEARCH, "--detach")
+    sweep = user.run("sweep", user.slots(), user.script(TRIAL), *words).ran().out.strip()
+    assert "waiting" in user.run("status", sweep).ran().out
+    scheduler.give()
+    until(lambda: "succeeded" in user.run("ps", "-a").out, "both trials")
+    (job,) = scheduler.requests()
+    until(lambda: scheduler.released(job), "its slots given back")
+    # One that goes on leaves again.
+    scheduler.hold("no node is free")
+    words = ("--grid", "lr=1,2,3", *SEARCH, "--detach")
+    assert user.run("sweep", user.slots(), user.script(TRIAL), *words).ran().out.strip() == sweep
+    scheduler.give()
+    results = user.state / sweep / "results.jsonl"
+    until(lambda: len(results.read_text().splitlines()) == 3, "the third trial")
+
+
+def test_why_a_detached_sweep_could_not_start_is_on_record(user: OnSlots, scheduler: Scheduler) -> None:
+    scheduler.hold("no node is free")
+    done = user.run("sweep", user.slots(), user.script(TRIAL), "--grid", "lr=1,2", *SEARCH, "--detach").ran()
+    scheduler.cancel(scheduler.wait_for_request(), "cancelled by uid 0")
+    until(lambda: "cancelled by uid 0" in user.run("status", done.out.strip()).out, "the reason in status")
+
+
 def test_stop_gives_the_slots_of_a_sweep_back(user: OnSlots, scheduler: Scheduler) -> None:
     script = user.script("import time; print('begins', flush=True); time.sleep(60)")
     words = ("--grid", "lr=1,2", "--name", "search")

@@ -11,16 +11,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from tflaunch.api.connecting import SlotsFor, connected, reaching
-from tflaunch.protocol.errors import RecordError, TflaunchError
+from tflaunch.protocol.errors import TflaunchError
 from tflaunch.protocol.events import Interrupted
-from tflaunch.protocol.outcome import EndedByRule, Outcome
 
 if TYPE_CHECKING:
     from tflaunch.documents.json_sweep import SweepReporter
     from tflaunch.documents.reporter import Reporter
+    from tflaunch.inputs.engine_words import WantedSlots
     from tflaunch.inputs.options.groups import SshOptions
     from tflaunch.launch.request import OnSlots, Request
     from tflaunch.remote import Connector
+    from tflaunch.runs.record import Record
     from tflaunch.sweeps.seats import SweepRequest
 
 
@@ -30,6 +31,31 @@ class Launch(Protocol):
     def __call__(
         self, request: Request, connections: Connector, watcher: Reporter, on: OnSlots | None = None
     ) -> int: ...
+
+
+class _Asked:
+    """What happens once an engine has the request for slots: it is on record, and the terminal is left, once."""
+
+    def __init__(
+        self,
+        record: Record,
+        wanted: WantedSlots,
+        reporter: Reporter | SweepReporter,
+        leave: Callable[[Path], None] | None,
+    ) -> None:
+        self.leave = leave  # None: it stays, or has left
+        self._record = record
+        self._wanted = wanted
+        self._reporter = reporter
+
+    def keep(self, handle: Mapping[str, str]) -> None:
+        """Write down how the engine finds the request; raises RecordError."""
+        self._record.note_slots(self._wanted.engine, handle)
+        leave, self.leave = self.leave, None
+        if leave is not None:
+            self._reporter.leaves(
+                self._record.run_id, self._wanted.count, partial(leave, self._record.launcher_log)
+            )
 
 
 def show_plan(
@@ -62,10 +88,9 @@ def carry_out(
             return launch(request, connector, reporter)
     from tflaunch.launch.request import OnSlots
     from tflaunch.planning.cluster_plan import ClusterPlan
-    from tflaunch.runs.record import LAUNCHER_LOG, Record
+    from tflaunch.runs.record import Record
     from tflaunch.sessions.group import Stopped
 
-    engine = hostfile.wanted.engine
     record = Record.create(
         request.run_id,
         plan=ClusterPlan(request.run_id, ()),
@@ -75,16 +100,8 @@ def carry_out(
         detached=request.detach,
         code=request.bundle.digest if request.bundle is not None else None,
     )
-    log = record.path / LAUNCHER_LOG
-
-    def keep(handle: Mapping[str, str]) -> None:
-        record.note_slots(engine, handle)
-        if leave is not None and not log.exists():
-            reporter.leaves(
-                request.run_id, hostfile.wanted.count if hostfile.wanted else 0, partial(leave, log)
-            )
-
-    about = SlotsFor(request.run_id, request.limits_s.get("timeout_s"), keep)
+    asked = _Asked(record, hostfile.wanted, reporter, leave)
+    about = SlotsFor(request.run_id, request.limits_s.get("timeout_s"), asked.keep)
     try:
         with reaching(hostfile, ssh, reporter, about) as there:
             assert there.slots is not None  # noqa: S101 - the hostfile wants some
@@ -98,11 +115,8 @@ def carry_out(
             raise Stopped(Interrupted(signal.SIGTERM)) from None
         if record.begun or getattr(error, "may_go_on", False):
             record.close()
-        elif log.exists() and isinstance(error, TflaunchError):  # nobody has seen it: the record keeps it
-            why = EndedByRule(error.message, (), error.exit_code)
-            with contextlib.suppress(RecordError):
-                record.finish(Outcome(request.run_id, "failed", error.exit_code, 0.0, first_failure=why))
-            record.close()
+        elif record.launcher_log.exists() and isinstance(error, TflaunchError):
+            record.fail(error)
         else:
             record.discard()
         raise
@@ -128,11 +142,11 @@ def carry_out_sweep(
     if run.hostfile.wanted is None:
         with connected(run.hostfile.hosts, ssh, reporter, ask=ask) as connector:
             return sweep(request, connector, reporter, leave)
-    engine = run.hostfile.wanted.engine
     record = record_of(request)
-    about = SlotsFor(record.run_id, keep=partial(record.note_slots, engine))
+    asked = _Asked(record, run.hostfile.wanted, reporter, leave)
+    about = SlotsFor(record.run_id, keep=asked.keep)
     with contextlib.ExitStack() as stack:
         with waiting_on_record(record, run):
             there = stack.enter_context(reaching(run.hostfile, ssh, reporter, about))
         on_slots = dataclasses.replace(request, run=dataclasses.replace(run, hostfile=there.hostfile))
-        return sweep(on_slots, there.connector, reporter, leave, record)
+        return sweep(on_slots, there.connector, reporter, asked.leave, record)

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 from tflaunch import __version__
 from tflaunch.hosts import Host, Hostfile
-from tflaunch.protocol.errors import EXIT_STOPPED, RecordError, UsageError
+from tflaunch.protocol.errors import EXIT_STOPPED, RecordError, TflaunchError, UsageError
 from tflaunch.protocol.job import TaskId
-from tflaunch.protocol.outcome import Outcome, TaskExit, outcome_data, outcome_from
+from tflaunch.protocol.outcome import EndedByRule, Outcome, TaskExit, outcome_data, outcome_from
 from tflaunch.runs.hidden_values import plan_without_values
 from tflaunch.runs.record_files import (
     FORMAT,
@@ -300,6 +300,18 @@ class Record:
         """Write how the run ended; raises RecordError.  The record stays locked until `close`."""
         with writing(self.path):
             write_object(self.path / "outcome.json", {**outcome_data(outcome), "ended": time.time()})
+
+    def fail(self, error: TflaunchError) -> None:
+        """Write why the run never began, and close: its launcher has left the terminal, and nobody has seen it."""
+        why = EndedByRule(error.message, (), error.exit_code)
+        with contextlib.suppress(RecordError):
+            self.finish(Outcome(self.run_id, "failed", error.exit_code, 0.0, first_failure=why))
+        self.close()
+
+    @property
+    def launcher_log(self) -> Path:
+        """What a launcher that has left its terminal has said since; it is there once that has left."""
+        return self.path / LAUNCHER_LOG
 
     def discard(self) -> None:
         """Remove this record: the run never began."""

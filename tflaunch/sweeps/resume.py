@@ -83,7 +83,9 @@ def waiting_on_record(record: Record, run: Request) -> Iterator[None]:
         yield
     except BaseException as error:
         given_up = record.given_up and isinstance(error, TflaunchError)
-        if new:
+        if new and not given_up and isinstance(error, TflaunchError) and record.launcher_log.exists():
+            record.fail(error)
+        elif new:
             record.discard()
         else:
             record.restore(about, outcome)

@@ -34,7 +34,7 @@ from tflaunch.planning.usable_hosts import usable_hosts
 from tflaunch.protocol.errors import EXIT_NO_METRIC, ConnectErrors, RecordError, StopError
 from tflaunch.protocol.outcome import Outcome
 from tflaunch.runs.hidden_values import VALUE_LEFT_OUT
-from tflaunch.runs.record import LAUNCHER_LOG, Record, hostfile_from
+from tflaunch.runs.record import Record, hostfile_from
 from tflaunch.runs.visits import Visits
 from tflaunch.sweeps.controller import Planned, Summary, SweepController, SweepDisplay, Work
 from tflaunch.sweeps.first_seats import FirstSeats, Seating
@@ -280,7 +280,7 @@ def _run(
         _stage(work, roll, starter, seating)
         reporter.begins(run.run_id, len(work.wanted), len(work.left), seating.seats, work.request.metric)
         if leave is not None:
-            log = work.results.record.path / LAUNCHER_LOG
+            log = work.results.record.launcher_log
             reporter.leaves(run.run_id, len(work.left), functools.partial(leave, log))
         steering = starter.release({}, 0, controller.read, work.results.record.logs)
         if tunnel is not None:
