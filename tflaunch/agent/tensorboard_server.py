@@ -88,11 +88,12 @@ class TensorBoardServer:
         self._task = Task(self._directory, request, attempt, marked=self._own)
         self._log_start = self._task.logs.size(attempt)  # an earlier agent of this run may have written there
         self._task.stage(foreign.LIMIT_S)
-        self._selector.register(self._task.ready_pipe, EVENT_READ, self._read_ready_pipe)
+        assert self._task.gate is not None  # noqa: S101
+        pipe = self._task.gate.pipe
+        self._selector.register(pipe, EVENT_READ, lambda: self._read_gate(pipe))
 
-    def _read_ready_pipe(self) -> None:
-        pipe = self._task.ready_pipe
-        ready = self._task.read_ready_pipe()
+    def _read_gate(self, pipe: int) -> None:
+        ready = self._task.read_gate()
         if ready is not None:
             self._selector.unregister(pipe)
         if ready:

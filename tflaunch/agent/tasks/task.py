@@ -6,31 +6,17 @@ import time
 
 from tflaunch.agent.host import processes
 from tflaunch.agent.host.rundir import HostError, RunDirectory, explain, must_answer
+from tflaunch.agent.tasks.gate import GATE, READY, Gate
 from tflaunch.agent.tasks.logs import TaskLogs
 from tflaunch.protocol.light_stdlib import signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, Iterable, List, Optional
+    from typing import Any, Dict, List, Optional
 
     from tflaunch.agent.tasks.log_signs import LogSigns
 
-READY = b"tflaunch-ready\n"
 DUMP_S = 2.0  # how long a program may take to write the stacks of a hundred threads
-
-# A task begins as this shell.  The shell's input is the gate, its output says that it is ready, its error output is the
-# log.  The program only gets the log; its words are arguments, which no shell parses.
-GATE = """\
-case "$1" in
-*/*) test -f "$1" && test -x "$1" ;;
-*) command -v -- "$1" >/dev/null 2>&1 ;;
-esac || {
-    test -d "$1" && directory=": it is a directory"
-    echo "tflaunch: no program $1 on this host$directory" >&2; exit 127; }
-echo tflaunch-ready
-read -r go || exit 125
-exec "$@" </dev/null >&2
-"""
 
 
 class Task:
@@ -74,9 +60,7 @@ class Task:
         self.open_files = 0  # how many the program might open
         self.unreported = False  # the process has ended, and what it left is still being swept
         self._purge = None  # type: Optional[processes.Purge]
-        self._gate = -1
-        self._shell_said = b""
-        self.ready_pipe = -1
+        self.gate = None  # type: Optional[Gate]
         self.cwd = ""
 
     def stage(self, patience_s: float) -> None:
@@ -108,23 +92,14 @@ class Task:
             log = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         except OSError as error:
             raise explain(error, log_path) from error
-        theirs, ours = [log], []  # type: List[int], List[int]
         try:
-            for kept in (1, 0):  # the agent keeps the gate's writing end and the ready pipe's reading end
-                pipe = os.pipe()
-                ours.append(pipe[kept])
-                theirs.append(pipe[1 - kept])
-            pid = _spawn([*words, *argv], env, cwd, (theirs[1], theirs[2], log))
+            self.gate = Gate([*words, *argv], env, cwd, log)
         except OSError as error:
-            for each in ours:
-                os.close(each)
             why = explain(error, argv[0]) if error.errno == errno.EAGAIN else HostError(str(error))
             raise HostError("%s cannot start: %s" % (self.id, why.reason), why.hint) from error
         finally:
-            for each in theirs:
-                os.close(each)
-        self._gate, self.ready_pipe = ours
-        os.set_blocking(self.ready_pipe, False)
+            os.close(log)
+        pid = self.gate.pid
         self.process = processes.read(pid) or processes.Process(pid, os.getpid(), "?", 0, "?")
 
     def _work(self) -> str:
@@ -203,33 +178,20 @@ class Task:
             return ""
         from tflaunch.agent.tasks import keras
 
-        return keras.version_in(self._shell_said)
+        return keras.version_in(self.gate.said if self.gate is not None else b"")
 
-    def read_ready_pipe(self) -> "Optional[bool]":
-        """True: the shell waits at the gate; False: the shell has ended before that; None: neither yet."""
-        try:
-            data = os.read(self.ready_pipe, 4096)
-        except BlockingIOError:
-            return None
-        self._shell_said = (self._shell_said + data)[-8192:]  # a login profile may print before READY
-        if data and READY not in self._shell_said:
-            return None
-        self.ready = bool(data)
-        os.close(self.ready_pipe)
-        self.ready_pipe = -1
-        return self.ready
+    def read_gate(self) -> "Optional[bool]":
+        """As Gate.read; then the task is `ready`, or not."""
+        there = self.gate.read() if self.gate is not None else False
+        if there is not None:
+            self.ready = there
+        return there
 
     def release(self) -> None:
         """Open the gate: the program starts."""
         self.released_at = time.monotonic()
-        if self._gate < 0:
-            return  # the shell has died
-        try:
-            os.write(self._gate, b"go\n")
-        except OSError:  # the shell is dying; the loop reaps it
-            pass
-        os.close(self._gate)
-        self._gate = -1
+        if self.gate is not None:
+            self.gate.open()
 
     @property
     def alive(self) -> bool:
@@ -242,9 +204,8 @@ class Task:
         else:
             self.code = os.WEXITSTATUS(status)
         self.seconds = time.monotonic() - self.released_at if self.released_at else 0.0
-        if self._gate >= 0:
-            os.close(self._gate)
-            self._gate = -1
+        if self.gate is not None:
+            self.gate.shut()
 
     def warn(self) -> None:
         """Send SIGUSR1 to the program, once and if it runs; not to its helpers, which may have no handler for it."""
@@ -358,24 +319,3 @@ class Task:
                 log.write("tflaunch: %s\n" % reason)
         except OSError:
             pass
-
-
-def _spawn(words: "List[str]", env: "Dict[str, str]", cwd: str, streams: "Iterable[int]") -> int:
-    """Start that command in a session of its own, with only these descriptors, as 0, 1, 2; raises OSError.
-
-    It does not fork, which would copy the page tables of this process, and does not use `subprocess`, which takes
-    longer to load than everything else that a task costs the agent.
-    """
-    become = [(os.POSIX_SPAWN_DUP2, each, number) for number, each in enumerate(streams)]
-    ignored = [signal.SIGPIPE, signal.SIGXFSZ]  # this Python ignores them; exec resets all handlers anyway
-    os.chdir(cwd)
-    try:
-        try:
-            return os.posix_spawn(words[0], words, env, file_actions=become, setsid=True, setsigdef=ignored)
-        except NotImplementedError:  # an older C library
-            words = ["/usr/bin/setsid", *words]
-            return os.posix_spawn(words[0], words, env, file_actions=become, setsigdef=ignored)
-    except ValueError as error:  # a NUL in an argument
-        raise OSError(str(error)) from error
-    finally:
-        os.chdir("/")

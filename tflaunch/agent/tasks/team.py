@@ -8,6 +8,7 @@ from tflaunch.agent.host.guard import FIRST_LEASE_S
 from tflaunch.agent.host.journal import note
 from tflaunch.agent.host.rundir import HostError, must_answer
 from tflaunch.agent.tasks.end_facts import EndFacts
+from tflaunch.agent.tasks.gate import Gate
 from tflaunch.agent.tasks.meetings import Meetings
 from tflaunch.agent.tasks.task import Task
 from tflaunch.protocol import wire
@@ -137,15 +138,17 @@ class Team:
         self._send_staged()
 
     def _listen_to(self, task: Task) -> None:
-        pipe = task.ready_pipe
-        self._selector.register(pipe, EVENT_READ, lambda: self._read_ready_pipe(task, pipe))
+        gate = task.gate
+        if gate is not None:
+            pipe = gate.pipe
+            self._selector.register(pipe, EVENT_READ, lambda: self._read_gate(task, gate, pipe))
 
-    def _read_ready_pipe(self, task: Task, pipe: int) -> None:
-        if pipe != task.ready_pipe:  # the pipe of an attempt that was given up before it was ready
+    def _read_gate(self, task: Task, gate: Gate, pipe: int) -> None:
+        if gate is not task.gate:  # that of an attempt that was given up before it was ready
             self._selector.unregister(pipe)
-            os.close(pipe)
+            gate.leave()
             return
-        ready = task.read_ready_pipe()
+        ready = task.read_gate()
         if ready is not None:
             self._selector.unregister(pipe)
             self._send_staged()
