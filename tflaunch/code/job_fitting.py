@@ -11,8 +11,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from tflaunch.code.cluster_words import ALSO_CALLED, FRAMEWORK_VARIABLES, IF_OF_TEXT, RANK_VARIABLES
+from tflaunch.code.found import Found
 from tflaunch.code.program import Program
-from tflaunch.code.program_reading import Found, Reading, read
+from tflaunch.code.program_reading import Reading, read
 from tflaunch.code.standard_modules import hidden_by
 from tflaunch.frameworks import horovod, tensorflow
 from tflaunch.frameworks.table import AUTO, named, started_by

@@ -9,7 +9,6 @@ import sys
 import warnings
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from tflaunch.code.cluster_words import (
     ARGV,
@@ -38,6 +37,8 @@ from tflaunch.code.cluster_words import (
     USES,
     VARIABLE_OF_OTHERS,
 )
+from tflaunch.code.every_start import statements
+from tflaunch.code.found import Found, dotted, is_argv, plain_name
 from tflaunch.code.imports import DYNAMIC, Module, modules
 from tflaunch.code.program import Program
 from tflaunch.frameworks.horovod import BY_KERAS_2
@@ -45,17 +46,6 @@ from tflaunch.protocol.job import FLAGS, JobSpec
 
 _MOST_BYTES = 2 * 2**20  # of all text together: a second of reading
 _MORE = "is more than is read here"
-_MOST_PARTS = 16  # of a dotted name
-
-
-class Found(NamedTuple):
-    """Something that a program does, and where: `reads TF_CONFIG`, at `trainer.py:41`."""
-
-    what: str
-    where: str
-
-    def __str__(self) -> str:
-        return f"{self.where} {self.what}"
 
 
 @dataclass
@@ -117,7 +107,7 @@ class Reading:
 def read(program: Program, job: JobSpec) -> Reading:
     """Read the text of that program, and of the shipped modules that it imports."""
     names = {*(job.flags or {}).values(), *FLAGS, *(f"{name}_hosts" for name in job.others)}
-    names = {_plain(name) for name in names if name}
+    names = {plain_name(name) for name in names if name}
     # TensorFlow's own API uses these words too, not as flags.
     words = {"job_name", "task_index", "task_id"}
     reader = _Reader(Reading(program.file), names - words, words | (names & words))
@@ -167,10 +157,6 @@ def _refused(module: Module) -> SyntaxError | None:
     return None
 
 
-def _plain(name: str) -> str:
-    return name.lstrip("-").replace("-", "_").lower()
-
-
 @dataclass
 class _Reader:
     """Walks over the syntax trees of a program's modules, and notes what it finds."""
@@ -194,7 +180,7 @@ class _Reader:
             self.note("hidden", _MORE if much else "cannot be read by the Python here", module.path)
         for name, line in module.elsewhere:
             self._import(name, line)
-        for statement in _unconditional(module.tree.body) if module.tree else ():
+        for statement in statements(module.tree) if module.tree else ():
             self._assigned(statement)
         line = 0
         for node in ast.walk(module.tree) if module.tree else ():
@@ -242,7 +228,7 @@ class _Reader:
         elif isinstance(node, ast.Subscript):
             if isinstance(node.ctx, ast.Store):
                 self.seen.add(id(node.value))  # sets a variable, reads none
-            if _is_argv(node.value) and isinstance(node.slice, ast.Constant):
+            if is_argv(node.value) and isinstance(node.slice, ast.Constant):
                 self.seen.add(id(node.value))  # reads one argument, not sys.argv as a whole
         elif isinstance(node, ast.Name):
             self._name(node.id, line)
@@ -306,7 +292,7 @@ class _Reader:
                 self._found("flags", f"has {word}", line)
 
     def _name(self, name: str, line: int) -> None:
-        plain = _plain(name)
+        plain = plain_name(name)
         if plain in self.names:
             self._found("flags", f"has {name}", line)
         for kind, known in USES.items():
@@ -331,7 +317,7 @@ class _Reader:
             self._found("argv", "reads sys.argv as a whole", line)
         if id(node) not in self.seen and DEFINES_ONLY.fullmatch(node.attr):
             self._found("any_flags", "makes the names of its flags when it runs", line)
-        chain = _chain(node)
+        chain = dotted(node)
         last = ".".join(chain[-2:])
         if last in FRAMEWORK_NAMES:
             self._found("framework", f"uses {last}", line)
@@ -347,7 +333,7 @@ class _Reader:
 
     def _parameter(self, name: str, line: int) -> None:
         self._name(name, line)
-        if self.signatures and _plain(name) in self.words:
+        if self.signatures and plain_name(name) in self.words:
             self._found("flags", f"has {name}", line)
 
     def _keyword(self, node: ast.keyword, line: int) -> None:
@@ -381,15 +367,15 @@ class _Reader:
                 self._found("fits", "calls fit", line)
             elif called == "compile" and {"optimizer", "loss"} & {word.arg for word in node.keywords}:
                 self._found("compiles", "calls compile", line)
-        if called in COORDINATES_IF_TOLD and (node.args or node.keywords) and "v1" not in _chain(node.func):
+        if called in COORDINATES_IF_TOLD and (node.args or node.keywords) and "v1" not in dotted(node.func):
             self._found("coordinates", f"uses {called}", line)
-        if called in RANKS and (called != "initialize" or "distributed" in _chain(node.func)):
+        if called in RANKS and (called != "initialize" or "distributed" in dotted(node.func)):
             self._ranked(node, RANKS[called], line)
-        if called == "spawn" and {"mp", "multiprocessing"}.intersection(_chain(node.func)):
-            self._found("spawns", f"starts its processes itself ({'.'.join(_chain(node.func))})", line)
+        if called == "spawn" and {"mp", "multiprocessing"}.intersection(dotted(node.func)):
+            self._found("spawns", f"starts its processes itself ({'.'.join(dotted(node.func))})", line)
         if called == "FLAGS":  # absl's, of words
             self._found("strict", "uses absl.flags", line)
-        if called == "len" and node.args and _is_argv(node.args[0]):
+        if called == "len" and node.args and is_argv(node.args[0]):
             self.seen.add(id(node.args[0]))
         elif DEFINES.fullmatch(called):
             self.seen.add(id(node.func))
@@ -424,9 +410,9 @@ class _Reader:
                 continue
             name = named.value.lstrip("-")
             if called.startswith("DEFINE") or named.value.startswith("--"):
-                self.reading.defines.setdefault(_plain(name), Found(name, f"{self.path}:{line}"))
+                self.reading.defines.setdefault(plain_name(name), Found(name, f"{self.path}:{line}"))
                 if of_text:
-                    self.reading.of_text.add(_plain(name))
+                    self.reading.of_text.add(plain_name(name))
 
 
 def _takes_text(node: ast.Call, called: str) -> bool:
@@ -442,33 +428,15 @@ def _takes_text(node: ast.Call, called: str) -> bool:
     return not (isinstance(kind, ast.Name) and kind.id in ("int", "float", "bool", "complex"))
 
 
-def _is_argv(node: ast.AST) -> bool:
-    return (
-        isinstance(node, ast.Attribute)
-        and node.attr == "argv"
-        and isinstance(node.value, ast.Name)
-        and node.value.id == "sys"
-    )
-
-
-def _unconditional(body: list[ast.stmt]) -> Iterator[ast.stmt]:
-    """The statements that every start of the program comes by."""
-    for statement in body:
-        if isinstance(statement, ast.If) and _is_main(statement):
-            yield from _unconditional(statement.body)
-        else:
-            yield statement
-
-
 def _set_in(statement: ast.stmt) -> Iterator[tuple[str, ast.expr]]:
     """The variables of the environment that the statement sets, whatever they were, and the values."""
     if isinstance(statement, ast.Assign):
         for target in statement.targets:
             yield _variable(target), statement.value
-    elif isinstance(statement, ast.AugAssign) and _chain(statement.target)[-1:] == ["environ"]:
+    elif isinstance(statement, ast.AugAssign) and dotted(statement.target)[-1:] == ["environ"]:
         yield from _items(statement.value)
     elif isinstance(statement, ast.Expr) and isinstance(call := statement.value, ast.Call):
-        chain = _chain(call.func)
+        chain = dotted(call.func)
         if chain[-2:] == ["environ", "update"]:
             yield from ((word.arg or "", word.value) for word in call.keywords)
             for given in call.args:
@@ -484,27 +452,13 @@ def _items(node: ast.expr) -> Iterator[tuple[str, ast.expr]]:
         for key, value in zip(node.keys, node.values, strict=True):
             if isinstance(key, ast.Constant):
                 yield str(key.value), value
-    elif isinstance(node, ast.Call) and _chain(node.func) == ["dict"]:
+    elif isinstance(node, ast.Call) and dotted(node.func) == ["dict"]:
         yield from ((word.arg or "", word.value) for word in node.keywords)
-
-
-def _is_main(node: ast.If) -> bool:
-    """Whether that is `if __name__ == "__main__":`."""
-    left = node.test.left if isinstance(node.test, ast.Compare) else None
-    return isinstance(left, ast.Name) and left.id == "__name__"
 
 
 def _variable(node: ast.expr) -> str:
     """The name of the variable of the environment that is set there, "" for anything else."""
-    if not (isinstance(node, ast.Subscript) and _chain(node.value)[-1:] == ["environ"]):
+    if not (isinstance(node, ast.Subscript) and dotted(node.value)[-1:] == ["environ"]):
         return ""
     return str(node.slice.value) if isinstance(node.slice, ast.Constant) else ""
 
-
-def _chain(node: ast.expr) -> list[str]:
-    """`tf.compat.v1.app` as its parts, as far as they are names; the last ones of a long chain."""
-    parts: list[str] = []
-    while isinstance(node, ast.Attribute) and len(parts) < _MOST_PARTS:
-        parts.insert(0, node.attr)
-        node = node.value
-    return [node.id, *parts] if isinstance(node, ast.Name) else parts
