@@ -15,6 +15,7 @@ BY_TF_CONFIG = {
 COORDINATES = {"ClusterCoordinator"}
 COORDINATES_IF_TOLD = {"ParameterServerStrategy", "ParameterServerStrategyV2"}  # TensorFlow 2: of a resolver
 OF_ESTIMATOR = {"train_and_evaluate", "RunConfig"}  # they read TF_CONFIG by themselves
+OF_CONTRIB_LEARN = {"RunConfig", "Experiment"}  # of TensorFlow 1: they read TF_CONFIG too, and need no chief
 ON_ONE_MACHINE = {"MirroredStrategy", "CentralStorageStrategy", "OneDeviceStrategy"}
 # Names in code that learns of other machines in other ways.
 OTHER_CLUSTERS = {
@@ -107,3 +108,36 @@ RUNS_FILES = {
 ARGV = {"argv", "orig_argv"}
 # A part from which the program makes a flag's whole name: f"{job}_hosts".
 HOSTS_PART = re.compile(r"[_-]hosts\b|^-{0,2}hosts=?$")
+
+# What other launchers give a task, by the names of their flags and variables -> what stands for it here.
+FLAGS_OF_OTHERS = {
+    "{rank}": ("rank", "node_rank", "process_id", "proc_id", "process_index", "global_rank", "machine_rank"),
+    "{world_size}": (
+        "world_size", "num_processes", "num_procs", "nnodes", "num_nodes", "process_count", "num_machines",
+    ),
+    "{chief_host}:{chief_port}": ("coordinator_address", "coordinator"),
+    "tcp://{chief_host}:{chief_port}": ("dist_url", "init_method", "dist_init_method"),
+    "{chief_host}": ("master_addr", "master_address", "master_ip", "coordinator_host", "coordinator_ip"),
+    "{chief_port}": ("master_port", "coordinator_port"),
+}  # fmt: skip
+VARIABLES_OF_OTHERS = {
+    "{rank}": (
+        "PROCESS_ID", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK",
+    ),
+    "{world_size}": (
+        "NUM_PROCESSES", "SLURM_NTASKS", "SLURM_NPROCS", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE", "PMI_SIZE",
+    ),
+    "{local_rank}": (
+        "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID",
+    ),
+    "{chief_host}:{chief_port}": ("COORDINATOR_ADDRESS",),
+    "{chief_port}": ("COORDINATOR_PORT",),
+}  # fmt: skip
+BY_FLAG = {name: value for value, names in FLAGS_OF_OTHERS.items() for name in names}
+BY_VARIABLE = {name: value for value, names in VARIABLES_OF_OTHERS.items() for name in names}
+HOSTS_OF_OTHERS = {  # the hosts that another launcher got: no placeholder stands for these
+    "SLURM_NODELIST", "SLURM_JOB_NODELIST", "SLURM_STEP_NODELIST", "LSB_DJOB_HOSTFILE", "LSB_HOSTS", "LSB_MCPU_HOSTS",
+    "PBS_NODEFILE", "PE_HOSTFILE", "OAR_NODEFILE",
+}  # fmt: skip
+# An address with a port, alone or after a scheme: `gpu01:2222`, `tcp://10.0.0.7:23456`.
+ADDRESS = re.compile(r"(?:[a-z]{2,8}://)?[\w.-]{1,253}: ?\d{2,5}", re.ASCII)

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from tflaunch.code.cluster_words import ALSO_CALLED, FRAMEWORK_VARIABLES, IF_OF_TEXT, RANK_VARIABLES
 from tflaunch.code.found import Found
+from tflaunch.code.own_places_told import told
 from tflaunch.code.program import Program
 from tflaunch.code.program_reading import Reading, read
 from tflaunch.code.standard_modules import hidden_by
@@ -40,11 +41,16 @@ def fitted(
             job = replace(job, framework=framework)
     alone = _alone(found)
     whole = found.spawns or (found.local and not found.local.what.endswith("OneDeviceStrategy"))
-    job = replace(
-        job, notes=(*job.notes, *_blind(job, found, program)), alone=alone, whole_host=bool(alone and whole)
-    )
+    job = replace(job, alone=alone, whole_host=bool(alone and whole))
     if alone and unsaid and not (anyway or counted) and _asks_for_no_tasks(job):
-        return _as_one_task(job, found)
+        job = _as_one_task(job, found)
+    else:
+        job = _as_several(job, found, anyway, done_said)
+    return replace(job, notes=(*job.notes, *_blind(job, found, program), *told(found, job)))
+
+
+def _as_several(job: JobSpec, found: Reading, anyway: bool, done_said: bool) -> JobSpec:
+    """Tasks that work together, each told who it is by the words that the program takes."""
     if not anyway and job.flags is not None:
         job = _with_flags(job, found)
     if job.flags is not None:
@@ -83,8 +89,8 @@ def _blind(job: JobSpec, found: Reading, program: Program) -> Iterator[str]:
 
 def _alone(found: Reading) -> str:
     """Why tasks of this program do not work together; "": they do, or that is not known."""
-    told = found.resolves or found.flags or found.framework or found.estimator or found.defines or found.asks
-    if found.own_cluster and found.coordinates and not (told or found.doubt):
+    learns = found.resolves or found.flags or found.framework or found.estimator or found.defines or found.asks
+    if found.own_cluster and found.coordinates and not (learns or found.doubt):
         return f"{found.own_cluster}, with all servers in one process"
     if found.spawns and found.meets_here:
         return f"{found.spawns}, and {found.meets_here}"
@@ -183,7 +189,10 @@ def _with_names(job: JobSpec, found: Reading) -> JobSpec:
             spelt[name] = found.defines[other]
     # Each of these names alone may mean anything else.
     if not ({"ps_hosts", "worker_hosts"} & spelt.keys() and {"job_name", "task_index"} & spelt.keys()):
-        return _with_counts(job, found, spelt)
+        job = _with_counts(job, found, spelt)
+        own = {"ps", "workers", "worker"} & found.defines.keys()
+        whole = {"job_name", "task_index"} <= spelt.keys() and (found.otherwise or found.tf_config)
+        return _with_place_alone(job, spelt) if whole and not (own or found.flags_doubt) else job
     told = []
     for name, defined in spelt.items():
         by_user = names.get(name, "") != name or (TASK_FLAG in names and name in ("job_name", "task_index"))
@@ -196,6 +205,21 @@ def _with_names(job: JobSpec, found: Reading) -> JobSpec:
     return _chosen(
         job,
         f"flags have the names that the program defines: {', '.join(told)}; to change one, add --flag NAME=OTHER",
+    )
+
+
+def _with_place_alone(job: JobSpec, spelt: Mapping[str, Found]) -> JobSpec:
+    """Only the flags that say which task it is: the program defines none for addresses, and would refuse those."""
+    names = dict(job.flags or {})
+    if any(names.get(name, name) != name for name in FLAGS) or TASK_FLAG in names:
+        return job  # the user said which
+    place = {name: spelt[name].what for name in ("job_name", "task_index")}
+    flags = {**dict.fromkeys(FLAGS, ""), **place}
+    given = " and ".join(f"--{name}" for name in place.values())
+    return _chosen(
+        replace(job, flags=flags),
+        f"the program gets {given} alone: it defines no flag for addresses ({spelt['task_index'].where}); to pass all, "
+        "add --flags",
     )
 
 

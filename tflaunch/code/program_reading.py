@@ -14,6 +14,7 @@ from tflaunch.code.cluster_words import (
     ARGV,
     ASKS,
     BY_SIGNATURE,
+    BY_TF_CONFIG,
     COORDINATES_IF_TOLD,
     DEFINES,
     DEFINES_ONLY,
@@ -24,6 +25,7 @@ from tflaunch.code.cluster_words import (
     KNOWN_PACKAGES,
     LEARNING,
     NO_TEXT_ACTIONS,
+    OF_CONTRIB_LEARN,
     OF_ESTIMATOR,
     PLACES,
     PS_NAME,
@@ -37,9 +39,10 @@ from tflaunch.code.cluster_words import (
     USES,
     VARIABLE_OF_OTHERS,
 )
-from tflaunch.code.every_start import statements
+from tflaunch.code.every_start import parts, statements
 from tflaunch.code.found import Found, dotted, is_argv, plain_name
 from tflaunch.code.imports import DYNAMIC, Module, modules
+from tflaunch.code.own_places import Own
 from tflaunch.code.program import Program
 from tflaunch.frameworks.horovod import BY_KERAS_2
 from tflaunch.protocol.job import FLAGS, JobSpec
@@ -89,6 +92,7 @@ class Reading:
     of_text: set[str] = field(
         default_factory=set
     )  # those of them that take one text, not a number nor nothing
+    own: Own = field(default_factory=Own)  # the words of its own by which it learns its place
 
     @property
     def flags_doubt(self) -> Found | None:
@@ -181,7 +185,11 @@ class _Reader:
         for name, line in module.elsewhere:
             self._import(name, line)
         for statement in statements(module.tree) if module.tree else ():
+            if _strategy_in(statement):
+                break  # it has read the variables by then
             self._assigned(statement)
+        if module.tree:
+            self.reading.own.take(module.tree, module.path, first=module.path == self.reading.name)
         line = 0
         for node in ast.walk(module.tree) if module.tree else ():
             line = getattr(node, "lineno", line)
@@ -228,6 +236,10 @@ class _Reader:
         elif isinstance(node, ast.Subscript):
             if isinstance(node.ctx, ast.Store):
                 self.seen.add(id(node.value))  # sets a variable, reads none
+                if _variable(node) == "TF_CONFIG":
+                    self.seen.add(id(node.slice))
+                    for kind in ("tf_config", "resolves"):  # whoever needs it, reads it then
+                        self._found(kind, "sets TF_CONFIG", line)
             if is_argv(node.value) and isinstance(node.slice, ast.Constant):
                 self.seen.add(id(node.value))  # reads one argument, not sys.argv as a whole
         elif isinstance(node, ast.Name):
@@ -325,6 +337,8 @@ class _Reader:
             self._found("closed", f"uses {last}", line)
         if chain[-2:-1] == ["estimator"] and node.attr in OF_ESTIMATOR:
             self._of_estimator(node.attr, line)
+        elif chain[-2:-1] == ["learn"] and node.attr in OF_CONTRIB_LEARN:
+            self._found("tf_config", f"uses tf.contrib.learn.{node.attr}", line)
         if chain[-2:] == ["app", "run"]:
             if chain[0] in ("app", "absl"):  # unless `app` is TensorFlow's: see _import_from
                 self._found("strict", "uses absl.app", line)
@@ -367,6 +381,8 @@ class _Reader:
                 self._found("fits", "calls fit", line)
             elif called == "compile" and {"optimizer", "loss"} & {word.arg for word in node.keywords}:
                 self._found("compiles", "calls compile", line)
+        if called == "run" and "learn_runner" in dotted(node.func):
+            self._found("tf_config", "uses tf.contrib.learn", line)
         if called in COORDINATES_IF_TOLD and (node.args or node.keywords) and "v1" not in dotted(node.func):
             self._found("coordinates", f"uses {called}", line)
         if called in RANKS and (called != "initialize" or "distributed" in dotted(node.func)):
@@ -426,6 +442,12 @@ def _takes_text(node: ast.Call, called: str) -> bool:
     if isinstance(default, ast.Constant) and not isinstance(default.value, str | None):
         return False
     return not (isinstance(kind, ast.Name) and kind.id in ("int", "float", "bool", "complex"))
+
+
+def _strategy_in(statement: ast.stmt) -> bool:
+    """Whether the statement makes what reads TF_CONFIG."""
+    calls = (each for each in parts(statement) if isinstance(each, ast.Call))
+    return any(BY_TF_CONFIG.intersection(dotted(each.func)[-1:]) for each in calls)
 
 
 def _set_in(statement: ast.stmt) -> Iterator[tuple[str, ast.expr]]:

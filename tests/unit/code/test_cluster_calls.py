@@ -761,8 +761,17 @@ NOT_SEEN = (
             "trainer.py:2 sets TF_CONFIG itself, " + NOT_SEEN.format("TF_CONFIG"),
         ),
         (
-            COORDINATOR + "import os\nos.environ['TF_CONFIG'] = '{}'\n",
+            "import os\nos.environ['TF_CONFIG'] = '{}'\n" + COORDINATOR,
             "sets TF_CONFIG itself, " + NOT_SEEN.format("TF_CONFIG"),
+        ),
+        (COORDINATOR + "import os\nos.environ['TF_CONFIG'] = '{}'\n", ""),  # too late
+        (
+            "import os\ndef init(index):\n    os.environ['TF_CONFIG'] = '{}'\nif __name__ == '__main__':\n    init(1)\n",
+            "trainer.py:3 sets TF_CONFIG itself, " + NOT_SEEN.format("TF_CONFIG"),
+        ),
+        (
+            "import os\ndef init():\n    if 'TF_CONFIG' in os.environ:\n        return\n    os.environ['TF_CONFIG'] = ''\ninit()\n",
+            "",
         ),
         *(
             (f"import os\n{line}\n", "trainer.py:2 sets TF_CONFIG itself, " + NOT_SEEN.format("TF_CONFIG"))
@@ -782,7 +791,7 @@ NOT_SEEN = (
             "sets MASTER_ADDR itself, " + NOT_SEEN.format("MASTER_ADDR"),
         ),
         (TORCH + "import os\nif 'RANK' not in os.environ:\n    os.environ['RANK'] = '0'\n", ""),
-        (TORCH + "import os\nos.environ['RANK'] = os.environ['SLURM_PROCID']\n", ""),
+        (TORCH + "import os\nos.environ['RANK'] = who\n", ""),
         (
             TORCH.replace('"gloo"', '"gloo", rank=0, world_size=1'),
             "passes rank=0 in every task; each has its own in RANK",
