@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 LINE_SHOWN = 120  # characters of a log line
 
 SAME_STEPS = "give all tasks the same number of steps (an even share of the data, or .repeat())"
+MEETING = "has each a rank of its own, and all the same address of rank 0, as tflaunch tells them?"
 DEADLOCK = "threads of its own wait for each other (a deadlock, or a producer that has ended)"
 SPAWN = (
     "a process that was forked after TensorFlow had started cannot use TensorFlow: start it before, or with"
@@ -191,6 +192,7 @@ class Court:
                 "op": "wait in the same operation of TensorFlow (an all-reduce?)",
                 "session": "wait in session.run",
                 "collective": "wait in a collective (an all-reduce?)",
+                "meet": "wait to meet each other, which they do first of all",
                 "chief": "wait for a chief to initialise the variables",
             }.get(next(iter(kinds)), "wait for each other" if len(kinds) > 1 else "wait")
             who = f"all {len(names)} tasks ({names_of(names)})"
@@ -204,6 +206,8 @@ class Court:
             text += f"; {REPLICAS}" if ps else ""
         elif kinds == {"coordinator"}:
             text += "; a worker or ps does not answer: what do their logs say?"
+        elif kinds == {"meet"} and len(names) > 1:
+            text += f"; {MEETING}"
         elif len(names) > 1:
             text += f"; {SAME_STEPS}; or a collective of an earlier step still misses a task"
         return Verdict((), text, True)

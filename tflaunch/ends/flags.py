@@ -24,6 +24,18 @@ _OTHER_NAMES = (
 _WRONG_WORD = "that is an argument of the program: correct it {at}"
 _NO_SUCH = "the program has no argument {0}: correct it {at}; its `--help` lists what it takes"
 _MISSING = "the program wants {0}, and was not given it: add it after --"
+_OWN_PLACE = (
+    "the program wants {0}, of which each task needs its own: --job-args 'worker={0}={{rank}}' gives it, and so on for "
+    "{{world_size}}, {{chief_host}}:{{chief_port}}"
+)
+_OWN_ARGUMENT = (
+    "the program wants {0}, of which each task needs its own: --job-args 'worker={{job}} {{index}}' gives them, in the "
+    "order in which the program takes them, and so on for ps"
+)
+_BY_NUMBER = (
+    "the program takes its argument {argument} at {place}, and was given fewer: add it after --, or to each task its "
+    "own by --job-args 'worker={{index}}'"
+)
 _VALUE = "the value of the program's argument {0} does not fit: correct it {at}"
 _CHOICE = "the program's argument {0} takes only certain values, which its message lists: correct it {at}"
 _ROLE = (
@@ -42,6 +54,7 @@ _OWN = r"(job_name|task_index)"
 RULES = (
     # float(sys.argv[1]), open(sys.argv[1])
     EndRule(rf"(?:Error|Exception)\b.{{0,200}}'--{_HOSTS}=", _BY_PLACE),
+    EndRule(r"IndexError: list index out of range", _BY_NUMBER, needs=("argument",)),
     # argparse
     EndRule(rf"unrecognized arguments: (?:.*? )??--{_HOSTS}\b", _NO_FLAGS),
     EndRule(rf"unrecognized arguments: (?:.*? )??--{_OWN}\b", _ONE_FLAG),
@@ -94,6 +107,15 @@ RULES = (
         needs=("given",),
     ),
     EndRule(rf"the following arguments are required: (?:.*? )??--{_HOSTS}\b", _WITH_FLAGS),
+    EndRule(
+        r"the following arguments are required: (?:.*? )??"
+        r"(--(?:rank|node[-_]rank|machine[-_]rank|process[-_]id|process[-_]index))\b",
+        _OWN_PLACE,
+    ),
+    EndRule(
+        r"the following arguments are required: (?:.*? )??((?:job_?name|task_?type), (?:task_?)?(?:index|id|number))\b",
+        _OWN_ARGUMENT,
+    ),
     EndRule(
         rf"the following arguments are required: (-?{FLAG}(?:, -?{FLAG}){{1,9}})$",
         "the program wants {0}, and was not given them: add them after --",

@@ -70,6 +70,8 @@ def meaning(lines: Sequence[str], end: KnownEnd, here: Here = NOWHERE) -> Meanin
         facts["writes"] = "a file"
     if (unset := log_end.unset(log.stack)) and f"env:{unset}" not in facts:
         facts["unset"] = unset
+    if argument := log_end.argument(log.stack):
+        facts["argument"] = argument
     if log_end.restores(log.stack):
         facts["restores"] = "a checkpoint"
     if end.port and any(re.search(rf"(?<!\d){end.port}(?!\d)", line) for line in log.final):

@@ -23,6 +23,7 @@ slow_start    the task ended within its first minute
 writes        its last call, as the traceback shows it, writes a file     own_port   its log names the port it was given
 no_files_left its log tells of too many open files
 restores      it failed in a call that reads a checkpoint
+argument      the number of the argument that its last call takes by its place
 unset         a variable that its last calls ask for, and that it was not given
 """
 
@@ -41,6 +42,7 @@ from tflaunch.text.safe import one_line
 
 _FULL_BYTES = 1 << 20  # a disk with less is full
 _SHM_LEFT = 0.02
+_SHELLS = ("sh", "bash", "dash", "zsh", "ksh")
 _NEAR = 0.7  # of the memory that there is
 _FAR = 0.25  # the same, of a task whose want of memory has another reason
 _SOON_S = 60.0
@@ -68,10 +70,18 @@ class KnownEnd:
     port: int | None = None  # that it was given
 
 
+def _python(argv: Sequence[str]) -> str:
+    """The Python of a task, in words where a shell has started it."""
+    first = argv[0] if argv else ""
+    if first.rpartition("/")[2] in _SHELLS:
+        return "the Python that the script starts"
+    return first or "the interpreter"
+
+
 def facts_of(end: KnownEnd) -> dict[str, str]:
     """The facts of an end."""
     found = {
-        "python": (end.argv[0] if end.argv else "") or "the interpreter",
+        "python": _python(end.argv),
         "host": end.host or "the host",
         "task": end.task or "the task",
         "code": str(end.code),

@@ -42,6 +42,7 @@ _WRITES = re.compile(
 # Files of the libraries in which a checkpoint is read, and calls that read one.
 # A variable that is None where it is not set.
 _GETS = re.compile(r"\b(?:getenv|environ\.get)\(['\"](\w{1,60})['\"]\)")
+_ARGV = re.compile(r"\bargv\[(\d{1,2})\]")  # an argument that a program takes by its place
 _RESTORES = re.compile(
     r"/(?:checkpoint|saved_model|saving)/|/(?:saver|session_manager|saving_lib)\.py\"|"
     r"\b(?:restore|load_weights|load_model|load_state_dict|from_pretrained)\("
@@ -113,6 +114,12 @@ def writes(stack: Sequence[str]) -> bool:
 def unset(stack: Sequence[str]) -> str:
     """The variable of the environment that the last calls of a traceback ask for, whose last line comes first."""
     found = filter(None, map(_GETS.search, stack[:_LAST_CALLS]))
+    return next((each.group(1) for each in found), "")
+
+
+def argument(stack: Sequence[str]) -> str:
+    """The number of the argument that the last call of a traceback takes by its place, whose last line comes first."""
+    found = filter(None, map(_ARGV.search, stack[:_LAST_CALLS]))
     return next((each.group(1) for each in found), "")
 
 

@@ -34,6 +34,9 @@ _NAME = (
     "{host} cannot look up a name that the program uses: write it right, or have it in DNS or /etc/hosts there; hosts "
     "of a cluster without the internet need the data beforehand"
 )
+_KERAS_DATA = (
+    "{host} cannot fetch {0}, a data set of Keras: copy the file to ~/.keras/datasets on each host beforehand"
+)
 _CLOCK = "; or the clock of {host} is wrong (`tflaunch check` compares clocks)"
 
 _UNEVEN = (
@@ -147,6 +150,7 @@ RULES = (
         "the server does not take the time or token of {host}: renew the token (--env-file FILE); `tflaunch "
         "check` compares clocks",
     ),
+    EndRule(r"URL fetch failure on \S{0,60}/tf-keras-datasets/([\w.-]{1,80})", _KERAS_DATA),
     EndRule(
         (
             r"Name or service not known",

@@ -32,6 +32,13 @@ LINES: dict[str, tuple[str, ...]] = {
         "/bin/bash: /data/prog: cannot execute binary file",
         "OSError: [Errno 8] Exec format error: './prog'",
     ),
+    "gpu02 cannot fetch mnist.npz, a data set of Keras": (
+        "Exception: URL fetch failure on https://storage.googleapis.com/tensorflow/tf-keras-datasets/mnist.npz: None -- "
+        "[Errno -2] Name or service not known",
+    ),
+    "write `import tensorflow.compat.v1 as tf`": (
+        "AttributeError: module 'tensorflow._api.v2.train' has no attribute 'Server'. Did you mean: 'ServerDef'?",
+    ),
     "two copies of OpenMP": (f"{TF}found libiomp5.so already initialized.",),
     "TensorFlow 1's graphs": (
         "RuntimeError: loss passed to Optimizer.compute_gradients should be a function: tf.gradients is not supported "
