@@ -26,7 +26,7 @@ def parts(statement: ast.stmt) -> Iterator[ast.AST]:
         node = pending.pop()
         yield node
         if not isinstance(node, ast.IfExp | ast.BoolOp | ast.Lambda):
-            pending += ast.iter_child_nodes(node)
+            pending += reversed(list(ast.iter_child_nodes(node)))
 
 
 def _of(body: list[ast.stmt], functions: dict[str, Function], seen: set[str]) -> Iterator[ast.stmt]:

@@ -149,6 +149,14 @@ def with_program(job: JobSpec, name: str, program: Program | tuple[str, ...]) ->
 
 def _with_flags(job: JobSpec, found: Reading) -> JobSpec:
     reads = found.tf_config or found.framework or found.local
+    if found.own.keeps:
+        why = f'{found.own.keeps} (no "$@" is in it)'
+        return _chosen(replace(job, flags=None), f"the program gets no cluster flags: {why}; to pass them, add --flags")
+    if found.own.argv and not (found.own.counts or found.flags or found.argv):
+        by_place = f"{found.own.argv.where} takes {found.own.argv.what}, its arguments by their place"
+        return _chosen(
+            replace(job, flags=None), f"the program gets no cluster flags: {by_place}; to pass them, add --flags"
+        )
     if reads is None or found.flags:
         return job
     # Programs of frameworks with their own launchers take no flags, also where their text cannot be read here.

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import ast
+import re
 from dataclasses import dataclass, field
 
 from tflaunch.code.cluster_words import ADDRESS, BY_FLAG, DEFINES, RANKS
 from tflaunch.code.every_start import parts, statements
 from tflaunch.code.found import Found, dotted, is_argv, plain_name
 
+# Of a script of a shell: what hands its arguments on, or may; and a line that sets TF_CONFIG.
+_HANDS_ON = re.compile(r"\$\{?[@*1-9]|\bshift\b|\bgetopts\b|\bsource\b|^[ \t]*\. ", re.MULTILINE)
+_COMMENT = re.compile(r"^[ \t]*#.*$", re.MULTILINE)
+_SETS = re.compile(r"^[ \t]*(?:export[ \t]+)?TF_CONFIG=", re.MULTILINE)
+_MOST_TEXT = 65_536  # characters of a script
 _SERVERS = {"Server", "ClusterSpec"}
 _OPTIONAL = {"?", "*"}
 
@@ -24,12 +30,15 @@ class Own:
     flags: dict[str, Found] = field(default_factory=dict)  # those of FLAGS_OF_OTHERS, as they are written
     left_open: set[str] = field(default_factory=set)  # flags that must be given, or are -1 else
     reads: dict[str, str] = field(default_factory=dict)  # variables that it cannot do without -> where
+    may_read: dict[str, str] = field(default_factory=dict)  # the same, where it may do without -> where
     asks: set[str] = field(default_factory=set)  # variables that it looks for
     address: Found | None = None  # an address that stands in its text
     serves: Found | None = None  # it makes a server, or a cluster, of TensorFlow's
     fixed: list[Found] = field(default_factory=list)  # servers whose task stands in the text: `worker/0`
     dials: Found | None = None  # a session of a server at a fixed address
     meets: Found | None = None  # an address that it gives PyTorch or JAX for rank 0
+    keeps: Found | None = None  # a script of a shell that hands no arguments on
+    exports: Found | None = None  # a script of a shell that sets TF_CONFIG
     master: Found | None = None  # the value of MASTER_ADDR that stands in its text
 
     def take(self, tree: ast.Module, path: str, *, first: bool) -> None:
@@ -51,6 +60,15 @@ class Own:
             for node in parts(statement):
                 if isinstance(node, ast.Subscript | ast.Call):
                     self._read(node, f"{path}:{node.lineno}", first)
+
+    def take_script(self, text: str, path: str) -> None:
+        """Note what is in a script of a shell."""
+        text = _COMMENT.sub("", text[:_MOST_TEXT])
+        if not _HANDS_ON.search(text):
+            self.keeps = Found("hands no arguments on", path)
+        if found := _SETS.search(text):
+            line = text.count("\n", 0, found.start()) + 1
+            self.exports = Found("sets TF_CONFIG itself", f"{path}:{line}")
 
     def _text(self, text: str, where: str) -> None:
         if ADDRESS.fullmatch(text):
@@ -102,20 +120,28 @@ class Own:
 
     def _read(self, node: ast.Subscript | ast.Call, where: str, first: bool) -> None:
         if isinstance(node, ast.Call):  # int(os.getenv("RANK")) fails without it
-            inner = node.args[0] if len(node.args) == 1 else None
-            if dotted(node.func) == ["int"] and isinstance(inner, ast.Call) and len(inner.args) == 1:
-                if dotted(inner.func)[-1:] in (["getenv"], ["get"]):
-                    self._variable(inner.args[0], where)
+            if dotted(node.func) == ["int"] and len(node.args) == 1:
+                self._variable(_got(node.args[0]), where, self.reads)
+            self._variable(_got(node), where, self.may_read)
         elif isinstance(node.ctx, ast.Load):
             if first and is_argv(node.value) and isinstance(node.slice, ast.Constant):
                 if isinstance(node.slice.value, int) and node.slice.value > 0:
                     self.argv = self.argv or Found(f"sys.argv[{node.slice.value}]", where)
             elif dotted(node.value)[-1:] == ["environ"]:
-                self._variable(node.slice, where)
+                self._variable(node.slice, where, self.reads)
 
-    def _variable(self, name: ast.expr, where: str) -> None:
+    @staticmethod
+    def _variable(name: ast.expr | None, where: str, into: dict[str, str]) -> None:
         if isinstance(name, ast.Constant) and isinstance(name.value, str):
-            self.reads.setdefault(name.value, where)
+            into.setdefault(name.value, where)
+
+
+def _got(node: ast.expr) -> ast.expr | None:
+    """The variable that `os.getenv(...)` or `os.environ.get(...)` reads there, with no default."""
+    if isinstance(node, ast.Call) and len(node.args) == 1 and not node.keywords:
+        if dotted(node.func)[-1:] == ["getenv"] or dotted(node.func)[-2:] == ["environ", "get"]:
+            return node.args[0]
+    return None
 
 
 def _is(node: ast.expr | None, value: object) -> bool:

@@ -37,6 +37,8 @@ def _to_each(jobs: Iterable[str], text: str) -> str:
 
 def _of_arguments(own: Own, job: JobSpec, jobs: list[str]) -> Iterator[str]:
     """Arguments that the program takes by their place, and of which there are none."""
+    if own.keeps and _given(job):
+        yield f'{own.keeps}: write "$@" after the program in it, or none of these arguments arrives there'
     if _given(job):
         return
     if own.argv and not own.counts and not job.flags:
@@ -62,7 +64,7 @@ def _stands_for(name: str) -> str:
 def _of_flags(found: Reading, job: JobSpec) -> Iterator[str]:
     """Flags for what tflaunch tells by variables that the program does not read."""
     own = found.own
-    if any(f"--{plain_name(each.partition('=')[0])}" in {f"--{name}" for name in own.flags} for each in _given(job)):
+    if {plain_name(each.partition("=")[0]) for each in _given(job)} & {*own.flags, "local_rank"}:
         return
     values = {name: BY_FLAG[name] for name in own.flags}
     reads = {"RANK", "JAX_PROCESS_ID"} & found.starts
@@ -79,7 +81,7 @@ def _of_flags(found: Reading, job: JobSpec) -> Iterator[str]:
 
 def _of_variables(own: Own, job: JobSpec, jobs: list[str]) -> Iterator[str]:
     """Variables of other launchers that the program cannot do without."""
-    asked = {each.partition("_")[0] for each in own.asks - own.reads.keys()}
+    asked = {each.partition("_")[0] for each in own.asks - own.reads.keys() - own.may_read.keys()}
     by_user = {name for env in (job.env, *(role.env for role in job.roles.values())) for name in env}
     missing = [
         name
@@ -90,6 +92,7 @@ def _of_variables(own: Own, job: JobSpec, jobs: list[str]) -> Iterator[str]:
     ]
     if not missing:
         return
+    missing += [name for name in own.may_read if name in BY_VARIABLE and name not in {*missing, *by_user}]
     words = []
     filled = {name: BY_VARIABLE[name] for name in missing if name in BY_VARIABLE}
     if "COORDINATOR_PORT" in filled and "COORDINATOR_ADDRESS" in filled:
@@ -121,8 +124,10 @@ def _of_addresses(found: Reading) -> Iterator[str]:
         )
     hosts = ("ps_hosts", "worker_hosts")
     names = {each for name in hosts for each in (name, *ALSO_CALLED[name], *IF_OF_TEXT[name])}
-    takes = names & found.defines.keys() or (found.tf_config and not found.sets)
-    if own.serves and own.address and not (takes or found.own_cluster or found.doubt):
+    takes = names & found.defines.keys() or any(name.endswith("_hosts") for name in found.defines)
+    takes = takes or (found.tf_config and not (found.sets or found.tf_config.what.startswith("sets")))
+    unread = found.hidden or found.foreign or found.any_flags
+    if own.serves and own.address and not (takes or found.own_cluster or unread):
         yield (
             f"{own.address.where} has the address {own.address.what} in its text, and the program takes none of this "
             "run's: its servers are there, not where the plan says; let it take the addresses from TF_CONFIG"

@@ -42,6 +42,7 @@ from tflaunch.code.cluster_words import (
 from tflaunch.code.every_start import parts, statements
 from tflaunch.code.found import Found, dotted, is_argv, plain_name
 from tflaunch.code.imports import DYNAMIC, Module, modules
+from tflaunch.code.interpreter import SHELL_SUFFIXES
 from tflaunch.code.own_places import Own
 from tflaunch.code.program import Program
 from tflaunch.frameworks.horovod import BY_KERAS_2
@@ -120,6 +121,10 @@ def read(program: Program, job: JobSpec) -> Reading:
             reader.note("hidden", _MORE, program.file)
         else:
             reader.take(module)
+    if program.file.endswith(SHELL_SUFFIXES):
+        with contextlib.suppress(OSError, UnicodeDecodeError):
+            reader.reading.own.take_script((program.directory / program.file).read_text("utf-8"), program.file)
+        reader.reading.sets = reader.reading.own.exports
     return reader.reading
 
 
