@@ -6,7 +6,11 @@ program_place.py    directories that hold more than code: home directories, thos
 
 imports.py          which modules it imports from its directory
 standard_modules.py which of Python's own modules are hidden by its files
+found.py            what was found in such text
+every_start.py      the statements that every start of the program comes by
 program_reading.py  what its text, and theirs, says of clusters
+own_places.py       by which words of its own it learns its place
+own_places_told.py  what the user must write for such a program
 cluster_words.py    the names in such text that mean something
 job_fitting.py      the flags and ps that the text wants, where the user does not say
 

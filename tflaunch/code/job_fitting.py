@@ -89,7 +89,9 @@ def _blind(job: JobSpec, found: Reading, program: Program) -> Iterator[str]:
 
 def _alone(found: Reading) -> str:
     """Why tasks of this program do not work together; "": they do, or that is not known."""
-    learns = found.resolves or found.flags or found.framework or found.estimator or found.defines or found.asks
+    learns = (
+        found.resolves or found.flags or found.framework or found.estimator or found.defines or found.asks
+    )
     if found.own_cluster and found.coordinates and not (learns or found.doubt):
         return f"{found.own_cluster}, with all servers in one process"
     if found.spawns and found.meets_here:
@@ -151,11 +153,14 @@ def _with_flags(job: JobSpec, found: Reading) -> JobSpec:
     reads = found.tf_config or found.framework or found.local
     if found.own.keeps:
         why = f'{found.own.keeps} (no "$@" is in it)'
-        return _chosen(replace(job, flags=None), f"the program gets no cluster flags: {why}; to pass them, add --flags")
+        return _chosen(
+            replace(job, flags=None), f"the program gets no cluster flags: {why}; to pass them, add --flags"
+        )
     if found.own.argv and not (found.own.counts or found.flags or found.argv):
         by_place = f"{found.own.argv.where} takes {found.own.argv.what}, its arguments by their place"
         return _chosen(
-            replace(job, flags=None), f"the program gets no cluster flags: {by_place}; to pass them, add --flags"
+            replace(job, flags=None),
+            f"the program gets no cluster flags: {by_place}; to pass them, add --flags",
         )
     if reads is None or found.flags:
         return job

@@ -24,7 +24,9 @@ class Own:
     """What was found: the first of each kind, None if nothing is."""
 
     argv: Found | None = None  # the first argument that every start takes from sys.argv by its place
-    wanted: dict[str, str] = field(default_factory=dict)  # arguments that argparse wants by their place -> where
+    wanted: dict[str, str] = field(
+        default_factory=dict
+    )  # arguments that argparse wants by their place -> where
     commands: bool = False  # its parser has subcommands, each with arguments of its own
     counts: bool = False  # it looks how many arguments there are
     flags: dict[str, Found] = field(default_factory=dict)  # those of FLAGS_OF_OTHERS, as they are written
@@ -89,7 +91,7 @@ class Own:
             self.serves = self.serves or Found(f"makes a {called[0]}", where)
             job, index = words.get("job_name"), words.get("task_index")
             if isinstance(job, ast.Constant) and isinstance(index, ast.Constant):
-                self.fixed.append(Found(f"{job.value}/{index.value}", where))
+                self.fixed.append(Found(f"{job.value!s}/{index.value!s}", where))
         elif called[0] in RANKS and (called[0] != "initialize" or "distributed" in dotted(node.func)):
             first_is = node.args[0] if node.args and called[0] == "initialize" else None
             address = words.get("init_method") or words.get("coordinator_address") or first_is
@@ -138,10 +140,10 @@ class Own:
 
 def _got(node: ast.expr) -> ast.expr | None:
     """The variable that `os.getenv(...)` or `os.environ.get(...)` reads there, with no default."""
-    if isinstance(node, ast.Call) and len(node.args) == 1 and not node.keywords:
-        if dotted(node.func)[-1:] == ["getenv"] or dotted(node.func)[-2:] == ["environ", "get"]:
-            return node.args[0]
-    return None
+    if not isinstance(node, ast.Call) or len(node.args) != 1 or node.keywords:
+        return None
+    called = dotted(node.func)
+    return node.args[0] if called[-1:] == ["getenv"] or called[-2:] == ["environ", "get"] else None
 
 
 def _is(node: ast.expr | None, value: object) -> bool:
@@ -155,5 +157,7 @@ def _is_minus_one(node: ast.expr | None) -> bool:
 def _names(node: ast.expr, variable: str) -> bool:
     """Whether that is `os.environ[variable]`."""
     return (
-        isinstance(node, ast.Subscript) and dotted(node.value)[-1:] == ["environ"] and _is(node.slice, variable)
+        isinstance(node, ast.Subscript)
+        and dotted(node.value)[-1:] == ["environ"]
+        and _is(node.slice, variable)
     )

@@ -19,7 +19,9 @@ _SHOWN = 4
 def told(found: Reading, job: JobSpec) -> Iterator[str]:
     """Yield the sentences for that program, as `job` starts it."""
     by_rank = named(job.framework).by_rank
-    jobs = [name for name in (PS, WORKER, *job.others) if job.role(name).count != 0 and not job.role(name).program]
+    jobs = [
+        name for name in (PS, WORKER, *job.others) if job.role(name).count != 0 and not job.role(name).program
+    ]
     yield from _of_arguments(found.own, job, jobs)
     if by_rank:
         yield from _of_flags(found, job)
@@ -42,13 +44,20 @@ def _of_arguments(own: Own, job: JobSpec, jobs: list[str]) -> Iterator[str]:
     if _given(job):
         return
     if own.argv and not own.counts and not job.flags:
-        what, text = f"{own.argv.where} takes {own.argv.what}", "{index}" if len(jobs) == 1 else "{job} {index}"
+        what, text = (
+            f"{own.argv.where} takes {own.argv.what}",
+            "{index}" if len(jobs) == 1 else "{job} {index}",
+        )
     elif own.wanted and not own.commands:
         what = f"{next(iter(own.wanted.values()))} wants the arguments {', '.join(own.wanted)}"
         text = " ".join(map(_stands_for, own.wanted))
     else:
         return
-    each = "" if jobs == [WORKER] and job.count(WORKER) == 1 else f", or to each task its own: {_to_each(jobs, text)}"
+    each = (
+        ""
+        if jobs == [WORKER] and job.count(WORKER) == 1
+        else f", or to each task its own: {_to_each(jobs, text)}"
+    )
     yield f"{what}, and there are none: add them after --{each}"
 
 
@@ -73,9 +82,10 @@ def _of_flags(found: Reading, job: JobSpec) -> Iterator[str]:
         where = own.flags[next(name for name, value in values.items() if value == "{rank}")]
         yield f"{where.where} takes the rank from a flag, --{where.what}: add {_to_each([WORKER], text)}"
     elif "LOCAL_RANK" not in found.starts and "local_rank" in own.left_open:
+        flag = found.defines["local_rank"]
         yield (
-            f"{found.defines['local_rank'].where} defines --{found.defines['local_rank'].what}, as torch.distributed.launch "
-            "passes it, and is no part of a group without it: add -- --local_rank=0, as each task has its own GPU"
+            f"{flag.where} wants --{flag.what}, which torch.distributed.launch passes and tflaunch does not: add "
+            f"-- --{flag.what}=0, for each task has a GPU of its own"
         )
 
 
@@ -107,7 +117,10 @@ def _of_variables(own: Own, job: JobSpec, jobs: list[str]) -> Iterator[str]:
 
 def _of_meeting(found: Reading, job: JobSpec) -> Iterator[str]:
     """An address for rank 0 that stands in the text of a program of PyTorch's or JAX's."""
-    own, ours = found.own, "JAX_COORDINATOR_ADDRESS" if job.framework == "jax" else "MASTER_ADDR and MASTER_PORT"
+    own, ours = (
+        found.own,
+        "JAX_COORDINATOR_ADDRESS" if job.framework == "jax" else "MASTER_ADDR and MASTER_PORT",
+    )
     if own.meets and job.count(WORKER) != 1:
         yield f"{own.meets.where} has all tasks meet at {own.meets.what}; where rank 0 of this run is, says {ours}"
     elif own.master and found.spawns and own.master.what not in _LOOPBACK:
@@ -119,13 +132,13 @@ def _of_addresses(found: Reading) -> Iterator[str]:
     own = found.own
     if own.dials and not own.serves:
         yield (
-            f"{own.dials.where} calls a server at {own.dials.what}, which this run does not start: `tflaunch up` starts "
-            "servers, and prints their addresses"
+            f"{own.dials.where} calls a server at {own.dials.what}, which this run does not start: `tflaunch up` "
+            "starts servers, and prints their addresses"
         )
     hosts = ("ps_hosts", "worker_hosts")
     names = {each for name in hosts for each in (name, *ALSO_CALLED[name], *IF_OF_TEXT[name])}
-    takes = names & found.defines.keys() or any(name.endswith("_hosts") for name in found.defines)
-    takes = takes or (found.tf_config and not (found.sets or found.tf_config.what.startswith("sets")))
+    told = found.tf_config and not (found.sets or found.tf_config.what.startswith("sets"))
+    takes = told or any(name in names or name.endswith("_hosts") for name in found.defines)
     unread = found.hidden or found.foreign or found.any_flags
     if own.serves and own.address and not (takes or found.own_cluster or unread):
         yield (

@@ -123,7 +123,9 @@ def read(program: Program, job: JobSpec) -> Reading:
             reader.take(module)
     if program.file.endswith(SHELL_SUFFIXES):
         with contextlib.suppress(OSError, UnicodeDecodeError):
-            reader.reading.own.take_script((program.directory / program.file).read_text("utf-8"), program.file)
+            reader.reading.own.take_script(
+                (program.directory / program.file).read_text("utf-8"), program.file
+            )
         reader.reading.sets = reader.reading.own.exports
     return reader.reading
 
@@ -488,4 +490,3 @@ def _variable(node: ast.expr) -> str:
     if not (isinstance(node, ast.Subscript) and dotted(node.value)[-1:] == ["environ"]):
         return ""
     return str(node.slice.value) if isinstance(node.slice, ast.Constant) else ""
-

@@ -766,11 +766,12 @@ NOT_SEEN = (
         ),
         (COORDINATOR + "import os\nos.environ['TF_CONFIG'] = '{}'\n", ""),  # too late
         (
-            "import os\ndef init(index):\n    os.environ['TF_CONFIG'] = '{}'\nif __name__ == '__main__':\n    init(1)\n",
+            "import os\ndef f(index):\n    os.environ['TF_CONFIG'] = '{}'\nif __name__ == '__main__':\n    f(1)\n",
             "trainer.py:3 sets TF_CONFIG itself, " + NOT_SEEN.format("TF_CONFIG"),
         ),
         (
-            "import os\ndef init():\n    if 'TF_CONFIG' in os.environ:\n        return\n    os.environ['TF_CONFIG'] = ''\ninit()\n",
+            "import os\ndef f():\n    if 'TF_CONFIG' in os.environ:\n        return\n"
+            "    os.environ['TF_CONFIG'] = ''\nf()\n",
             "",
         ),
         *(

@@ -1,8 +1,9 @@
-"""What the plan says to programs that learn their place by words of their own: small ones, of the shapes that are met."""
+"""What the plan says to programs that learn their place by words of their own: small ones, of shapes that are met."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -50,7 +51,7 @@ args = parser.parse_args()
 """
 
 
-def notes(tmp_path: Path, text: str, **job: object) -> str:
+def notes(tmp_path: Path, text: str, **job: Any) -> str:
     return "\n".join(fit(tmp_path, text, **job).notes)
 
 
@@ -71,7 +72,11 @@ def notes(tmp_path: Path, text: str, **job: object) -> str:
             "wants the arguments jobname, index, and there are none: add them after --, or to each task its own: "
             "--job-args 'ps={job} {index}' --job-args 'worker={job} {index}'",
         ),
-        (READS + PLACED.replace('"index",', '"index", nargs="?",').replace('"jobname"', '"files", nargs="*"'), ""),
+        (
+            READS
+            + PLACED.replace('"index",', '"index", nargs="?",').replace('"jobname"', '"files", nargs="*"'),
+            "",
+        ),
         (READS + PLACED + "parser.add_subparsers()\n", ""),
     ],
 )
@@ -94,19 +99,28 @@ def test_flags_for_the_rank(tmp_path: Path) -> None:
         "--job-args 'worker=--num_processes={world_size} --process-id={rank} "
         "--coordinator_address={chief_host}:{chief_port}'"
     )
-    assert notes(tmp_path / "1", BY_FLAGS, roles=TWO).endswith(f"takes the rank from a flag, --process-id: add {own}")
+    assert notes(tmp_path / "1", BY_FLAGS, roles=TWO).endswith(
+        f"takes the rank from a flag, --process-id: add {own}"
+    )
     given = {WORKER: Role(2, args=("--process-id={rank}",))}
     assert notes(tmp_path / "2", BY_FLAGS, roles=given) == ""
     # A rank of its own kind, or one that it also reads from where tflaunch writes it.
     lora = TORCH + "import argparse\nargparse.ArgumentParser().add_argument('--rank', type=int, default=8)\n"
     assert notes(tmp_path / "3", lora, roles=TWO) == ""
-    both = TORCH + BY_FLAGS.replace("jax", "sys").replace("required=True", "default=0") + "\nos.environ['RANK']\n"
+    both = (
+        TORCH
+        + BY_FLAGS.replace("jax", "sys").replace("required=True", "default=0")
+        + "\nos.environ['RANK']\n"
+    )
     assert notes(tmp_path / "4", both, roles=TWO) == ""
 
 
 @pytest.mark.parametrize(("default", "told"), [("-1", True), ("0", False)])
 def test_the_flag_of_torch_distributed_launch(tmp_path: Path, default: str, told: bool) -> None:
-    text = TORCH + f"import argparse\nargparse.ArgumentParser().add_argument('--local_rank', default={default})\n"
+    text = (
+        TORCH
+        + f"import argparse\nargparse.ArgumentParser().add_argument('--local_rank', default={default})\n"
+    )
     assert ("add -- --local_rank=0" in notes(tmp_path / "1", text, roles=TWO)) == told
     assert notes(tmp_path / "2", text, roles=TWO, args=("--local_rank=0",)) == ""
 
@@ -118,19 +132,23 @@ def test_variables_of_other_launchers(tmp_path: Path) -> None:
         "--env 'COORDINATOR_PORT={chief_port}'"
     )
     assert notes(tmp_path / "1", BY_VARIABLES) == said
-    env = {name: "1" for name in ("PROCESS_ID", "NUM_PROCESSES")}
+    env = dict.fromkeys(("PROCESS_ID", "NUM_PROCESSES"), "1")
     assert notes(tmp_path / "2", BY_VARIABLES, env=env) == ""
     slurm = TORCH + "import os\nhosts, rank = os.environ['SLURM_JOB_NODELIST'], os.environ['SLURM_PROCID']\n"
     assert notes(tmp_path / "3", slurm).endswith(
         "add --env 'SLURM_PROCID={rank}'; the hosts of this run are in TF_CONFIG"
     )
-    for number, line in enumerate(("if 'SLURM_NTASKS' in os.environ: pass", "os.environ.get('SLURM_JOB_ID', '')")):
+    for number, line in enumerate(
+        ("if 'SLURM_NTASKS' in os.environ: pass", "os.environ.get('SLURM_JOB_ID', '')")
+    ):
         assert notes(tmp_path / f"4{number}", slurm.replace("import os", f"import os\n{line}")) == ""
 
 
 def test_addresses_in_the_text(tmp_path: Path) -> None:
     listed = "hosts = ['10.0.0.1:2222', '10.0.0.2:2222']\n" + SERVER
-    assert notes(tmp_path / "1", listed).startswith("trainer.py:1 has the address 10.0.0.1:2222 in its text, and")
+    assert notes(tmp_path / "1", listed).startswith(
+        "trainer.py:1 has the address 10.0.0.1:2222 in its text, and"
+    )
     asking = "import argparse\nargparse.ArgumentParser().add_argument('--worker_hosts', default='a:2222')\n"
     assert notes(tmp_path / "2", asking + SERVER) == ""
     assert notes(tmp_path / "3", READS + listed) == ""  # TF_CONFIG tells it
@@ -139,14 +157,20 @@ def test_addresses_in_the_text(tmp_path: Path) -> None:
     assert "trainer.py:2 starts the server of worker/1 in every task" in notes(tmp_path / "5", fixed)
     assert notes(tmp_path / "6", fixed + fixed) == ""  # a cluster in one process
     client = "import tensorflow.compat.v1 as tf\ntf.Session('grpc://tf0:2222')\n"
-    assert "trainer.py:2 calls a server at grpc://tf0:2222, which this run does not start" in notes(tmp_path / "7", client)
+    assert "trainer.py:2 calls a server at grpc://tf0:2222, which this run does not start" in notes(
+        tmp_path / "7", client
+    )
 
 
 def test_addresses_of_rank_0_in_the_text(tmp_path: Path) -> None:
     jax = JAX.replace("initialize()", "initialize('10.0.0.1:1234', num_processes=2, process_id=me)")
-    assert notes(tmp_path / "1", jax).endswith("at 10.0.0.1:1234; where rank 0 of this run is, says JAX_COORDINATOR_ADDRESS")
+    assert notes(tmp_path / "1", jax).endswith(
+        "at 10.0.0.1:1234; where rank 0 of this run is, says JAX_COORDINATOR_ADDRESS"
+    )
     torch = TORCH.replace('"gloo"', '"gloo", init_method="tcp://10.0.0.1:29500"')
-    assert notes(tmp_path / "2", torch).endswith("where rank 0 of this run is, says MASTER_ADDR and MASTER_PORT")
+    assert notes(tmp_path / "2", torch).endswith(
+        "where rank 0 of this run is, says MASTER_ADDR and MASTER_PORT"
+    )
     assert notes(tmp_path / "3", TORCH.replace('"gloo"', '"gloo", init_method="env://"')) == ""
 
 
@@ -158,7 +182,8 @@ def test_processes_that_meet_on_their_own_host(tmp_path: Path) -> None:
 
 
 def test_who_defines_no_flag_for_addresses_gets_none(tmp_path: Path) -> None:
-    define = "from absl import flags\nflags.DEFINE_string('task_type', '', '')\nflags.DEFINE_integer('task_index', 0, '')\n"
+    names = ("string('task_type', '', '')", "integer('task_index', 0, '')")
+    define = "from absl import flags\n" + "".join(f"flags.DEFINE_{name}\n" for name in names)
     job = fit(tmp_path / "1", define + SERVER)
     assert {name: flag for name, flag in (job.flags or {}).items() if flag} == {
         "job_name": "task_type",
@@ -178,10 +203,10 @@ def test_contrib_learn_is_told_by_tf_config(tmp_path: Path) -> None:
 
 
 def test_a_script_that_hands_no_arguments_on(tmp_path: Path) -> None:
-    def of(text: str, **job: object) -> JobSpec:
+    def of(text: str, **job: Any) -> JobSpec:
         (tmp_path / "run.sh").write_text(text)
         program = find_program("run.sh", False, tmp_path)
-        return fitted(JobSpec(program.argv, **job), program)  # type: ignore[arg-type]
+        return fitted(JobSpec(program.argv, **job), program)
 
     keeps = of("# $@ is not handed on\nexport TF_CONFIG='{}'\npython train.py\n")
     assert keeps.flags is None

@@ -33,8 +33,8 @@ LINES: dict[str, tuple[str, ...]] = {
         "OSError: [Errno 8] Exec format error: './prog'",
     ),
     "gpu02 cannot fetch mnist.npz, a data set of Keras": (
-        "Exception: URL fetch failure on https://storage.googleapis.com/tensorflow/tf-keras-datasets/mnist.npz: None -- "
-        "[Errno -2] Name or service not known",
+        "Exception: URL fetch failure on https://storage.googleapis.com/tensorflow/tf-keras-datasets/mnist.npz: None "
+        "-- [Errno -2] Name or service not known",
     ),
     "write `import tensorflow.compat.v1 as tf`": (
         "AttributeError: module 'tensorflow._api.v2.train' has no attribute 'Server'. Did you mean: 'ServerDef'?",

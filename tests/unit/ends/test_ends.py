@@ -59,7 +59,9 @@ def test_the_log_of_a_real_failure(name: str) -> None:
     assert part in found.text
     assert bool(part) == bool(found.text)
     assert found.cause == cause
-    assert not set("\n{}") & set(re.sub(r"\{(job|index|rank|world_size|chief_host|chief_port)\}", "", found.text))
+    assert not set("\n{}") & set(
+        re.sub(r"\{(job|index|rank|world_size|chief_host|chief_port)\}", "", found.text)
+    )
 
 
 @pytest.mark.parametrize("name", PUBLIC)
