@@ -38,7 +38,7 @@ OTHERS = {
     # pytest, the scripts of this project
     "--lf",
     # launchers that the pages compare with
-    "--nnodes", "--nproc-per-node", "--bind-to", "--gloo",
+    "--nnodes", "--nproc-per-node", "--bind-to", "--gloo", "--rank",
 }  # fmt: skip
 # Inline code that begins with one of these is a command of that program.
 PROGRAMS = {

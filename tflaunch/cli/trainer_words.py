@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import shlex
@@ -15,6 +16,7 @@ from tflaunch.inputs.kinds import HOST_NAME, Kind, kind_of
 from tflaunch.protocol.errors import UsageError
 
 # Options of mpirun, which would be read as -m with a value.
+_ROLES_OF_ONE = {"--chief": "chief", "--evaluator": "evaluator"}  # options without a number
 _OF_MPIRUN = ("-mca", "-map-by", "-machinefile")
 
 
@@ -152,8 +154,24 @@ class HostsAndTrainer(NamedTuple):
     arguments: list[str]  # the trainer's own
 
 
+def _no_number(verb: str, line: Line) -> None:
+    """Raise UsageError for `--chief 1`, which looks as if a number of chiefs could be said so."""
+    for at, (option, number) in enumerate(itertools.pairwise(line.words)):
+        role = _ROLES_OF_ONE.get(option.texts[0], "")
+        if role and number.kind == "plain" and re.fullmatch("[0-9]{1,4}", number.texts[0]):
+            count = number.texts[0]
+            written = ["--" + role] if int(count) == 1 else ["--job", f"{role}={count}"]
+            before = [text for word in line.words[:at] for text in word.texts]
+            behind = [text for word in line.words[at + 2 :] for text in word.texts]
+            raise UsageError(
+                f"--{role} {count}: --{role} takes no number",
+                shell_command(verb, [*before, *written, *behind], line.after),
+            )
+
+
 def hosts_and_trainer(verb: str, line: Line, module: str | None) -> HostsAndTrainer:
     """Find out which word is HOSTS and which the trainer; raises UsageError with the corrected command."""
+    _no_number(verb, line)
     plain, after = line.plain, list(line.after or ())
     if module is not None:
         return _of_module(verb, line, plain, module)

@@ -192,7 +192,7 @@ class Court:
                 "op": "wait in the same operation of TensorFlow (an all-reduce?)",
                 "session": "wait in session.run",
                 "collective": "wait in a collective (an all-reduce?)",
-                "meet": "wait to meet each other, which they do first of all",
+                "meet": "still wait to meet each other",
                 "chief": "wait for a chief to initialise the variables",
             }.get(next(iter(kinds)), "wait for each other" if len(kinds) > 1 else "wait")
             who = f"all {len(names)} tasks ({names_of(names)})"

@@ -141,7 +141,9 @@ RULES = (
             r"module 'tensorflow' has no attribute '(Session|placeholder|app|flags|logging|train|get_variable"
             r"|variable_scope|ConfigProto|global_variables_initializer|gfile|GraphDef|reset_default_graph"
             r"|layers|log|set_random_seed|to_float|disable_eager_execution|InteractiveSession|Print|python_io"
-            r"|assign|random_normal|truncated_normal)'",
+            r"|assign|random_normal|truncated_normal|GPUOptions|OptimizerOptions|RunOptions|RunMetadata|GraphKeys"
+            r"|get_default_graph|get_default_session|get_collection|add_to_collection|local_variables_initializer"
+            r"|tables_initializer|initialize_all_variables|trainable_variables|global_variables)'",
             r"module 'tensorflow\._api\.v2\.train' has no attribute '(Server|Supervisor|Saver|SyncReplicasOptimizer"
             r"|MonitoredTrainingSession|replica_device_setter|get_or_create_global_step|get_global_step"
             r"|(?:GradientDescent|Adam|Adagrad|Momentum|RMSProp|Ftrl)Optimizer)'",

@@ -145,6 +145,12 @@ def test_what_comes_through_a_pipe_is_left_for_whom_it_is_for(tmp_path: Path) ->
             "tflaunch run 'gpu[01-04]' trainer.py -e 'A=***'",  # it is no terminal: it may be kept
         ),
         (
+            "run hosts.yaml trainer.py --ps 2 --chief 1 --workers 2 -- 3",
+            "--chief 1: --chief takes no number",
+            "tflaunch run hosts.yaml trainer.py --ps 2 --chief --workers 2 -- 3",
+        ),
+        ("run trainer.py --chief 0", "takes no number", "tflaunch run trainer.py --job chief=0"),
+        (
             "run hosts.yaml trainer.py 10 --epochs 3",
             "10 --epochs 3: tflaunch run has no such option or argument; what is for trainer.py goes after --",
             "tflaunch run hosts.yaml trainer.py -- 10 --epochs 3",
