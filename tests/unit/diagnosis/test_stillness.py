@@ -135,7 +135,11 @@ def test_all_in_the_same_all_reduce() -> None:
         ([["/v/lib/python3.11/site-packages/jax/_src/array.py", 631, "_value"]], "a collective"),
         (
             [["/v/lib/python3.11/site-packages/torch/distributed/rendezvous.py", 185, "_create_c10d_store"]],
-            "wait",
+            "still wait to meet each other",
+        ),
+        (
+            [["/v/lib/python3.11/site-packages/jax/_src/distributed.py", 170, "initialize"]],
+            "; has each a rank of its own, and all the same address of rank 0, as tflaunch tells them?",
         ),
     ],
 )
