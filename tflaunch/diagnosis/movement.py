@@ -46,6 +46,7 @@ class Movement:
         self._turns = Bucket(limits.turns_s, 3.0)
         self._cpu = Bucket(limits.still_cores, limits.blip_cpu_s)
         self._io = Bucket(limits.still_io_bytes_s, limits.blip_bytes)
+        self._files = Bucket(limits.still_io_bytes_s, limits.blip_bytes)
         self._bytes = Bucket(limits.still_flow_bytes_s, limits.blip_bytes)
         self._peers = Bucket(limits.still_flow_bytes_s, limits.blip_bytes)
         self.look: Mapping[str, Any] = {}  # the last one
@@ -54,6 +55,7 @@ class Movement:
         self.still_since: float | None = None  # neither processor time nor bytes
         self.mute_since: float | None = None  # neither bytes nor log lines, whatever it computes
         self.busy_since: float | None = None  # mute, and it computes
+        self.unwritten_since: float | None = None  # neither log lines nor bytes of files
         self.rested_since: float | None = None  # its main thread has not woken once, whatever others compute
         self.peers_moved_at: float | None = None  # when it last moved bytes to or from a task of the run
         self.turned_at: float | None = (
@@ -90,6 +92,8 @@ class Movement:
         writes = look["log_bytes"] != before["log_bytes"]
         if writes:
             self.wrote_at = now
+        uses_files = self._files.add(_of_files(before, look), passed_s)
+        self.unwritten_since = None if writes or uses_files else _or(self.unwritten_since, begun)
         self.still_since = None if computes or moves else _or(self.still_since, begun)
         self.mute_since = None if moves or writes else _or(self.mute_since, begun)
         busy = self.mute_since is not None and self.cores >= BUSY_CORES
@@ -154,6 +158,15 @@ class Movement:
     def chatty(self, since: float) -> bool:
         """Whether it has written log lines since then, not only at the beginning."""
         return self.wrote_at is not None and self.wrote_at > since + self._limits.wait_s / 2
+
+
+def _of_files(before: Mapping[str, Any], look: Mapping[str, Any]) -> float:
+    """How many more bytes it has read and written than its connections have carried: some count as both."""
+    old, new = before.get("io"), look.get("io")
+    if old is None or new is None:
+        return 0.0
+    carried = _totals(before)
+    return float(new - old - sum(max(0, now - carried.get(flow, 0)) for flow, now in _totals(look).items()))
 
 
 def _totals(look: Mapping[str, Any]) -> dict[tuple[str, int, int], int]:

@@ -182,6 +182,11 @@ FOR_OWN_THREADS = {
     "serves",
     "coordinator",
 }
+# It waits for something that no peer brings, and neither moves bytes nor computes as it waits.
+PAUSES = {
+    *("sleep", "file_lock", "fifo", "pipe", "input", "dns", "dial"),
+    *("queue", "event", "join", "lock"),
+}
 OWN_THREADS = {"queue", "event", "join", "future", "lock"}
 FOR_CHILDREN = {"child", "children"}
 CALLED_BY_TENSORFLOW = ("ops/script_ops.py", "data/ops/from_generator_op.py", "ops/from_generator_op.py")

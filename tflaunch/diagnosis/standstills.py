@@ -1,4 +1,4 @@
-"""What stands still: all trainers, all but a few, those with GPUs that may spin, or one whose peers go on.
+"""What stands still: all trainers, all but a few, those that spin or talk while they wait, or one whose peers go on.
 
 Shipped to hosts, for the coordinator of a detached run.
 """
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 class Case(NamedTuple):
     """A standstill to be judged."""
 
-    kind: str  # all, busy (all but a few, which compute), gpus (who waits may spin), one
+    # all, busy (all but a few, which compute), gpus (who waits may spin), talk (who waits talks to its peers), one
+    kind: str
     tasks: tuple[str, ...]  # that are looked at
     since: float
     patience_s: float  # before the agents are asked
@@ -75,6 +76,8 @@ class Standstills:
             self._stood_at = now
             since = max(*still.values(), *busy.values())
             return [Case("busy", tuple(living), since, self._limits.busy_s)]
+        if (talk := _talking(moves)) is not None:
+            return [Case("talk", tuple(living), talk, self._limits.wait_s)]
         if any(self._trains(task, now) for task in living):
             # What stood still together with its peers has just been waiting for them.
             alone = {
@@ -116,6 +119,20 @@ class Standstills:
 
 def _idle(use: float | None, limits: Thresholds) -> bool:
     return use is not None and use <= limits.gpu_idle_use
+
+
+def _talking(moves: Mapping[str, Movement]) -> float | None:
+    """Since when no task has written a line, and no main thread has woken once; None: that is not so.
+
+    Horovod's ranks exchange what they wait for many times in a second, in a thread of its own.  A program that trains
+    in one long call of TensorFlow looks alike: only stacks tell the two apart.
+    """
+    since = [
+        max(each.rested_since, each.unwritten_since)
+        for each in moves.values()
+        if each.rested_since is not None and each.unwritten_since is not None
+    ]
+    return max(since) if len(since) == len(moves) > 1 else None
 
 
 def _held(moves: Mapping[str, Movement]) -> float | None:

@@ -17,6 +17,9 @@ asked for: no task writes a line or moves a byte, the main threads of all but a 
 at the stacks find each task at the same line.  Only a task counts as the odd one that uses no processor time and stands
 outside what waits for peers, or whose GPUs NVML has seen idle.
 
+Horovod's ranks talk to each other while they wait.  So tasks of which no main thread has woken once, and no line was
+written, are looked at in the same way, twice; only who sleeps, or waits for something else than its peers, is told.
+
 Shipped to hosts, for the coordinator of a detached run.
 """
 
@@ -43,6 +46,7 @@ if TYPE_CHECKING:
 
 NO_TRAINERS = ("ps", "evaluator")
 ANSWER_S = 20.0  # for the answers of agents; then the looks must do
+MORE = 1.5  # so much more processor time than others is no noise
 TWICE_S = 12.0  # between two looks at the stacks; an agent asks a task no sooner again
 
 
@@ -50,7 +54,7 @@ class Told(NamedTuple):
     """What was told of a standstill."""
 
     tasks: tuple[str, ...]  # that it is over for when one of them moves
-    busy: bool  # they compute; it is over when bytes move
+    kind: str  # still, busy (they compute: it is over when bytes move), talk (it is over when a main thread wakes)
     text: str
 
 
@@ -135,7 +139,7 @@ class Stillness(Rule):
     def questions(self, now: float) -> list[tuple[str, str, dict[str, Any]]]:
         wanted: dict[tuple[str, bool, bool], list[str]] = {}
         for case in self._standstills.cases(self._living(), now):
-            twice = self._standstills.have_gpus(case.tasks)
+            twice = self._twice(case)
             early_s = min(TWICE_S + self._limits.look_s, case.patience_s / 2) if twice else 0.0
             if now - case.since < case.patience_s - early_s or self._known(case):
                 continue
@@ -178,7 +182,7 @@ class Stillness(Rule):
             if verdict is None or not explained.isdisjoint(verdict.culprits or case.tasks):
                 continue
             limits = self._limits
-            if self._standstills.have_gpus(case.tasks) and not self._proven(case, verdict, now):
+            if self._twice(case) and not self._proven(case, verdict, now):
                 continue
             loops = [self._moves[task].loops(2 * limits.look_s) for task in case.tasks]
             if case.kind == "all" and all(loops):
@@ -196,21 +200,34 @@ class Stillness(Rule):
                     continue
             tasks = verdict.culprits or case.tasks
             computes = case.kind in ("busy", "gpus") and not any(map(self._still, tasks))
-            self._told.append(Told(tasks, computes, verdict.text))
+            kind = "talk" if case.kind == "talk" else "busy" if computes else "still"
+            self._told.append(Told(tasks, kind, verdict.text))
             said.append(Sentence(verdict.text, False))
         return said
+
+    def _twice(self, case: Case) -> bool:
+        """Whether one look at the stacks is not enough: processor time and bytes show nothing."""
+        return case.kind == "talk" or self._standstills.have_gpus(case.tasks)
 
     def _still(self, task: str) -> bool:
         return self._moves[task].still_since is not None
 
     def _proven(self, case: Case, verdict: Verdict, now: float) -> bool:
-        """Whether, with GPUs, what was seen cannot be a healthy run: two looks that agree, and the odd one waits."""
-        from tflaunch.diagnosis.standing import FOR_PEERS
+        """Whether what was seen cannot be a healthy run: two looks that agree, and the odd one waits for no peer."""
+        from tflaunch.diagnosis.standing import FOR_PEERS, PAUSES
 
         for task in case.tasks:
             at, earlier = self._before.get(task, (-1.0, ()))
             if at < case.since or _where(earlier) != _where(self._inspected[task][1]):
                 return False
+        if case.kind == "talk":
+            # What the others use as they wait is what talking takes; an odd one that uses more computes.
+            most = max((self._moves[task].cores for task in {*case.tasks} - {*verdict.culprits}), default=0.0)
+            return bool(verdict.culprits) and all(
+                _where(self._inspected[task][1])[0] in PAUSES
+                and self._moves[task].cores <= MORE * most + self._limits.still_cores
+                for task in verdict.culprits
+            )
         for task in verdict.culprits or case.tasks:
             waits_for_peers = _where(self._inspected[task][1])[0] in FOR_PEERS
             if (waits_for_peers or not self._still(task)) and not self._standstills.gpus_rest(task, now):
@@ -231,8 +248,7 @@ class Stillness(Rule):
             moved = [
                 task
                 for task in told.tasks
-                if (self._moves[task].mute_since if told.busy else self._moves[task].still_since) is None
-                and now - self._moves[task].at <= self._limits.fresh_s
+                if self._since(told.kind, task) is None and now - self._moves[task].at <= self._limits.fresh_s
             ]
             if moved:
                 self._told.remove(told)
@@ -240,6 +256,11 @@ class Stillness(Rule):
                 who = self._watched.who(told.tasks) if one else names_of(told.tasks)
                 said.append(Sentence(f"{who} {'goes' if one else 'go'} on", True))
         return said
+
+    def _since(self, kind: str, task: str) -> float | None:
+        """Since when a task of which that was told does what was told."""
+        moves = self._moves[task]
+        return {"still": moves.still_since, "busy": moves.mute_since, "talk": moves.rested_since}[kind]
 
     def _judged(self, case: Case, now: float) -> Verdict | None:
         from tflaunch.diagnosis.verdict import Court
@@ -271,7 +292,9 @@ class Stillness(Rule):
             processes = [_as_process(look)]
         processes = from_the_trainer_on([_without_old_stacks(each, at - case.since) for each in processes])
         stand = self._remembered(task, stand_of(processes))
-        if movement.still_since is None:
+        if case.kind == "talk":
+            pass  # what it computes, and says, is another thread's
+        elif movement.still_since is None:
             spins = case.kind == "gpus" and stand.place and stand.kind in FOR_PEERS
             stand = stand if spins or stand.kind == "native" else stand._replace(kind="busy")
         elif stand.kind in ("busy", "native"):
@@ -329,11 +352,11 @@ class Stillness(Rule):
                 task: [each.still_since, each.mute_since, each.busy_since]
                 for task, each in self._moves.items()
             },
-            "told": [[list(told.tasks), told.busy, told.text] for told in self._told],
+            "told": [[list(told.tasks), told.kind, told.text] for told in self._told],
         }
 
     def resume(self, memory: Any) -> None:
-        from tflaunch.protocol.fields import Each, a_flag, a_number, a_text, check, of_the_run, or_null
+        from tflaunch.protocol.fields import Each, a_number, a_text, check, of_the_run, one_of, or_null
 
         a_task, since = of_the_run("a task", self._moves), or_null(a_number)
         check(
@@ -342,7 +365,7 @@ class Stillness(Rule):
                 "stacks_at": Each(a_task, a_number),
                 "servers": [a_task],
                 "since": Each(a_task, (since, since, since)),
-                "told": [([a_task], a_flag, a_text)],
+                "told": [([a_task], one_of("still", "busy", "talk"), a_text)],
             },
             memory,
         )
@@ -351,7 +374,7 @@ class Stillness(Rule):
         for task, (still, mute, busy) in memory["since"].items():
             each = self._moves[task]
             each.still_since, each.mute_since, each.busy_since = still, mute, busy
-        self._told = [Told(tuple(tasks), busy, text) for tasks, busy, text in memory["told"]]
+        self._told = [Told(tuple(tasks), kind, text) for tasks, kind, text in memory["told"]]
 
 
 def _strangers(

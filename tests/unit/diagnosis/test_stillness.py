@@ -757,6 +757,51 @@ def test_with_gpus_nothing_is_said_of_a_healthy_run(healthy: Callable[[Scene], N
     assert scene.on(580) == []
 
 
+ALLREDUCE = at(
+    40, "train", ["/v/lib/python3.11/site-packages/horovod/tensorflow/mpi_ops.py", 124, "_allreduce"]
+)
+
+
+def talking() -> Scene:
+    """Three ranks of Horovod: no main thread wakes, no line is written, and a thread of each talks all the time."""
+    scene = Scene(*WORKERS)
+    assert scene.on(120) == []
+    for task in WORKERS:
+        scene.stands(task, ALLREDUCE)
+        scene.cores[task], scene.bytes_s[task] = 0.3, 60_000.0
+    return scene
+
+
+@pytest.mark.parametrize("inner", [(), IN_QUEUE], ids=["sleeps", "waits for a queue"])
+def test_a_rank_that_hangs_while_the_others_talk(inner: Any) -> None:
+    scene = talking()
+    scene.stands(
+        "worker/1", at(7, "load", *inner), channels=("futex_do_wait" if inner else "hrtimer_nanosleep",)
+    )
+    text = one(scene.on(150))
+    assert text.startswith("worker/1 on b has done nothing for ")
+    assert f"it is at trainer.py:7 in load() and {'waits for a queue' if inner else 'sleeps'}" in text
+    assert "; worker/0, worker/2 wait for it at trainer.py:40 in train()" in text
+    scene.turns_s["worker/1"], scene.cores["worker/1"] = 3.0, 0.9
+    assert scene.on(30) == ["worker/1 on b goes on"]
+
+
+@pytest.mark.parametrize("why", ["one call", "computes", "wakes"])
+def test_who_talks_need_not_wait(why: str) -> None:
+    scene = talking()
+    if why == "one call":  # all train in a long call of TensorFlow
+        for task in WORKERS:
+            scene.stands(task, TRAIN)
+            scene.bytes_s[task] = 5e6
+    elif why == "computes":  # children, or threads, fill the queue
+        scene.stands("worker/1", at(7, "load", *IN_QUEUE), channels=("futex_do_wait",))
+        scene.cores["worker/1"] = 0.9
+    else:
+        scene.stands("worker/1", at(7, "load"), channels=("hrtimer_nanosleep",))
+        scene.turns_s["worker/1"] = 1.0
+    assert scene.on(900) == []
+
+
 def test_where_bytes_cannot_be_counted_the_rule_is_silent_and_says_so() -> None:
     scene = Scene(*WORKERS)
     scene.sees_bytes = False
