@@ -15,6 +15,7 @@ no_gpu.py      who was given a GPU and does not use it
 gpu_waits.py   which task holds up GPUs that wait for one another
 nan_loss.py    whose loss stays NaN
 stillness.py   who keeps the others waiting when nothing moves
+inspections.py  what the agents said of their threads and stacks
 standstills.py  what stands still: all tasks, all but a few, or one
 movement.py    what a task has moved between looks
 standing.py    where the threads of a task stand, and what that means

@@ -27,6 +27,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from tflaunch.diagnosis.inspections import TWICE_S, Inspections
 from tflaunch.diagnosis.movement import Movement
 from tflaunch.diagnosis.rule import Rule, Sentence, names_of, trains
 from tflaunch.diagnosis.standstills import Standstills
@@ -45,9 +46,7 @@ if TYPE_CHECKING:
     from tflaunch.protocol.outcome import TaskExit
 
 NO_TRAINERS = ("ps", "evaluator")
-ANSWER_S = 20.0  # for the answers of agents; then the looks must do
 MORE = 1.5  # so much more processor time than others is no noise
-TWICE_S = 12.0  # between two looks at the stacks; an agent asks a task no sooner again
 
 
 class Told(NamedTuple):
@@ -77,13 +76,7 @@ class Stillness(Rule):
             for address in (place.address, *watched.names.get(place.address, ()))
         }
         self._ended: dict[str, str] = {}  # task -> how it has ended
-        self._asked: dict[str, float] = {}  # task -> when its agent was last asked about it
-        self._stacks_at: dict[str, float] = {}  # task -> when it was last asked for its stacks
-        self._inspected: dict[str, tuple[float, Sequence[Mapping[str, Any]]]] = {}
-        self._before: dict[
-            str, tuple[float, Sequence[Mapping[str, Any]]]
-        ] = {}  # the inspection before that one
-        self._servers: set[str] = set()  # tasks that served when their stack was last seen
+        self._inspections = Inspections(self._limits)
         self._told: list[Told] = []
         self._news = False  # something has come since the cases were judged last
 
@@ -103,10 +96,8 @@ class Stillness(Rule):
         if type == "inspected":
             self._news = True
             for name, processes in fields["tasks"].items():
-                if name in self._asked and self._watched.places[name].host == host:
-                    if name in self._inspected:
-                        self._before[name] = self._inspected[name]
-                    self._inspected[name] = (now, processes)
+                if name in self._moves and self._watched.places[name].host == host:
+                    self._inspections.take(name, processes, now)
 
     def exited(self, exit: TaskExit, now: float) -> None:
         self._gone(str(exit.task), f"with {exit.exit_code}")
@@ -122,13 +113,9 @@ class Stillness(Rule):
     def started(self, task: str, now: float) -> None:
         if task in self._moves:
             self._moves[task] = Movement(self._limits, self._watched.places[task].port)
-            tables: tuple[dict[str, Any], ...] = (
-                *(self._ended, self._inspected, self._before, self._stacks_at),
-            )
-            for table in tables:
-                table.pop(task, None)
+            self._ended.pop(task, None)
+            self._inspections.started(task)
             self._standstills.started(task)
-            self._servers.discard(task)
             self._told = [told for told in self._told if task not in told.tasks]
 
     def _living(self) -> list[str]:
@@ -144,20 +131,13 @@ class Stillness(Rule):
             if now - case.since < case.patience_s - early_s or self._known(case):
                 continue
             for task in case.tasks:
-                at = self._inspected.get(task, (-1.0, ()))[0]
-                once = at >= case.since
-                enough = once and (not twice or self._before.get(task, (-1.0, ()))[0] >= case.since)
-                pause_s = TWICE_S if once else ANSWER_S
-                if enough or now - self._asked.get(task, -ANSWER_S) < pause_s:
+                due = self._inspections.due(task, case.since, twice=twice, now=now)
+                if due is None:
                     continue
-                last = self._stacks_at.get(task)
-                again = last is None or now - last >= self._limits.stacks_again_s
-                # The second look of a case follows the first.
-                again = again or (once and last is not None and last >= case.since)
+                again, once = due
                 stacks = self._watched.stacks and again
                 if stacks:
-                    self._stacks_at[task] = now
-                self._asked[task] = now
+                    self._inspections.stacks_at[task] = now
                 wanted.setdefault((self._watched.places[task].host, stacks, once), []).append(task)
         return [
             (host, "inspect", {"tasks": tasks, "stacks": stacks, **({"on_demand": True} if once else {})})
@@ -217,19 +197,18 @@ class Stillness(Rule):
         from tflaunch.diagnosis.standing import FOR_PEERS, PAUSES
 
         for task in case.tasks:
-            at, earlier = self._before.get(task, (-1.0, ()))
-            if at < case.since or _where(earlier) != _where(self._inspected[task][1]):
+            if not self._inspections.agree(task, case.since):
                 return False
         if case.kind == "talk":
             # What the others use as they wait is what talking takes; an odd one that uses more computes.
             most = max((self._moves[task].cores for task in {*case.tasks} - {*verdict.culprits}), default=0.0)
             return bool(verdict.culprits) and all(
-                _where(self._inspected[task][1])[0] in PAUSES
+                self._inspections.where(task)[0] in PAUSES
                 and self._moves[task].cores <= MORE * most + self._limits.still_cores
                 for task in verdict.culprits
             )
         for task in verdict.culprits or case.tasks:
-            waits_for_peers = _where(self._inspected[task][1])[0] in FOR_PEERS
+            waits_for_peers = self._inspections.where(task)[0] in FOR_PEERS
             if (waits_for_peers or not self._still(task)) and not self._standstills.gpus_rest(task, now):
                 return False
         if all(map(self._still, verdict.culprits or case.tasks)):
@@ -265,9 +244,7 @@ class Stillness(Rule):
     def _judged(self, case: Case, now: float) -> Verdict | None:
         from tflaunch.diagnosis.verdict import Court
 
-        missing = [task for task in case.tasks if self._inspected.get(task, (-1.0, ()))[0] < case.since]
-        asked = [self._asked.get(task, now) for task in case.tasks]
-        if missing and now - max(asked) < ANSWER_S:
+        if self._inspections.awaited(case.tasks, case.since, now):
             return None
         seen = {task: self._seen(task, case, now) for task in case.tasks}
         ended = {task: self._ended[task] for task in self._trainers if task in self._ended}
@@ -287,11 +264,11 @@ class Stillness(Rule):
 
         movement = self._moves[task]
         look = movement.look
-        at, processes = self._inspected.get(task, (-1.0, ()))
+        at, processes = self._inspections.last(task)
         if at < case.since or not processes:
             processes = [_as_process(look)]
         processes = from_the_trainer_on([_without_old_stacks(each, at - case.since) for each in processes])
-        stand = self._remembered(task, stand_of(processes))
+        stand = self._inspections.remembered(task, stand_of(processes))
         if case.kind == "talk":
             pass  # what it computes, and says, is another thread's
         elif movement.still_since is None:
@@ -310,16 +287,6 @@ class Stillness(Rule):
             child_of(processes),
             bool(look.get("listens_on")),
         )
-
-    def _remembered(self, task: str, stand: Stand) -> Stand:
-        """The same; where the stack is unknown, a task that has served once still does."""
-        if not stand.place:
-            return stand._replace(kind="serves") if task in self._servers else stand
-        if stand.kind == "serves":
-            self._servers.add(task)
-        else:
-            self._servers.discard(task)
-        return stand
 
     def explains(self, now: float) -> list[str]:
         return [task for told in self._told for task in told.tasks]
@@ -346,8 +313,8 @@ class Stillness(Rule):
     def memory(self) -> dict[str, Any]:
         return {
             "ended": self._ended,
-            "stacks_at": self._stacks_at,
-            "servers": sorted(self._servers),
+            "stacks_at": self._inspections.stacks_at,
+            "servers": sorted(self._inspections.servers),
             "since": {
                 task: [each.still_since, each.mute_since, each.busy_since]
                 for task, each in self._moves.items()
@@ -369,8 +336,9 @@ class Stillness(Rule):
             },
             memory,
         )
-        self._ended, self._stacks_at = dict(memory["ended"]), dict(memory["stacks_at"])
-        self._servers = set(memory["servers"])
+        self._ended = dict(memory["ended"])
+        self._inspections.stacks_at = dict(memory["stacks_at"])
+        self._inspections.servers = set(memory["servers"])
         for task, (still, mute, busy) in memory["since"].items():
             each = self._moves[task]
             each.still_since, each.mute_since, each.busy_since = still, mute, busy
@@ -389,16 +357,6 @@ def _strangers(
         if (address, port) not in cluster and port not in ports
     ]
     return tuple(dict.fromkeys(found))
-
-
-def _where(processes: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
-    """What a task does, and at which line."""
-    from tflaunch.diagnosis.standing import from_the_trainer_on, stand_of
-
-    if not processes:
-        return "", ""
-    stand = stand_of(from_the_trainer_on(processes))
-    return stand.kind, stand.place
 
 
 def _stand_still(tasks: Sequence[str]) -> str:
