@@ -29,6 +29,8 @@ class Lab:
         self.directory = directory
         self.home = directory / "home"
         self.home.mkdir()
+        self.shared = directory / "shared"  # which all hosts see
+        self.shared.mkdir()
         self.bed = Bed(directory / "bed")
         self._move_home()
 
@@ -43,7 +45,7 @@ class Lab:
     def hosts(self, count: int) -> list[str]:
         """The names of the first `count` hosts; those that are not there yet are booted."""
         if (more := count - len(self.bed.hosts)) > 0:
-            self.bed.up(more)
+            self.bed.up(more, share=[str(self.shared)])
             self.bed.ssh_directory(self.home)
             for host in self.bed.hosts:
                 self._let_in(host)

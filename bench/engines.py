@@ -1,4 +1,4 @@
-"""Engines: how soon a function runs on the executors of a Spark session, beside a peer in the same session."""
+"""Engines: how soon a task runs that an engine gives a slot, beside what people use there without tflaunch."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 
 from bench.measure import Figures, Table
 from bench.plan import Plan
+from bench.schedulers import on_kubernetes, on_slurm
 from tests.support.spark import missing
 
 PEER = "spark-tensorflow-distributor"
@@ -54,6 +55,13 @@ session.stop()
 
 
 def engines(plan: Plan) -> Iterator[Table]:
+    """Spark, Slurm and Kubernetes."""
+    for engine in (on_spark, on_slurm, on_kubernetes):
+        if plan.wants(engine.__name__.removeprefix("on_")):
+            yield from engine(plan)
+
+
+def on_spark(plan: Plan) -> Iterator[Table]:
     """Two tasks on Spark's executors of this machine."""
     table = Table("A function on Spark's executors, in a session that is there", PEER, ("first call s",), 2)
     if reason := missing():

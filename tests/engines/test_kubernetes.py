@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 import json
 import os
 import re
+import shutil
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +20,8 @@ import yaml
 from tests.support import ROOT, kubernetes
 from tests.support import bed as beds
 from tests.support.bed import Bed
-from tests.support.kubernetes import IMAGE, KUBERNETES_S, KubernetesCluster, OnKubernetes
-from tests.support.launcher import Running
+from tests.support.kubernetes import IMAGE, KUBERNETES_S, PATH, KubernetesCluster, OnKubernetes
+from tests.support.launcher import TFLAUNCH, Running
 from tests.support.patience import until
 
 TRAINER = """
@@ -64,7 +66,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KubernetesClus
     directory = tmp_path_factory.mktemp("k8s")
     bed = Bed(directory / "bed")
     bed.up(3, share=[str(directory)])
-    cluster = KubernetesCluster(bed, directory / "cluster")
+    cluster = KubernetesCluster(bed, directory / "cluster", gates=True)
     yield cluster
     cluster.close()
     bed.close()
@@ -424,6 +426,12 @@ def test_a_detached_run_from_another_machine(user: OnKubernetes, tmp_path: Path)
     user.run("run", slots, user.script(TRAINER), *TASKS, "-d", "--", "600").ran()
     elsewhere = {"TFLAUNCH_STATE": str(tmp_path / "elsewhere")}
     until(lambda: "2/2" in user.run("ps", "--hosts", "k8s:", env=elsewhere).out, "the run in ps")
+    assert "attempt 0 of worker/1" in user.run("logs", "--hosts", "k8s:", env=elsewhere).ran().out
+    logs = [user.space.do("logs", each["metadata"]["name"]) for each in user.space.pods()]
+    assert sorted(re.findall(r"(?m)^(worker/\d) \| attempt 0 of \1$", "".join(logs))) == [
+        "worker/0",
+        "worker/1",
+    ]
     with user.start("attach", "--hosts", "k8s:", env=elsewhere) as viewer:
         viewer.wait_for("attempt 0 of", 2)
         assert "is stopped" in user.run("stop", "--hosts", "k8s:", env=elsewhere).ran().sentences
@@ -446,20 +454,21 @@ def test_where_podsecurity_is_restricted(user: OnKubernetes, cluster: Kubernetes
     user.space.wait_until_free()
 
 
+def of_this_machine(more: Mapping[str, str]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Volumes and their mounts by which a pod has the Python of the tests, and `more`: place there -> place here."""
+    places = {place: place for place in sorted({"/usr", sys.prefix, sys.base_prefix, str(ROOT)})}
+    named = {f"here-{number}": at for number, at in enumerate({**places, **more}.items())}
+    volumes = [{"name": name, "hostPath": {"path": here}} for name, (_, here) in named.items()]
+    mounts = [
+        {"name": name, "mountPath": there, "readOnly": there in places} for name, (there, _) in named.items()
+    ]
+    return volumes, mounts
+
+
 def with_tensorflow(user: OnKubernetes, kept: Path) -> Path:
     """A hostfile of two pods that have this machine's TensorFlow, and a volume, /kept."""
-    places = {"/usr", sys.prefix, sys.base_prefix, str(ROOT)}
-    volumes = {f"here-{number}": place for number, place in enumerate(sorted(places))}
-    mounts = [{"name": name, "mountPath": place, "readOnly": True} for name, place in volumes.items()]
-    path = template(
-        user,
-        {"parallelism": 2},
-        container={"volumeMounts": [*mounts, {"name": "kept", "mountPath": "/kept"}]},
-        volumes=[
-            {"name": name, "hostPath": {"path": place}}
-            for name, place in {**volumes, "kept": str(kept)}.items()
-        ],
-    )
+    volumes, mounts = of_this_machine({"/kept": str(kept)})
+    path = template(user, {"parallelism": 2}, container={"volumeMounts": mounts}, volumes=volumes)
     hosts = user.directory / "slots.yaml"
     said = {
         "engine": "kubernetes",
@@ -504,6 +513,7 @@ def test_workers_train_together(user: OnKubernetes, cluster: KubernetesCluster) 
 
 def test_a_part_of_the_slots_is_not_kept(impatient: Impatient) -> None:
     user = impatient
+    user.space.allow([rule for rule in role() if "podgroups" not in rule["resources"]])
     user.space.apply(kind="Pod", metadata={"name": "other"}, spec=LARGE)
     until(lambda: "Running" in user.space.do("get", "pods"), "a pod of somebody else's")
     slots = user.slots("2", f"cpus={MOST}")
@@ -513,4 +523,146 @@ def test_a_part_of_the_slots_is_not_kept(impatient: Impatient) -> None:
         assert len(user.space.names("jobs")) == 1
         user.space.do("delete", "pod", "other", "--wait=false")
         running.done(KUBERNETES_S).ran()
+    user.space.wait_until_free()
+
+
+def test_pods_are_placed_all_together(impatient: Impatient) -> None:
+    """Where the cluster does that, and the user may ask for it: no part of them has room for a moment."""
+    user = impatient
+    user.space.apply(kind="Pod", metadata={"name": "other"}, spec=LARGE)
+    until(lambda: "Running" in user.space.do("get", "pods"), "a pod of somebody else's")
+    slots = user.slots("ps=1x0+worker=1x0", f"cpus={MOST}")
+    words = ("--ps=1", "--workers=1", "--no-flags", "--", "0.1")
+    with user.start("run", slots, user.script(TRAINER), *words) as running:
+        running.wait_for("pod group is unschedulable")
+        assert len(user.space.names("podgroups")) == 1
+        assert [each["metadata"]["name"] for each in user.space.pods() if "nodeName" in each["spec"]] == [
+            "other"
+        ]
+        user.space.do("delete", "pod", "other", "--wait=false")
+        running.wait_for("attempt 0 of", 2)
+        running.interrupt()
+        assert running.end() == 130
+    user.space.wait_until_free()
+    until(lambda: not user.space.names("podgroups"), "the end of the pod group", KUBERNETES_S)
+
+
+def test_where_pods_can_be_dialled_no_kubelet_is_needed(
+    user: OnKubernetes, cluster: KubernetesCluster
+) -> None:
+    launcher = user.bed.launcher
+    for number, node in enumerate(cluster.nodes):
+        launcher.do("ip", "route", "add", f"10.78.{number}.0/24", "via", node.address)
+    try:
+        with training(user, seconds=40) as running:
+            assert user.launchers_kubectl() == []
+            for node in cluster.nodes:
+                cluster.stop_kubelet(node)
+            assert "2/2" in user.run("ps").ran().out
+            assert "worker/1" in user.run("stacks").ran().out
+            running.wait_for("ends", 2)
+            done = running.done(KUBERNETES_S).ran()
+        assert "out of reach" not in done.sentences
+    finally:
+        for number, _ in enumerate(cluster.nodes):
+            launcher.do("ip", "route", "del", f"10.78.{number}.0/24")
+        for node in cluster.nodes:
+            cluster.start_kubelet(node, wait=False)
+        cluster.wait_until_ready()
+    user.space.wait_until_free()
+
+
+def test_cards_are_those_of_the_pod(user: OnKubernetes, cluster: KubernetesCluster, library: Path) -> None:
+    """Each container sees its own cards alone, as with a device plugin; tasks are masked by their UUIDs."""
+    for node in cluster.nodes:
+        cluster.give(node, "nvidia.com/gpu", 1)
+    cards = cluster.directory / f"cards-{user.space.name}"
+    shutil.copytree(library, cards)
+    for number in range(2):
+        (cards / f"fleet-{number}").write_text(f"gpu uuid=GPU-of-{number}\n")
+    index = {"fieldRef": {"fieldPath": "metadata.annotations['batch.kubernetes.io/job-completion-index']"}}
+    path = template(
+        user,
+        {"parallelism": 2},
+        container={
+            "resources": {"limits": {"nvidia.com/gpu": 1}},
+            "env": [
+                {"name": "INDEX", "valueFrom": index},
+                {"name": "NVML_STUB_FLEET", "value": "/cards/fleet-$(INDEX)"},
+                {"name": "LD_LIBRARY_PATH", "value": "/cards"},
+            ],
+            "volumeMounts": [{"name": "cards", "mountPath": "/cards"}],
+        },
+        volumes=[{"name": "cards", "hostPath": {"path": str(cards)}}],
+    )
+    seen = json.loads(user.run("gpus", f"k8s:{path}", "--json").ran().out)
+    assert [[gpu["uuid"] for gpu in each["gpus"]] for each in seen["hosts"]] == [["GPU-of-0"], ["GPU-of-1"]]
+    script = user.script("import os; print('mask', os.environ['CUDA_VISIBLE_DEVICES'])")
+    done = user.run("run", f"k8s:{path}", script, *TASKS).ran()
+    assert sorted(re.findall(r"mask (\S+)", done.out)) == ["GPU-of-0", "GPU-of-1"]
+    user.space.wait_until_free()
+
+
+def test_a_sweep_and_what_other_verbs_ask(user: OnKubernetes) -> None:
+    script = user.script("import sys; print('loss', float(sys.argv[1].partition('=')[2]) / 2)")
+    words = ("--metric", "loss", "--grid", "lr=0.1,0.2,0.3")
+    assert "3 of 3 trials" in user.run("sweep", user.slots("2"), script, *words).ran().sentences
+    with training(user) as running:
+        assert "worker/1" in user.run("stacks").ran().out
+        there = user.directory / "there"
+        user.run("fetch", running.run_id, "made.txt", "--to", there).ran()
+        assert sorted(each.read_text() for each in there.rglob("made.txt")) == ["by worker/0", "by worker/1"]
+        running.interrupt()
+        assert running.end() == 130
+    user.space.wait_until_free()
+
+
+def test_a_pod_that_runs_tflaunch(user: OnKubernetes, cluster: KubernetesCluster) -> None:
+    """With the rights of its service account; it dials the pods that it gets."""
+    group = "rbac.authorization.k8s.io"
+    about = {"apiVersion": f"{group}/v1", "metadata": {"name": "launcher"}}
+    user.space.apply(kind="ServiceAccount", metadata={"name": "launcher"})
+    user.space.apply(kind="Role", rules=role(), **about)
+    bound = [{"kind": "ServiceAccount", "name": "launcher"}]
+    its_role = {"kind": "Role", "name": "launcher", "apiGroup": group}
+    user.space.apply(kind="RoleBinding", subjects=bound, roleRef=its_role, **about)
+    kept = cluster.directory / f"code-{user.space.name}"
+    kept.mkdir()
+    shutil.copy(user.script(TRAINER), kept / "trainer.py")
+    for number, node in enumerate(cluster.nodes):  # a cluster without a proxy for services
+        cluster.control.do("ip", "route", "replace", f"10.78.{number}.0/24", "via", node.address)
+    volumes, mounts = of_this_machine({"/code": str(kept)})
+    argv = [*TFLAUNCH, "run", user.slots("2"), "/code/trainer.py", *TASKS, "--", "600"]
+    server = {"KUBERNETES_SERVICE_HOST": cluster.control.address, "KUBERNETES_SERVICE_PORT": "6443"}
+    env = [{"name": name, "value": value} for name, value in {**server, "HOME": "/tmp", "PATH": PATH}.items()]
+    container = {"name": "launcher", "image": IMAGE, "command": argv, "env": env, "volumeMounts": mounts}
+    pod = {
+        "serviceAccountName": "launcher",
+        "restartPolicy": "Never",
+        "containers": [container],
+        "volumes": volumes,
+    }
+    spec = {"backoffLimit": 0, "template": {"spec": pod}}
+    user.space.apply(kind="Job", apiVersion="batch/v1", metadata={"name": "mnist-3"}, spec=spec)
+    until(
+        lambda: "attempt 0 of worker/1" in user.space.do("logs", "job/mnist-3", "--ignore-errors"),
+        "a task's line",
+        KUBERNETES_S,
+    )
+    assert len(user.space.pods()) == 3
+    there = [each for node in cluster.nodes for each in cluster.in_pods(node)]
+    assert not [each for each in there if each.words[0].endswith("kubectl")]
+    user.space.do("delete", "job", "mnist-3", "--wait=false")
+    user.space.wait_until_free()
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("tensorflow"), reason="no TensorFlow here")
+def test_servers_and_a_check(user: OnKubernetes, cluster: KubernetesCluster) -> None:
+    slots = with_tensorflow(user, cluster.directory)
+    checked = json.loads(user.run("check", slots, "--json").ran().out)
+    [row] = [each for each in checked["matrix"] if each["name"] == "TensorFlow"]
+    assert set(row["values"].values()) == {importlib.metadata.version("tensorflow")}
+    assert user.run("up", slots, "--ps=1", "--workers=1").ran().out.count("grpc://") == 2
+    assert "2/2" in user.run("ps").ran().out
+    assert "is stopped" in user.run("stop").ran().sentences
     user.space.wait_until_free()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 import json
 import re
@@ -278,22 +279,62 @@ def test_inside_a_job(user: OnSlurm, cluster: SlurmCluster, by: str) -> None:
     assert all(host.name in said for host in user.bed.hosts), said
 
 
-def test_a_job_around_the_launcher_is_cancelled(user: OnSlurm, cluster: SlurmCluster) -> None:
-    told = cluster.directory / "cancelled.out"
-    words = (
+def batch(user: OnSlurm, told: Path, *words: str, then: str = "true") -> str:
+    """The number of a job on three nodes in whose script tflaunch runs TRAINER, and `then` a command."""
+    argv = [
         "run",
-        f"slurm:python={sys.executable}",
+        user.slots("").replace(":,", f":dir={user.home}/slots,"),
         user.script(TRAINER),
         "--ps=0",
         "--no-flags",
-        "--",
-        "600",
-    )
-    script = f"#!/bin/sh\nexec {shlex.join([*TFLAUNCH, *map(str, words)])}\n"
+    ]
+    script = f"#!/bin/sh\n{shlex.join([*TFLAUNCH, *map(str, argv), *words])}\n{then}\n"
     made = user.inside_job(["sbatch", "--parsable", "-N3", f"--output={told}"], text=script)
     assert made.returncode == 0, made.stderr
+    return made.stdout.strip()
+
+
+def test_a_detached_run_inside_a_job(user: OnSlurm, cluster: SlurmCluster) -> None:
+    """Its step is all that it has, and ends with it; the job goes on."""
+    told = cluster.directory / "detached.out"
+    job = batch(user, told, "--detach", "--", "600", then="sleep 600")
+    there = f"--hosts=slurm:dir={user.home}/slots"
+    elsewhere = {"TFLAUNCH_STATE": str(user.directory / "nothing")}
+    until(lambda: "3/3" in user.run("ps", there, env=elsewhere).out, "the tasks run", SLURM_S)
+    with user.start("attach", there, env=elsewhere) as viewer:
+        viewer.wait_for("attempt 0 of", 3)
+        assert cluster.steps() == [f"{job}.0"]
+        assert "is stopped" in user.run("stop", there, env=elsewhere).ran().sentences
+        assert viewer.end() == 143
+    until(lambda: not cluster.steps(), "the end of the step", SLURM_S)
+    assert "failed" in user.run("ps", "-a").ran().out  # here is known that it is over, and no more
+    assert cluster.jobs() == [job]
+    cluster.do("scancel", job)
+
+
+def test_a_killed_launcher_inside_a_job(user: OnSlurm, cluster: SlurmCluster) -> None:
+    """The step ends when the lease is over, and tells how; the job is the user's to end."""
+    told = cluster.directory / "killed.out"
+    job = batch(user, told, "--lease=5s", "--", "600", then="sleep 600")
+    until(lambda: told.exists() and told.read_text().count("attempt 0 of") == 3, "its tasks train", SLURM_S)
+    for host in user.bed.hosts:
+        for each in host.processes():
+            if each.words[1:3] == TFLAUNCH[1:]:
+                each.kill()
+    until(lambda: not cluster.steps(), "the end of the step", SLURM_S)
+    [kept] = (user.home / "slots").iterdir()
+    until((kept / "code").exists, "what srun has ended with")
+    assert (kept / "code").read_text() == "76\n"
+    assert "not known" in user.run("status").out
+    assert cluster.jobs() == [job]
+    cluster.do("scancel", job)
+
+
+def test_a_job_around_the_launcher_is_cancelled(user: OnSlurm, cluster: SlurmCluster) -> None:
+    told = cluster.directory / "cancelled.out"
+    job = batch(user, told, "--", "600")
     until(lambda: told.exists() and told.read_text().count("attempt 0 of") == 3, "its tasks train")
-    cluster.do("scancel", made.stdout.strip())
+    cluster.do("scancel", job)
     cluster.wait_until_free()
     said = told.read_text()
     # Slurm and the launcher may each have sent a SIGTERM.
@@ -321,6 +362,22 @@ def test_gpus_are_those_of_the_job(user: OnSlurm, cluster: SlurmCluster) -> None
     assert none["hosts"][0]["gpus"] == []
     asked = json.loads(user.run("gpus", user.slots("1x1"), "--json").ran().out)
     assert len(asked["hosts"][0]["gpus"]) == 1
+
+
+def test_tasks_of_two_jobs_on_one_node_have_different_cards(user: OnSlurm) -> None:
+    script = user.script(
+        "import os, time; print('mask', os.environ['CUDA_VISIBLE_DEVICES'], flush=True); time.sleep(600)"
+    )
+    slots = user.slots("1x1", "options=--nodelist=host1")
+    words = ("--ps=0", "--workers=1", "--no-flags")
+    with user.start("run", slots, script, *words) as one, user.start("run", slots, script, *words) as other:
+        masks = set()
+        for running in (one, other):
+            running.wait_for("mask ")
+            masks.add(re.findall(r"mask (\S+)", running.out)[0])
+            running.interrupt()
+            assert running.end() == 130
+    assert masks == {"GPU-host1-0", "GPU-host1-1"}
 
 
 def test_where_ports_are_closed_srun_leads_in(user: OnSlurm, cluster: SlurmCluster) -> None:
@@ -364,6 +421,20 @@ def with_tensorflow(user: OnSlurm) -> Path:
     }
     path.write_text(yaml.safe_dump(said))
     return path
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("tensorflow"), reason="no TensorFlow here")
+def test_servers_and_a_check(user: OnSlurm, cluster: SlurmCluster) -> None:
+    slots = with_tensorflow(user)
+    checked = user.run("check", slots, "--json").ran()
+    [row] = [each for each in json.loads(checked.out)["matrix"] if each["name"] == "TensorFlow"]
+    assert set(row["values"].values()) == {importlib.metadata.version("tensorflow")}
+    served = user.run("up", slots, "--ps=1", "--workers=1").ran()
+    assert served.out.count("grpc://") == 2
+    assert "2/2" in user.run("ps").ran().out
+    assert "ps/0" in user.run("stacks").ran().out
+    assert "is stopped" in user.run("stop").ran().sentences
+    cluster.wait_until_free()
 
 
 @pytest.mark.skipif(not importlib.util.find_spec("tensorflow"), reason="no TensorFlow here")

@@ -18,8 +18,8 @@ import pytest
 from tests.slot.conftest import Hold
 from tests.support.agent_over_pipes import descriptors
 from tests.support.patience import PATIENCE_S, until, written
-from tests.support.slots import CERTIFICATE, TOKEN
-from tests.support.wires import everything, read, serve
+from tests.support.slots import CERTIFICATE, KEY, TOKEN
+from tests.support.wires import Line, everything, read, serve
 from tflaunch.engines.door import DoorLine, SlotDoor, dial, make_certificate
 from tflaunch.protocol.errors import ConnectError, WireClosed
 
@@ -329,3 +329,36 @@ def test_a_line_without_end_is_dropped(hold: Hold) -> None:
         line.close()
     assert held.door.look(PATIENCE_S).running == 0
     assert resident(held.pid) - before < 16 << 20
+
+
+def test_a_door_that_is_asked_for_at_the_socket(hold: Hold) -> None:
+    """The first who asks says what lets in there; the others are told."""
+    held = hold(door=False, token="", certificate="", key="")
+    assert held.told["port"] == 0
+    asks = held.call()
+    asks.say(door={"certificate": CERTIFICATE, "key": KEY, "token": TOKEN})
+    told = asks.hear()
+    assert told is not None
+    assert (told["certificate"], told["token"]) == (CERTIFICATE, TOKEN)
+    assert "127.0.0.1" in told["addresses"]
+    door = SlotDoor(("127.0.0.1",), told["port"], CERTIFICATE, TOKEN)
+    with contextlib.closing(Line(door.open("echo in", timeout_s=PATIENCE_S))) as wire:
+        assert everything(wire) == b"in\n"
+    other, key = make_certificate()
+    late = held.call()
+    late.say(door={"certificate": other, "key": key, "token": "another"})
+    assert late.hear() == told
+    # Who is at that door cannot ask for one.
+    with contextlib.closing(door.dial(PATIENCE_S)) as line, pytest.raises(ConnectError):
+        line.ask(door={"certificate": other, "key": key, "token": "another"})
+
+
+def test_no_door_where_the_key_is_none(hold: Hold) -> None:
+    held = hold(door=False, token="", certificate="", key="")
+    asks = held.call()
+    asks.say(door={"certificate": CERTIFICATE, "key": "no key", "token": TOKEN})
+    told = asks.hear()
+    assert told is not None
+    assert "port" not in told
+    assert told["why"]
+    assert held.relayed("echo still here").stdout == b"still here\n"

@@ -212,3 +212,44 @@ def test_as_the_first_process_of_a_container(hold: Hold, tmp_path: Path) -> None
     os.kill(int(holder), signal.SIGTERM)  # one without a handler, the kernel drops
     assert held.end() == 75
     nothing_left(held)
+
+
+# ---- what an engine's own log of the slot has
+
+
+def test_the_lines_of_tasks_are_on_stdout(hold: Hold, tmp_path: Path) -> None:
+    """As they come, and what is left at the end; who reads nothing keeps nobody waiting."""
+    held = hold(logs=True)
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    agent = held.call()
+    agent.say(agent=os.getpid(), logs=str(logs))
+    (logs / "worker-0.log").write_text("one\ntw")
+    stdout = held.process.stdout
+    assert stdout is not None
+    assert stdout.readline() == b"worker/0 | one\n"
+    with (logs / "worker-0.log").open("a") as log:
+        log.write("o\n")
+    assert stdout.readline() == b"worker/0 | two\n"
+    (logs / "worker-0.1.log").write_text("again\n")
+    assert stdout.readline() == b"worker/0 | again\n"
+    (logs / "big-trial-12.log").write_text("x" * 99 + "\n" + "y" * 5_000_000 + "\nlast\nno end")
+    agent.close()
+    held.signal(signal.SIGTERM)
+    rest = stdout.read().splitlines()
+    assert rest[0].startswith(b"big-trial/12 | ... ")
+    assert b"big-trial/12 | last" in rest
+    assert rest[-1] == b"big-trial/12 | no end"
+    assert held.end() == 75
+
+
+def test_a_log_that_nobody_reads_holds_nothing_up(hold: Hold, tmp_path: Path) -> None:
+    held = hold(logs=True, grace_s=0.2)
+    agent = held.call()
+    agent.say(agent=os.getpid(), logs=str(tmp_path))
+    for number in range(8):
+        (tmp_path / f"worker-{number}.log").write_text("line\n" * 100_000)
+    assert everything(held.open("echo here")) == b"here\n"
+    agent.close()
+    held.signal(signal.SIGTERM)
+    assert held.end() == 75

@@ -44,6 +44,9 @@ IMAGE = "docker.io/local/python:1"
 PAUSE = "docker.io/local/pause:1"
 GROUPS = Path("/sys/fs/cgroup")
 PYTHON = Path("/usr/bin/python3")
+# By these, the scheduler places pods of one PodGroup all together.
+GATES = ("--feature-gates=GenericWorkload=true",)
+GANGS = ("--runtime-config=scheduling.k8s.io/v1beta1=true",)
 GRACE_S = 20  # from the last word of a kubelet until its node counts as not ready
 
 
@@ -73,10 +76,10 @@ def missing() -> str:
 class KubernetesCluster:
     """One for each bed: the first host has the control plane, each other one is a node."""
 
-    def __init__(self, bed: Bed, directory: Path, *, settings: Sequence[str] = ()) -> None:
+    def __init__(self, bed: Bed, directory: Path, *, gates: bool = False) -> None:
         self.bed, self.directory = bed, directory
         self.control, *self.nodes = bed.hosts
-        self._settings = settings  # more words for the API server
+        self._gates = GATES if gates else ()
         self._started: list[subprocess.Popen[bytes]] = []
         self._kubelets: dict[str, subprocess.Popen[bytes]] = {}
         self.group = f"tflaunch-k8s-{os.getpid()}-{secrets.token_hex(2)}"
@@ -144,10 +147,11 @@ class KubernetesCluster:
                 each.kill()
         self._kubelets.pop(node.name).wait()  # nsenter, which waits for it
 
-    def start_kubelet(self, node: BedHost) -> None:
+    def start_kubelet(self, node: BedHost, *, wait: bool = True) -> None:
         """Start it again."""
         self._kubelet(node)
-        self.wait_until_ready()
+        if wait:
+            self.wait_until_ready()
 
     def in_pods(self, node: BedHost) -> list[Process]:
         """What runs in the pods of a node."""
@@ -227,7 +231,7 @@ class KubernetesCluster:
             f"--service-account-signing-key-file={keys / 'sa.key'}",
             f"--service-account-key-file={keys / 'sa.key'}",
             *("--kubelet-preferred-address-types=InternalIP", "--endpoint-reconciler-type=none"),
-            *("--profiling=false", *self._settings),
+            *("--profiling=false", *self._gates, *(GANGS if self._gates else ())),
         )
         admin = self.config("admin")
 
@@ -242,12 +246,14 @@ class KubernetesCluster:
             "scheduler",
             "kube-scheduler",
             *(f"--kubeconfig={self.config('scheduler')}", "--leader-elect=false", "--secure-port=0"),
+            *self._gates,
         )
         self._start(
             self.control,
             "manager",
             "kube-controller-manager",
             *(f"--kubeconfig={self.config('manager')}", "--leader-elect=false", "--secure-port=0"),
+            *self._gates,
             f"--service-account-private-key-file={keys / 'sa.key'}",
             f"--root-ca-file={keys / 'apiserver.crt'}",
             *(f"--node-monitor-grace-period={GRACE_S}s", "--node-monitor-period=2s"),

@@ -70,7 +70,7 @@ class Daemon:
         self._notice = Notice(directory.logs, self._selector)
         self._wake_at_signals()
         self._reclaimed = False  # the engine takes this slot back
-        self._slot = Slot(self._selector, self._taken_back) if holder() else None
+        self._slot = Slot(self._selector, self._taken_back, directory.logs) if holder() else None
         processes.become_subreaper()
         machine.allow_many_descriptors()  # each held port takes a descriptor
         self._team.record()

@@ -74,8 +74,11 @@ def _minor(gpu: "Dict[str, Any]") -> int:
 class Slot:
     """An agent's connection to the holder of its slot."""
 
-    def __init__(self, selector: "Selector", ends_in: "Callable[[float, str], None]") -> None:
-        """`ends_in(seconds, why)` is called when the engine takes the slot back, and again where it has less time."""
+    def __init__(self, selector: "Selector", ends_in: "Callable[[float, str], None]", logs: str = "") -> None:
+        """`ends_in(seconds, why)` is called when the engine takes the slot back, and again where it has less time.
+
+        logs: the directory with the logs of tasks, which the engine may show, too.
+        """
         self._selector = selector
         self._ends_in = ends_in
         self._heard = bytearray()
@@ -86,7 +89,7 @@ class Slot:
             # Not `settimeout`: with that, connect(2) does not wait while many others are being let in.
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", DIAL_S, 0))
             directories.connect(connection, holder())
-            connection.sendall(wire.dumps({"agent": os.getpid()}).encode("ascii") + b"\n")
+            connection.sendall(wire.dumps({"agent": os.getpid(), "logs": logs}).encode("ascii") + b"\n")
         except OSError:
             connection.close()
             ends_in(wire.LAST_GRACE_S + wire.RECLAIM_S, GONE)

@@ -12,9 +12,13 @@ spark_rows        the rows that a run reads, and how far each slot has read them
 kubernetes_slots  Kubernetes: pods of Indexed Jobs
 kubernetes_jobs   these Jobs, from settings or a user's template
 kubernetes_words  why pods do not come, and why they end
+kubernetes_rights what a user may do there, and whether pods are placed all together
 kubectl           the API server, by the user's own kubectl
 slurm_slots       Slurm: tasks of one step of a job
 slurm_jobs        that job, from settings
+slurm_in_job      the job that tflaunch is started in
+slurm_place       the directory of a set of slots, which the nodes see, too
+slurm_look        what the controller says of a job: whether its slots are over, and why
 slurm_words       why it waits, and why it ends
 slurm_commands    Slurm, by its own commands
 """

@@ -91,7 +91,7 @@ class SlotDoor:
 
     def open(self, command: str, first: bytes = b"", timeout_s: float = 30.0) -> DoorWire:
         """Run `command` in the slot, and send `first` to it.  Raises ConnectError."""
-        return self._start(self._dial(timeout_s), command, first)
+        return self.start(self.dial(timeout_s), command, first)
 
     def open_unless(
         self, gone: Callable[[], Gone | None], command: str, first: bytes, timeout_s: float
@@ -105,7 +105,7 @@ class SlotDoor:
             if (error := gone()) is not None:
                 raise error
             try:
-                line = self._dial(min(LOOK_S, max(deadline - time.monotonic(), 0.1)))
+                line = self.dial(min(LOOK_S, max(deadline - time.monotonic(), 0.1)))
             except ConnectError as unreached:
                 if time.monotonic() + AGAIN_S < deadline:
                     time.sleep(AGAIN_S)
@@ -114,9 +114,10 @@ class SlotDoor:
                     raise error from None
                 raise unreached
             line.deadline = max(deadline, time.monotonic() + LOOK_S)
-            return self._start(line, command, first)
+            return self.start(line, command, first)
 
-    def _start(self, line: DoorLine, command: str, first: bytes) -> DoorWire:
+    def start(self, line: DoorLine, command: str, first: bytes) -> DoorWire:
+        """Run `command` by that connection, and send `first` to it.  Raises ConnectError."""
         call = os.urandom(8).hex()
         try:
             answer = line.ask(start=command, call=call)
@@ -151,13 +152,14 @@ class SlotDoor:
         return str(answer.get("words", ""))[-STDERR_BYTES:], code if isinstance(code, int) else None
 
     def _ask(self, timeout_s: float, **said: object) -> dict[str, Any]:
-        line = self._dial(timeout_s)
+        line = self.dial(timeout_s)
         try:
             return line.ask(**said)
         finally:
             line.close()
 
-    def _dial(self, timeout_s: float) -> DoorLine:
+    def dial(self, timeout_s: float) -> DoorLine:
+        """A connection to the slot holder.  Raises ConnectError."""
         return dial(self.addresses, self.port, self.certificate, self.token, timeout_s)
 
 

@@ -25,16 +25,7 @@ _FORBIDDEN = re.compile(
 )
 
 
-# What is done in a namespace: (API group, resource, verbs).
-RIGHTS = (
-    ("batch", "jobs", ("create", "get", "list", "watch", "delete")),
-    ("", "pods", ("get", "list")),
-    ("", "pods/exec", ("create",)),
-    ("", "events", ("list",)),
-)
-_APPLY = (
-    "docs/kubernetes.md has a role with all rights that tflaunch needs; who runs the cluster can apply it"
-)
+APPLY = "docs/kubernetes.md has a role with all rights that tflaunch needs; who runs the cluster can apply it"
 
 
 class KubectlFailed(Exception):
@@ -85,7 +76,10 @@ class Kubectl:
 
     def ask(self, *words: str, text: str = "") -> str:
         """The same for one request of the API server."""
-        return self.run(*words, f"--request-timeout={REQUEST_S}s", text=text)
+        # With that option kubectl does not look for the service account of the pod that it runs in.
+        is_pods_own = not self.context and not self.kubeconfig and INSIDE.exists()
+        limit = () if is_pods_own else (f"--request-timeout={REQUEST_S}s",)
+        return self.run(*words, *limit, text=text)
 
     def objects(self, kinds: str, *words: str) -> list[dict[str, Any]]:
         """The objects of these kinds.  Raises KubectlFailed, ConnectError."""
@@ -121,55 +115,10 @@ def here(settings: Mapping[str, str], environ: Mapping[str, str] = os.environ) -
     except ValueError:
         config = {}
     found = [each.get("context") or {} for each in config.get("contexts") or ()]
+    if not found and not context and INSIDE.exists():
+        return Kubectl(namespace or INSIDE.read_text("utf-8").strip())
     namespace = namespace or str((found or [{}])[0].get("namespace") or "default")
     return Kubectl(namespace, context or str(config.get("current-context") or ""), kubeconfig)
-
-
-def check_rights(kubectl: Kubectl) -> None:
-    """Raise ConnectError with the rights that the user lacks there, as far as the cluster tells."""
-    if not (lacking := missing_rights(kubectl)):
-        return
-    raise ConnectError(
-        f"kubernetes: you lack the right to {', '.join(lacking)} in the namespace {kubectl.namespace}", _APPLY
-    )
-
-
-def missing_rights(kubectl: Kubectl) -> list[str]:
-    """What of RIGHTS the user may not do; nothing where the cluster cannot tell all that they may."""
-    review = {
-        "apiVersion": "authorization.k8s.io/v1",
-        "kind": "SelfSubjectRulesReview",
-        "spec": {"namespace": kubectl.namespace},
-    }
-    try:
-        path = "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews"
-        status = json.loads(kubectl.ask("create", "--raw", path, "-f", "-", text=json.dumps(review)))[
-            "status"
-        ]
-        rules = status["resourceRules"]
-    except (ValueError, KeyError, TypeError):
-        return []
-    except KubectlFailed as refused:
-        raise error_of(refused, "the cluster cannot be asked") from None
-    if status.get("incomplete"):
-        return []
-
-    def may(group: str, resource: str, verb: str) -> bool:
-        below = f"*/{resource.partition('/')[2]}"
-        return any(
-            {verb, "*"} & set(rule.get("verbs") or ())
-            and {group, "*"} & set(rule.get("apiGroups") or ())
-            and {resource, "*", below} & set(rule.get("resources") or ())
-            and not rule.get("resourceNames")
-            for rule in rules
-        )
-
-    return [
-        f"{verb} {resource}"
-        for group, resource, verbs in RIGHTS
-        for verb in verbs
-        if not may(group, resource, verb)
-    ]
 
 
 def whoami(kubectl: Kubectl) -> str:
@@ -191,7 +140,7 @@ def error_of(refused: KubectlFailed, doing: str) -> TflaunchError:
         space = f" in the namespace {lacks['namespace']}" if lacks["namespace"] else ""
         return ConnectError(
             f"kubernetes: {lacks['user']} lacks the right to {what}{group}{space}",
-            _APPLY,
+            APPLY,
         )
     return ConnectError(f"kubernetes: {doing}: {text}", "does kubectl get pods work here?")
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import base64
 import copy
+import dataclasses
 import re
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ CPUS, MEMORY, SHM = "1", "2Gi", "1Gi"
 GPU = "nvidia.com/gpu"
 RUN, SET, USER, ROLE = (f"tflaunch/{each}" for each in ("run", "set", "user", "role"))
 QUEUE = "kueue.x-k8s.io/queue-name"
+GANG = "schedulingGroup"  # of a pod: which others are placed with it, or none
 PROBES = ("livenessProbe", "readinessProbe", "startupProbe")
 # A Job of ours is one try, and each of its pods is one slot: what says otherwise has no place in it.
 NOT_OURS = (
@@ -73,7 +75,13 @@ class SlotJob:
     @property
     def container(self) -> str:
         """The name of the container that has the slot holder."""
-        return str(self.document["spec"]["template"]["spec"]["containers"][0]["name"])
+        return str(self.pod["containers"][0]["name"])
+
+    @property
+    def pod(self) -> Mapping[str, Any]:
+        """The specification of its pods."""
+        pod: Mapping[str, Any] = self.document["spec"]["template"]["spec"]
+        return pod
 
 
 def read_template(path: str) -> dict[str, Any]:
@@ -128,6 +136,33 @@ def jobs(
         whole = f"{name}-{role}" if role else name
         made.append(SlotJob(whole, group, _job(group, settings, template, whole, labels)))
     return made
+
+
+def in_gang(made: Sequence[SlotJob], name: str) -> list[SlotJob]:
+    """The same Jobs, with pods that are placed all together; where someone else does that, as they are."""
+    if sum(job.group.count for job in made) < 2 or any(
+        job.document["spec"].get("suspend") or GANG in job.pod for job in made
+    ):
+        return list(made)
+    grouped = []
+    for job in made:
+        spec = job.document["spec"]
+        template = {**spec["template"], "spec": {**job.pod, GANG: {"podGroupName": name}}}
+        document = {**job.document, "spec": {**spec, "template": template}}
+        grouped.append(dataclasses.replace(job, document=document))
+    return grouped
+
+
+def pod_group(name: str, count: int, owner: Mapping[str, Any]) -> dict[str, Any]:
+    """The group of so many pods that ends with a Job."""
+    of = {"apiVersion": "batch/v1", "kind": "Job"}
+    of |= {key: owner["metadata"][key] for key in ("name", "uid")}
+    return {
+        "apiVersion": "scheduling.k8s.io/v1beta1",
+        "kind": "PodGroup",
+        "metadata": {"name": name, "ownerReferences": [of]},
+        "spec": {"schedulingPolicy": {"gang": {"minCount": count}}},
+    }
 
 
 def _job(
@@ -235,7 +270,7 @@ def _container(
 
 def gpus_of(job: SlotJob, settings: Mapping[str, str]) -> int:
     """How many GPUs each of its slots has."""
-    limits = job.document["spec"]["template"]["spec"]["containers"][0]["resources"]["limits"]
+    limits = job.pod["containers"][0]["resources"]["limits"]
     return _gpus(limits, {**settings, **job.group.settings}.get("gpu", GPU))
 
 
@@ -252,6 +287,7 @@ def _program(gpus: int, settings: Mapping[str, str], grace: float) -> str:
             "idle_s": seconds(settings["idle"]) if "idle" in settings else IDLE_S,
             "first_s": FIRST_S,
             "gpus": "" if gpus else "none",
+            "logs": True,
         }
     )
     packed = base64.b64encode(zlib.compress(text.encode("ascii"), 9)).decode()

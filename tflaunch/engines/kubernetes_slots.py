@@ -2,8 +2,9 @@
 
     tflaunch run k8s:4x8,image=tensorflow/tensorflow:latest-gpu trainer.py
 
-kubectl is the client, and `kubectl exec` the way in: there is no port, no key and no token.  What a set of slots is,
-its labels say, so that the kubeconfig alone leads to it.
+kubectl is the client, and `kubectl exec` the way in.  By it a slot holder is also told to open a TLS port: where that
+can be dialled from here it is the better way, for it needs no kubelet, no API server, and no process here.  What a set
+of slots is, its labels say, so that the kubeconfig alone leads to it.
 """
 
 from __future__ import annotations
@@ -19,10 +20,12 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from tflaunch.engines import kubernetes_words as words
+from tflaunch.engines.door import SlotDoor, make_certificate
 from tflaunch.engines.engine import ForWhom, GivenSlots, Handle
 from tflaunch.engines.holder_text import relay_text
-from tflaunch.engines.kubectl import Kubectl, KubectlFailed, check_rights, error_of, here, whoami
+from tflaunch.engines.kubectl import Kubectl, KubectlFailed, error_of, here, whoami
 from tflaunch.engines.kubernetes_jobs import (
+    GANG,
     KEYS,
     QUEUE,
     ROLE,
@@ -31,9 +34,12 @@ from tflaunch.engines.kubernetes_jobs import (
     USER,
     SlotJob,
     gpus_of,
+    in_gang,
     jobs,
+    pod_group,
     read_template,
 )
+from tflaunch.engines.kubernetes_rights import Rights, places_gangs
 from tflaunch.hosts import Host
 from tflaunch.inputs.engine_words import WantedSlots
 from tflaunch.protocol.errors import ConnectError, Gone, NotGiven, PlanError, TflaunchError, UsageError
@@ -59,9 +65,12 @@ ADVICE = Advice(
     large_packets="are large packets lost between here and the API server (MTU)?",
     cut="was the pod's node, its kubelet or the API server restarted? see kubectl get nodes",
 )
-# Says where the slot holder listens, once it does: it works in its own directory.
+OPEN_S = 3.0  # for the TLS port of a slot where it did answer, before kubectl is the way in
+DOOR_S = 0.5  # for a slot holder's TLS port to answer when slots are new; where none does, none is dialled
+# Says where the slot holder listens, once it does, with a TLS port by what is on stdin: it works in its own directory.
 TOLD = f"""
-import os, time
+import json, os, socket, sys, time
+wanted = sys.stdin.readline()
 until, found = time.time() + {STARTED_S}, []
 while not found and time.time() < until:
     for pid in filter(str.isdigit, os.listdir("/proc")):
@@ -69,11 +78,16 @@ while not found and time.time() < until:
             place = os.readlink("/proc/%s/cwd" % pid)
         except OSError:
             continue
-        socket = os.path.join(place, "slot.sock")
-        if os.path.basename(place).startswith("tflaunch-slot-") and os.path.exists(socket):
-            found.append(socket)
+        path = os.path.join(place, "slot.sock")
+        if os.path.basename(place).startswith("tflaunch-slot-") and os.path.exists(path):
+            found.append(path)
     time.sleep(0.05)
-print("slot " + "".join(found[:1]))
+for path in found[:1]:
+    caller = socket.socket(socket.AF_UNIX)
+    os.chdir(os.path.dirname(path))
+    caller.connect("slot.sock")
+    caller.sendall(wanted.encode())
+    print("slot " + json.dumps({{"socket": path, **json.loads(caller.makefile().readline())}}))
 """
 
 
@@ -95,7 +109,9 @@ class Kubernetes:
         name = f"tflaunch-{secrets.token_hex(4)}"
         jobs(wanted, template, name, {})  # nothing is asked of the cluster for what cannot be
         kubectl = here(settings)
-        check_rights(kubectl)
+        rights = Rights(kubectl)
+        rights.check()
+        gang = rights.may_make_gangs() and places_gangs(kubectl)
         of = {SET: name, USER: whoami(kubectl), **({RUN: about.run_id} if about.run_id else {})}
         handle = {
             "set": name,
@@ -109,6 +125,8 @@ class Kubernetes:
             for attempt in range(1, 10**6):
                 named = name if attempt == 1 else f"{name}-{attempt}"
                 made = jobs(wanted, template, named, of)
+                if gang:
+                    made = in_gang(made, named)
                 try:
                     hosts = self._ask(kubectl, made, handle, settings, about)
                     break
@@ -142,12 +160,11 @@ class Kubernetes:
             kubectl.ask("create", "-f", "-", text=json.dumps(documents))
         except KubectlFailed as refused:
             raise _not_made(refused) from None
+        self._make_group(kubectl, made, handle["set"])
         pods = self._pods(kubectl, made, handle["set"], about)
         about.waits(len(pods), len(pods), "the slot holders start")
         try:
-            told = _in_parallel(
-                lambda pod: _told(kubectl, words.name_of(pod[1]), pod[0].container), pods, about
-            )
+            told = _in_parallel(_Asking(kubectl), pods, about)
         except ConnectError:
             with contextlib.suppress(KubectlFailed):  # it may have ended at once
                 now, found = _pods_and_jobs(kubectl, handle["set"])
@@ -155,9 +172,26 @@ class Kubernetes:
                     raise error from None
             raise
         return tuple(
-            _host(pod, handle, socket, job.container, gpus_of(job, settings))
-            for (job, pod), socket in zip(pods, told, strict=True)
+            _host(pod, handle, said, job.container, gpus_of(job, settings))
+            for (job, pod), said in zip(pods, told, strict=True)
         )
+
+    @staticmethod
+    def _make_group(kubectl: Kubectl, made: Sequence[SlotJob], name: str) -> None:
+        """Make the pod group that these Jobs' pods name, if they do; it ends with the first of them."""
+        if not (group := made[0].pod[GANG]["podGroupName"] if GANG in made[0].pod else ""):
+            return
+        try:
+            owners = kubectl.objects("jobs", f"--selector={SET}={name}")
+            owner = next(each for each in owners if words.name_of(each) == made[0].name)
+            count = sum(job.group.count for job in made)
+            kubectl.ask("create", "-f", "-", text=json.dumps(pod_group(group, count, owner)))
+        except KubectlFailed as refused:
+            raise error_of(refused, "the pod group cannot be made") from None
+        except StopIteration:
+            raise NotGiven(
+                "kubernetes: the Job was deleted before its slots were there", words.AGAIN
+            ) from None
 
     def _pods(
         self, kubectl: Kubectl, made: Sequence[SlotJob], name: str, about: ForWhom
@@ -209,10 +243,18 @@ class Kubernetes:
                 raise Partial(f"there is room for {len(starting)} of {counted(count, 'pod')}: {why}")
             about.pause(LOOK_S if time.monotonic() < began + LONG_S else LATER_S)
 
-    def open(self, host: Host, command: str, first: bytes, timeout_s: float) -> Wire:  # noqa: ARG002 - of every engine
+    def open(self, host: Host, command: str, first: bytes, timeout_s: float) -> Wire:
         slot = host.slot
         if (gone := self._look(slot).gone(slot["pod"], slot["job"])) is not None:
             raise gone
+        if slot.get("way") == "door":
+            door = _door(slot)
+            try:
+                line = door.dial(min(timeout_s, OPEN_S))
+            except ConnectError:
+                line = None
+            if line is not None:
+                return door.start(line, command, first)
         relay = ("python3", "-c", relay_text(), slot["socket"], command)
         return ProcessWire(_kubectl(slot).exec_words(slot["pod"], slot["container"], *relay), first, ADVICE)
 
@@ -237,6 +279,7 @@ class Kubernetes:
         except KubectlFailed as refused:
             raise error_of(refused, "your pods cannot be listed") from None
         found = []
+        ask = _Asking(kubectl)
         for name in sorted({pod["metadata"]["labels"][SET] for pod in pods}):
             handle = {
                 "set": name,
@@ -253,8 +296,7 @@ class Kubernetes:
                 container = str(pod["spec"]["containers"][0]["name"])
                 if words.is_up(pod, container):
                     with contextlib.suppress(TflaunchError):  # it has ended meanwhile
-                        socket = _told(kubectl, words.name_of(pod), container)
-                        hosts.append(_host(pod, handle, socket, container, 0))
+                        hosts.append(_host(pod, handle, ask.about(pod, container), container, 0))
             if hosts:
                 found.append(GivenSlots(handle, tuple(hosts), mine[0]["metadata"]["labels"].get(RUN, "")))
         return found
@@ -339,26 +381,55 @@ def _index(pod: words.Thing) -> int:
     return int(pod["metadata"]["labels"].get("batch.kubernetes.io/job-completion-index", "0"))
 
 
-def _told(kubectl: Kubectl, pod: str, container: str) -> str:
-    """Where the slot holder in a pod listens.  Raises ConnectError."""
-    try:
-        argv = kubectl.exec_words(pod, container, "python3", "-c", TOLD, stdin=False)
-        said = kubectl.run(*argv[argv.index("exec") :], timeout_s=STARTED_S + 30)
-        socket = said.rpartition("slot ")[2].strip()
-    except KubectlFailed as refused:
-        raise error_of(refused, f"nothing can be run in pod {pod}") from None
-    if not socket:
-        raise ConnectError(
-            f"kubernetes: the slot holder in pod {pod} does not listen", f"what it said: kubectl logs {pod}"
-        )
-    return socket
+class _Asking:
+    """Asks slot holders in pods where they listen, and has each open a TLS port."""
+
+    def __init__(self, kubectl: Kubectl) -> None:
+        self._kubectl = kubectl
+        certificate, key = make_certificate()
+        door = {"certificate": certificate, "key": key, "token": secrets.token_hex(16)}
+        self._line = json.dumps({"door": door}) + "\n"
+        self._may_dial = True
+
+    def __call__(self, pod: tuple[SlotJob, words.Thing]) -> Mapping[str, str]:
+        return self.about(pod[1], pod[0].container)
+
+    def about(self, pod: words.Thing, container: str) -> Mapping[str, str]:
+        """What `slot` of a host says of it: the way in.  Raises ConnectError."""
+        name = words.name_of(pod)
+        try:
+            argv = self._kubectl.exec_words(name, container, "python3", "-c", TOLD)
+            text = self._kubectl.run(*argv[argv.index("exec") :], text=self._line, timeout_s=STARTED_S + 30)
+            said = json.loads(text.rpartition("slot ")[2])
+            slot = {"socket": str(said["socket"]), "way": "exec"}
+            if "port" in said:
+                slot |= {"address": str(pod["status"].get("podIP", "")), "port": str(said["port"])}
+                slot |= {"certificate": str(said["certificate"]), "token": str(said["token"])}
+        except KubectlFailed as refused:
+            raise error_of(refused, f"nothing can be run in pod {name}") from None
+        except (ValueError, KeyError, TypeError):
+            raise ConnectError(
+                f"kubernetes: the slot holder in pod {name} does not listen",
+                f"what it said: kubectl logs {name}",
+            ) from None
+        if self._may_dial and slot.get("address"):
+            try:
+                _door(slot).look(DOOR_S)
+                slot["way"] = "door"
+            except ConnectError:
+                self._may_dial = False  # pods have a network of their own, most often
+        return slot
+
+
+def _door(slot: Mapping[str, str]) -> SlotDoor:
+    return SlotDoor((slot["address"],), int(slot["port"]), slot["certificate"], slot["token"])
 
 
 def _in_parallel(
-    do: Callable[[tuple[SlotJob, words.Thing]], str],
+    do: Callable[[tuple[SlotJob, words.Thing]], Mapping[str, str]],
     pods: Sequence[tuple[SlotJob, words.Thing]],
     about: ForWhom,
-) -> list[str]:
+) -> list[Mapping[str, str]]:
     """What `do` returns for each, in order; Ctrl-C ends the wait."""
     pool = ThreadPoolExecutor(AT_ONCE, "kubectl exec")
     try:
@@ -384,7 +455,7 @@ def _not_made(refused: KubectlFailed) -> TflaunchError:
     return error_of(refused, "the Job cannot be made")
 
 
-def _host(pod: words.Thing, handle: Handle, socket: str, container: str, gpus: int) -> Host:
+def _host(pod: words.Thing, handle: Handle, way: Mapping[str, str], container: str, gpus: int) -> Host:
     labels = pod["metadata"]["labels"]
     name = words.name_of(pod)
     return Host(
@@ -392,7 +463,7 @@ def _host(pod: words.Thing, handle: Handle, socket: str, container: str, gpus: i
         connection="k8s",
         ssh_host=name,
         address=str(pod["status"].get("podIP", "")) or None,
-        run_dir=f"{socket.rpartition('/')[0]}/runs",
+        run_dir=f"{way['socket'].rpartition('/')[0]}/runs",
         gpus="auto" if gpus else 0,
         slots_by=f"k8s:{handle['set']}",
         labels={"role": labels[ROLE]} if ROLE in labels else {},
@@ -403,7 +474,7 @@ def _host(pod: words.Thing, handle: Handle, socket: str, container: str, gpus: i
             "job": _job_of(pod),
             "node": str(pod["spec"].get("nodeName", "")),
             "container": container,
-            "socket": socket,
+            **way,
         },
     )
 

@@ -115,14 +115,15 @@ class Slurm:
             raise
         return JobFacts([line for line in found if line.startswith("JobId=")])
 
-    def has_step(self, step: str) -> bool:
-        """Whether a step runs.  Raises SlurmFailed, ConnectError."""
+    def steps(self, job: str) -> dict[str, str]:
+        """The names of a job's steps that run, by their ids, as `12.0`.  Raises SlurmFailed, ConnectError."""
         try:
-            return "State=RUNNING" in self.run("scontrol", "-o", "show", "step", step)
+            found = self.run("squeue", "--noheader", "--steps", f"--jobs={job}", "--format=%i %j")
         except SlurmFailed as refused:
-            if "not found" in str(refused) or "Invalid job" in str(refused):
-                return False
+            if "Invalid job id" in str(refused):
+                return {}
             raise
+        return {step: name for step, _, name in (line.strip().partition(" ") for line in found.splitlines())}
 
     def wire_words(self, job: str, node: str, *command: str) -> list[str]:
         """The command line that runs a command in a job on one of its nodes, on its own stdio."""

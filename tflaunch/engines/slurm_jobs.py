@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tflaunch.engines.engine import EngineKey
@@ -109,15 +109,15 @@ def script(wanted: WantedSlots, program: Path) -> str:
     )
 
 
-def step_words(job: str, nodes: str, count: int, python: str) -> list[str]:
+def step_words(job: str, nodes: Sequence[str], name: str, python: str) -> list[str]:
     """The words for srun that hold slots on these nodes of a job; it reads the holders' program from its stdin."""
     where = [
         f"--jobid={job}",
-        f"--nodes={count}",
-        f"--ntasks={count}",
+        f"--nodes={len(nodes)}",
+        f"--ntasks={len(nodes)}",
         "--ntasks-per-node=1",
-        f"--nodelist={nodes}",
+        f"--nodelist={','.join(nodes)}",
     ]
     # What this process runs in may be a step with all of the job's resources.
-    how = ["--overlap", "--kill-on-bad-exit=0", "--wait=0", "--job-name=tflaunch"]
+    how = ["--overlap", "--kill-on-bad-exit=0", "--wait=0", f"--job-name={name}"]
     return ["srun", *where, *how, python, "-", "0"]

@@ -17,6 +17,7 @@ import os
 import re
 import secrets
 import shutil
+import signal
 import subprocess
 import threading
 import time
@@ -30,30 +31,29 @@ from tflaunch.engines import slurm_words as words
 from tflaunch.engines.door import SlotDoor, make_certificate
 from tflaunch.engines.engine import ForWhom, GivenSlots, Handle
 from tflaunch.engines.holder_text import relay_text, slurm_text
-from tflaunch.engines.slurm_commands import JobFacts, Slurm, SlurmFailed
+from tflaunch.engines.slurm_commands import Slurm, SlurmFailed
+from tflaunch.engines.slurm_in_job import InJob
 from tflaunch.engines.slurm_jobs import KEPT, KEYS, NOTICE_S, sbatch_words, script, step_words
-from tflaunch.hosts import Host, expand
-from tflaunch.inputs import batch_job
+from tflaunch.engines.slurm_look import LOOK_S, JobLook
+from tflaunch.engines.slurm_place import CODE, LOG, PROGRAM, TOLD, lines, log, own_place, write
+from tflaunch.hosts import Host
 from tflaunch.inputs.amounts import seconds
 from tflaunch.inputs.engine_words import WantedSlots
-from tflaunch.protocol import ancestry
-from tflaunch.protocol.errors import ConnectError, Gone, NotGiven, UsageError
+from tflaunch.protocol.errors import ConnectError, NotGiven
 from tflaunch.sessions.process_wire import ProcessWire
 from tflaunch.sessions.wires import Advice, Wire
 
 READ_S = 0.25  # between two looks at what the holders have said; the controller is not asked for it
-LOOK_S = 5.0  # the least between two questions to the controller about a job that waits, or runs
 FIRST_LOOK_S = 1.0
-WHY_S = 1.0  # between two questions why a slot is taken back
-WORDS_S = 4.0  # for Slurm to say so
-SOONER_S = 150.0  # than asked for, Slurm may say that the time limit is near
 STARTED_S = 180.0  # for the slot holders to listen, once the job runs
 DOOR_S = 4.0  # for a door to answer, before srun is the way in
+LEFT_S = 1.0  # between two looks whether they have
 LEAVE_S = 3.0  # for a slot holder to be told that the run is over
 ENDED_S = 4.0  # for the job to end by itself then
 GRACE_S = 30.0  # KillWait where the cluster does not say
 AT_ONCE = 16
-PROGRAM, TOLD, LOG = "holder.py", "told", "log"
+# How the step has ended is kept: Slurm forgets that at once.
+TELL_CODE = 'umask 077; "$@"; echo $? >"$0"'
 BY_SRUN = "srun led to its slots, and Slurm ends srun at once: the last lines of tasks may be missing"
 ADVICE = Advice(
     silence=": the node is too busy, or srun does not get a step there",
@@ -103,7 +103,7 @@ class SlurmEngine:
         about.note(handle)
         try:
             place.mkdir(mode=0o700, parents=True)
-            _write(place / PROGRAM, _program(wanted, config, {**secret, "key": key}))
+            write(place / PROGRAM, _program(wanted, config, {**secret, "key": key}))
             if inside is None:
                 handle = {**handle, "job": self._submit(slurm, wanted, name, place)}
                 about.note(handle)
@@ -124,7 +124,7 @@ class SlurmEngine:
             }
             said["allotted"] = inside.allotted() if inside else {}
             said["by_srun"] = self._without_door(said, about)
-            _write(place / KEPT, json.dumps(said))
+            write(place / KEPT, json.dumps(said))
             return GivenSlots(handle, _hosts(said), about.run_id)
         except BaseException:
             self.release(handle, ())
@@ -146,18 +146,18 @@ class SlurmEngine:
         """Have srun hold the slots, in a session of its own: it outlives this process, as a run may."""
         place = Path(handle["place"])
         python = wanted.settings.get("python", "python3")
-        argv = step_words(inside.job, ",".join(inside.nodes), len(inside.nodes), python)
+        argv = step_words(inside.job, inside.nodes, handle["set"], python)
         with (
             (place / PROGRAM).open("rb") as program,
             open(os.open(place / TOLD, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as told,  # noqa: PTH123 - for its mode
-            open(os.open(place / LOG, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as log,  # noqa: PTH123
+            open(os.open(place / LOG, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as noted,  # noqa: PTH123
         ):
             try:
                 self._steps[handle["set"]] = subprocess.Popen(
-                    argv,
+                    ("/bin/sh", "-c", TELL_CODE, str(place / CODE), *argv),
                     stdin=program,
                     stdout=told,
-                    stderr=log,
+                    stderr=noted,
                     env=slurm.env(inside.job),
                     cwd="/",
                     start_new_session=True,
@@ -175,7 +175,7 @@ class SlurmEngine:
         running_since: float | None = None
         why = "Slurm has the job" if handle["ours"] else "srun starts the slot holders"
         while True:
-            told = _lines(place / TOLD)
+            told = lines(place / TOLD)
             if len(told) >= count:
                 return told
             if time.monotonic() > look_at:
@@ -184,9 +184,9 @@ class SlurmEngine:
                 running_since = (running_since or time.monotonic()) if runs else None
             srun = self._steps.get(handle["set"])
             late = running_since is not None and time.monotonic() > running_since + STARTED_S
-            if (srun is not None and srun.poll() is not None and len(_lines(place / TOLD)) < count) or late:
+            if (srun is not None and srun.poll() is not None and len(lines(place / TOLD)) < count) or late:
                 raise ConnectError(
-                    f"slurm: the slot holders of job {job} have not started{_log(place)}", _not_started()
+                    f"slurm: the slot holders of job {job} have not started{log(place)}", _not_started()
                 )
             about.waits(len(told), count, why)
             about.pause(READ_S)
@@ -210,8 +210,8 @@ class SlurmEngine:
         if state == "COMPLETING":
             return why, False
         if state in ("FAILED", "COMPLETED") and handle["ours"]:
-            log = _log(Path(handle["place"]))
-            raise ConnectError(f"slurm: the slot holders of job {job} have not started{log}", _not_started())
+            said = log(Path(handle["place"]))
+            raise ConnectError(f"slurm: the slot holders of job {job} have not started{said}", _not_started())
         raise NotGiven(f"slurm: {words.end(facts, job)} before its slots were there", words.AGAIN)
 
     @staticmethod
@@ -273,11 +273,11 @@ class SlurmEngine:
         # A job whose holders end by themselves stands as COMPLETED in Slurm's books, one of scancel as CANCELLED.
         with ThreadPoolExecutor(AT_ONCE, "leave") as pool:
             left = all(pool.map(leave, by_door))
-        what = _what(handle, hosts)
+        what = handle["job"] if handle["ours"] else _step_of(slurm, handle, hosts)
         if left and by_door and len(by_door) == len(hosts):
             until = time.monotonic() + ENDED_S
             while time.monotonic() < until:
-                time.sleep(WHY_S)
+                time.sleep(LEFT_S)
                 if not self._is_there(slurm, handle, what):
                     return
         if what:
@@ -285,12 +285,13 @@ class SlurmEngine:
         elif handle["ours"]:
             slurm.run("scancel", f"--name={handle['set']}")  # sbatch was asked, and has not answered
         elif (srun := self._steps.get(handle["set"])) is not None:
-            srun.terminate()
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(srun.pid, signal.SIGTERM)
 
     @staticmethod
     def _is_there(slurm: Slurm, handle: Handle, what: str) -> bool:
         if not handle["ours"]:
-            return slurm.has_step(what)
+            return what in slurm.steps(handle["job"])
         facts = slurm.job(what)
         return facts is not None and facts.get("JobState") in (*words.RUNNING, *words.WAITING, "COMPLETING")
 
@@ -317,107 +318,6 @@ class SlurmEngine:
     def _look(self, slot: Mapping[str, str]) -> JobLook:
         with self._lock:
             return self._looks.setdefault(slot["set"], JobLook(slot))
-
-
-class JobLook:
-    """What the controller says of one job: asked once for all wires that want to know at a time."""
-
-    def __init__(self, slot: Mapping[str, str]) -> None:
-        self._slurm, self._job = Slurm(slot["conf"]), slot["job"]
-        self._lock = threading.Lock()
-        self._at = float("-inf")
-        self._known = False  # whether the controller has answered
-        self._facts: JobFacts | None = None
-        self._has_step = True
-        self._asked_why: float | None = None  # since when it is asked why a slot ends
-
-    def gone(self, slot: Mapping[str, str]) -> Gone | None:
-        """That a slot is over; None while it is not, and where nobody knows."""
-        with self._lock:
-            self._refresh(LOOK_S, slot)
-            if not self._known:
-                return None
-            ours, sweeps = bool(slot["ours"]), bool(slot["sweeps"])
-            gone = words.gone(self._facts, self._job, sweeps=sweeps, ours=ours)
-            if gone is None and not self._has_step:
-                return Gone(f"slurm: the step {self._job}.{slot['step']} is over", words.AGAIN, in_order=True)
-            return gone
-
-    def why(self, slot: Mapping[str, str]) -> str | None:
-        """Why a slot ends; "" while that is not known, None where the slot holder knows better."""
-        with self._lock:
-            self._refresh(WHY_S, slot)
-            self._asked_why = self._asked_why or time.monotonic()
-            if self._known:
-                within_s = float(slot["notice"]) + SOONER_S
-                if said := self._why_it_ends(datetime.datetime.now(), within_s):
-                    return said
-            if time.monotonic() < self._asked_why + WORDS_S:
-                return ""
-            completes = self._facts is not None and self._facts.get("JobState") == "COMPLETING"
-            return f"job {self._job} {words.ENDS['CANCELLED']}" if completes else None
-
-    def _why_it_ends(self, now: datetime.datetime, within_s: float) -> str:
-        facts = self._facts
-        near = words.limit_is_near(facts, self._job, now, within_s) if facts is not None else ""
-        return near or words.end(facts, self._job)
-
-    def _refresh(self, age: float, slot: Mapping[str, str]) -> None:
-        if time.monotonic() < self._at + age:
-            return
-        try:
-            self._facts = self._slurm.job(self._job)
-            runs = self._facts is not None and self._facts.get("JobState") == "RUNNING"
-            if not slot["ours"] and runs:
-                self._has_step = self._slurm.has_step(f"{self._job}.{slot['step']}")
-            self._known = True
-        except (SlurmFailed, ConnectError):
-            self._known = False
-        self._at = time.monotonic()
-
-
-class InJob:
-    """The job of Slurm that this process is part of."""
-
-    def __init__(self, job: str, nodes: Sequence[str], environ: Mapping[str, str]) -> None:
-        self.job, self.nodes, self._environ = job, nodes, environ
-
-    @classmethod
-    def here(cls, environ: Mapping[str, str]) -> InJob:
-        """That job.  Raises UsageError outside of jobs."""
-        nodes, job = batch_job.slurm_nodes(environ), environ.get("SLURM_JOB_ID", "")
-        if not nodes or not job:
-            raise UsageError(
-                "slurm: how many slots? none are named, and this is no job: SLURM_JOB_NODELIST is not set",
-                "from a login node: slurm:4x8,partition=NAME; `slurm:` alone is for salloc and sbatch",
-            )
-        return cls(job, expand(nodes), environ)
-
-    def allotted(self) -> dict[str, dict[str, Any]]:
-        """How many workers each node has, as the job says, and whether it has GPUs.  Raises UsageError."""
-        try:
-            given = batch_job.slurm(self._environ, self.nodes)
-        except ValueError as error:
-            raise UsageError(f"slurm: {error}", "run this inside the job whose nodes these are") from None
-        return {
-            node: {"slots": each.slots, "by": each.slots_by, "gpus": each.gpus != 0}
-            for node, each in zip(self.nodes, given, strict=True)
-        }
-
-
-def own_place(settings: Mapping[str, str], environ: Mapping[str, str] = os.environ) -> Path:
-    """Where this user's sets of slots lie, each in a directory; the nodes see it, too.  Raises UsageError."""
-    if "dir" in settings:
-        place = Path(settings["dir"]).expanduser().absolute()
-    else:
-        state = environ.get("XDG_STATE_HOME", "")
-        place = (Path(state) if state.startswith("/") else Path.home() / ".local/state") / "tflaunch/slurm"
-    if (weak := ancestry.weak_place(str(place))) is not None and not Path.home().is_relative_to(weak[0]):
-        raise UsageError(
-            f"slurm: others may write to {weak[0]}, and could put a program of theirs in the place of ours",
-            "dir=DIRECTORY names one of your own, which the nodes see, too",
-        )
-    return place
 
 
 def _program(wanted: WantedSlots, config: Mapping[str, str], secret: Mapping[str, str]) -> str:
@@ -487,50 +387,12 @@ def _door(slot: Mapping[str, str]) -> SlotDoor:
     )
 
 
-def _lines(path: Path) -> list[dict[str, Any]]:
-    """What slot holders have said there, in the order of their places."""
-    try:
-        lines = path.read_text("utf-8", "replace").splitlines(keepends=True)
-    except OSError:
-        return []
-    found = []
-    for line in lines:
-        if line.endswith("\n") and line.startswith("{"):
-            with contextlib.suppress(ValueError, KeyError, TypeError):
-                said = json.loads(line)
-                found.append({**said, "where": json.loads(said["slot"])})
-    return sorted(found, key=lambda each: (each["where"]["group"], each["where"]["task"]))
-
-
-def _what(handle: Handle, hosts: Sequence[Host]) -> str:
-    """What scancel ends: the job, or inside a user's own the step."""
-    if handle["ours"]:
-        return handle["job"]
-    step = hosts[0].slot["step"] if hosts else _step(Path(handle["place"]))
-    return f"{handle['job']}.{step}" if step else ""
-
-
-def _step(place: Path) -> str:
-    told = _lines(place / TOLD)
-    return str(told[0]["where"]["step"]) if told else ""
-
-
-def _write(path: Path, text: str) -> None:
-    """For this user alone, whole or not at all."""
-    new = path.with_name(f".{path.name}")
-    with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:  # noqa: PTH123
-        file.write(text)
-    new.rename(path)
-
-
-def _log(place: Path) -> str:
-    """What srun and the slot holders have written, as the end of a sentence."""
-    try:
-        lines = (place / LOG).read_text("utf-8", "replace").splitlines()
-    except OSError:
-        return f": nothing is in {place}, which the nodes must see, too"
-    said = "; ".join(line.strip() for line in lines[-6:] if line.strip() and "cpu binding" not in line)
-    return f": {said[-400:]}" if said else ""
+def _step_of(slurm: Slurm, handle: Handle, hosts: Sequence[Host]) -> str:
+    """The step that has the slots in a job of the user's own; "" where there is none."""
+    if hosts:
+        return f"{handle['job']}.{hosts[0].slot['step']}"
+    steps = slurm.steps(handle["job"]) if handle["job"] else {}
+    return next((step for step, name in steps.items() if name == handle["set"]), "")
 
 
 def _not_started() -> str:

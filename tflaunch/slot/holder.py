@@ -6,9 +6,12 @@ says where it listens.  A caller says a line of JSON, and hears lines of JSON.
 At slot.sock, in a directory of its own, where only the same user is let in:
     {"start": COMMAND} and three descriptors   runs it on them; {"ended": CODE}, with "why" where it did not start
     {"agent": PID}                             hears {"ends_in": SECONDS, "why": TEXT} as the slot is taken back
+      with "logs": DIRECTORY                   where its tasks' logs are; they go to stdout, if `logs` is set
     {"over": true}                             of an agent: its run has ended here
     {"ended": CODE}                            of an agent: the run has ended so; the holder's exit status, if the slot
                                                is not taken back
+    {"door": {"certificate", "key", "token"}}  opens a TLS port, if there is none yet; {"port", "addresses",
+                                               "certificate", "token"} of the one that there is, or "why" there is none
 At the TLS port, with the launcher's certificate, and {"token": TOKEN} in every line:
     {"start": COMMAND, "call": ID}             {"started": true} and the command's stream, or false, "ends_in", "why"
     {"words": ID}                              {"words": the end of its stderr, "code": how it has ended, or null}
@@ -54,6 +57,7 @@ DEFAULTS = {
     "gpus": "",
     "clean": [],
     "place": "",
+    "logs": False,
 }  # type: Dict[str, Any]
 
 SOCKET = "slot.sock"
@@ -374,6 +378,87 @@ def parent_of(pid: str) -> int:
             return int(file.read().rpartition(")")[2].split()[1])
     except (OSError, ValueError):
         return 0
+
+
+class TaskLines:
+    """The lines of all tasks here, for whoever reads this process's stdout, as an engine's log of the slot.
+
+    One who reads too slowly misses some, and nobody waits for him.
+    """
+
+    def __init__(self, wanted: bool) -> None:
+        self.wanted = wanted
+        self.places = []  # type: List[str]  # directories with a log for each attempt of a task
+        self.read = {}  # type: Dict[str, int]  # path -> how much of it
+        self.rest = {}  # type: Dict[str, bytes]  # path -> the beginning of a line
+        self.unsent = bytearray()
+        if wanted:
+            os.set_blocking(1, False)
+
+    def add(self, place: str) -> None:
+        """Copy what is written there, too."""
+        if self.wanted and place:
+            self.places.append(place)
+
+    def look(self) -> bool:
+        """Copy what is new; whether anything was."""
+        for place in self.places:
+            try:
+                names = sorted(os.listdir(place))
+            except OSError:
+                names = []  # removed
+            for name in names:
+                if name.endswith(".log") and len(self.unsent) < AHEAD:
+                    try:
+                        self._copy(os.path.join(place, name))
+                    except OSError:
+                        pass  # removed meanwhile
+        had = bool(self.unsent)
+        try:
+            while self.unsent:
+                del self.unsent[: os.write(1, self.unsent[:PIECE])]
+        except BlockingIOError:
+            pass
+        except OSError:  # nobody reads it any more
+            self.unsent.clear()
+            self.places.clear()
+        return had
+
+    def finish(self) -> None:
+        """Copy all that is left."""
+        until = time.monotonic() + KILL_S
+        while self.look() and time.monotonic() < until:
+            time.sleep(0.01)
+        for path, rest in self.rest.items():
+            self.unsent += b"%s | %s\n" % (task_of(path), rest) if rest else b""
+        self.look()
+
+    def _copy(self, path: str) -> None:
+        at, size = self.read.get(path, 0), os.stat(path).st_size
+        if size < at:  # the task has truncated it
+            at = 0
+        if size == at:
+            return
+        task = task_of(path)
+        if size - at > LINE_BYTES:
+            self.unsent += b"%s | ... %d bytes are left out here\n" % (task, size - at - PIECE)
+            at, self.rest[path] = size - PIECE, b""
+        with open(path, "rb") as file:
+            file.seek(at)
+            data = file.read(AHEAD)
+        self.read[path] = at + len(data)
+        *lines, rest = (self.rest.get(path, b"") + data).split(b"\n")
+        if len(rest) > PIECE:
+            lines.append(rest)
+            rest = b""
+        self.rest[path] = rest
+        self.unsent += b"".join(b"%s | %s\n" % (task, line) for line in lines)
+
+
+def task_of(path: str) -> bytes:
+    """The task whose log that is, as worker/0 of worker-0.log and worker-0.1.log."""
+    name = os.path.basename(path).partition(".")[0]
+    return "/".join(name.rpartition("-")[::2]).encode("utf-8", "replace")
 
 
 class Loop:
@@ -717,6 +802,8 @@ class Holder:
         self.ran = None  # type: Optional[int]  # how the last run here has ended
         self.look_at = 0.0
         self.caught = []  # type: List[int]
+        self.port = 0  # of the TLS door
+        self.lines = TaskLines(settings["logs"])
         self._be_ready()
         self.place = HoldersPlace(settings["place"])
         try:
@@ -752,16 +839,8 @@ class Holder:
         unix.listen(128)
         self.doors = [unix]
         self.loop.watch(unix.fileno(), READ, lambda _: self._accept(unix, None))
-        port = 0
         if settings["door"]:
-            context = tls_context(settings)
-            try:
-                door = socket.create_server(("", 0), family=socket.AF_INET6, backlog=128, dualstack_ipv6=True)
-            except (OSError, ValueError):
-                door = socket.create_server(("", 0), backlog=128)
-            self.doors.append(door)
-            port = door.getsockname()[1]
-            self.loop.watch(door.fileno(), READ, lambda _: self._accept(door, context))
+            self.open_door()
         if settings["lifeline"]:
             try:
                 self.loop.watch(0, READ, self._lifeline)
@@ -783,7 +862,7 @@ class Holder:
             "slot": settings["slot"],
             "node": socket.gethostname(),
             "addresses": addresses(),
-            "port": port,
+            "port": self.port,
             "socket": environment["TFLAUNCH_SLOT"],
             "directory": self.place.path,
             "pid": os.getpid(),
@@ -793,6 +872,13 @@ class Holder:
             os.write(1, json.dumps(listens).encode("ascii") + b"\n")
         except OSError:
             pass  # it goes on: the engine may know by other ways
+
+    def open_door(self) -> None:
+        """Listen at a TLS port.  Raises OSError."""
+        door, context = tls_door(self.settings)
+        self.doors.append(door)
+        self.port = door.getsockname()[1]
+        self.loop.watch(door.fileno(), READ, lambda _: self._accept(door, context))
 
     # -- what happens
 
@@ -836,11 +922,12 @@ class Holder:
                 caller.close()
                 return
             caller.proved = True
-        self.called = True
         if "start" in said:
+            self.called = True
             self._start(caller, said["start"], str(said.get("call", "")))
         elif "agent" in said and caller.seal is None:
             caller.agent, self.over, self.ran = True, False, UNKNOWN
+            self.lines.add(str(said.get("logs", "")))
             if self.ends_at is not None:
                 self._tell(caller)
         elif "over" in said and caller.agent:
@@ -857,6 +944,8 @@ class Holder:
             else:
                 caller.waits_for, caller.limit = call, time.monotonic() + WORDS_S
                 call.waiting.append(caller)
+        elif "door" in said and caller.seal is None:
+            tell_door(self, caller, said["door"])
         elif "leave" in said:
             caller.say(last=True, left=True)
             if self.ran == UNKNOWN:
@@ -974,6 +1063,7 @@ class Holder:
                 for caller in list(self.callers):
                     if caller.limit is not None and now > caller.limit:
                         caller.expire()
+                self.lines.look()
                 below = self.children.any()
                 if self.ends_at is not None:
                     held = below or any(each.proved and (each.unsent or each.agent) for each in self.callers)
@@ -990,6 +1080,7 @@ class Holder:
                 self.loop.watch(door.fileno(), 0, lambda _: None)
                 door.close()
             self.children.sweep()
+            self.lines.finish()
             part(self.callers, self.loop)
             self.place.remove()
         return self.code or self.ran or 0
@@ -1004,6 +1095,30 @@ def part(callers: "Set[SlotCaller]", loop: "Loop") -> None:
         loop.turn(TICK_S)
     for caller in list(callers):
         caller.close()
+
+
+def tell_door(holder: Holder, caller: SlotCaller, wanted: "Dict[str, Any]") -> None:
+    """Open a door where there is none, and say what lets in there."""
+    names = ("certificate", "key", "token")
+    try:
+        if not holder.port:
+            holder.settings.update((name, str(wanted[name])) for name in names)
+            holder.open_door()
+    except (OSError, SystemExit) as error:
+        caller.say(last=True, why=str(error))
+        return
+    shown = {name: holder.settings[name] for name in names if name != "key"}
+    caller.say(last=True, port=holder.port, addresses=addresses(), **shown)
+
+
+def tls_door(settings: "Dict[str, Any]") -> "Any":
+    """A TCP port that listens, and the TLS to be spoken there.  Raises OSError."""
+    context = tls_context(settings)
+    try:
+        door = socket.create_server(("", 0), family=socket.AF_INET6, backlog=128, dualstack_ipv6=True)
+    except (OSError, ValueError):
+        door = socket.create_server(("", 0), backlog=128)
+    return door, context
 
 
 def tls_context(settings: "Dict[str, Any]") -> "Any":

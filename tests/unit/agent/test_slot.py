@@ -146,7 +146,7 @@ def test_an_agent_hears_that_its_slot_ends_in_a_directory_of_any_depth(
     deep.mkdir()
     told: Told = []
     one, selector, holder = Holder(deep, open_ones).called(told)
-    assert json.loads(holder.recv(4096)) == {"agent": os.getpid()}
+    assert json.loads(holder.recv(4096)) == {"agent": os.getpid(), "logs": ""}
     holder.sendall(b'{"ends_in": 30.0, "why": "PREE')
     turn(selector)
     assert told == []

@@ -11,7 +11,7 @@ import yaml
 from tflaunch.engines import kubernetes_words as words
 from tflaunch.engines.engine import check
 from tflaunch.engines.kubectl import KubectlFailed, error_of, said
-from tflaunch.engines.kubernetes_jobs import jobs, read_template
+from tflaunch.engines.kubernetes_jobs import in_gang, jobs, pod_group, read_template
 from tflaunch.engines.kubernetes_slots import ENGINE
 from tflaunch.inputs.engine_words import WantedSlots, wanted
 from tflaunch.protocol.errors import HostfileError, UsageError
@@ -245,3 +245,15 @@ def test_what_kubectl_says() -> None:
         "kubernetes: ada lacks the right to create pods/exec in the namespace vision"
     )
     assert error_of(KubectlFailed("connection refused"), "it").message == "kubernetes: it: connection refused"
+
+
+def test_pods_of_all_sizes_are_one_group() -> None:
+    made = jobs(slots("k8s:ps=1x0+worker=2x1,image=python:3"), None, "tflaunch-1", {})
+    assert [each.pod["schedulingGroup"] for each in in_gang(made, "g")] == [{"podGroupName": "g"}] * 2
+    assert all("schedulingGroup" not in each.pod for each in made)
+    group = pod_group("g", 3, {"metadata": {"name": made[0].name, "uid": "u"}})
+    assert group["spec"] == {"schedulingPolicy": {"gang": {"minCount": 3}}}
+    assert [(each["kind"], each["uid"]) for each in group["metadata"]["ownerReferences"]] == [("Job", "u")]
+    for word in ("k8s:1,image=python:3", "k8s:2,image=python:3,queue=night"):  # alone; Kueue's to place
+        made = jobs(slots(word), None, "t", {})
+        assert in_gang(made, "g") == made

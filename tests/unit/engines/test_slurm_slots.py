@@ -11,8 +11,10 @@ import pytest
 from tflaunch.engines import slurm_words as words
 from tflaunch.engines.engine import check
 from tflaunch.engines.slurm_commands import JobFacts, Slurm, SlurmFailed, said
+from tflaunch.engines.slurm_in_job import InJob
 from tflaunch.engines.slurm_jobs import sbatch_words, script, step_words
-from tflaunch.engines.slurm_slots import ENGINE, InJob, own_place
+from tflaunch.engines.slurm_place import own_place
+from tflaunch.engines.slurm_slots import ENGINE
 from tflaunch.inputs.engine_words import WantedSlots, wanted
 from tflaunch.protocol.errors import ConnectError, HostfileError, PlanError, UsageError
 from tflaunch.slot import slurm_task
