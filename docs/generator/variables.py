@@ -11,6 +11,9 @@ from tflaunch.agent.host import processes
 from tflaunch.frameworks.table import AUTO
 from tflaunch.hosts import Host
 from tflaunch.inputs.variables import DECIDED
+from tflaunch.planning.binding import Cores
+from tflaunch.planning.inventory import HostFacts, Nic
+from tflaunch.planning.networks import nccl_variables
 from tflaunch.planning.task_commands import Command
 from tflaunch.protocol.job import JobSpec, TaskId
 from tflaunch.sweeps.seats import SHARING, own_variables
@@ -36,6 +39,15 @@ _OF_A_CLUSTER = {
     "PYTHONFAULTHANDLER": "`1`: a Python that crashes, or is ended because it hangs, writes its stacks into the log",
     "no_grpc_proxy": "the hosts of the cluster: gRPC uses no proxy between tasks",
     "PYTHONPATH": "begins with a directory of the run, by which `tflaunch stacks` asks Python for its stacks",
+}
+_OF_BOUND = {
+    "OMP_NUM_THREADS": "how many cores it has",
+    "TF_NUM_INTRAOP_THREADS": "how many CPUs those cores have: with hyperthreads, two each",
+    "TF_NUM_INTEROP_THREADS": "as `TF_NUM_INTRAOP_THREADS`",
+}
+_OF_NCCL = {
+    "NCCL_SOCKET_IFNAME": "the interface by which the other hosts reach this one, where that is certain: `=ib0`",
+    "NCCL_IB_HCA": "its RDMA devices that are like that interface's, where it has others, too: `=mlx5_0,mlx5_1`",
 }
 _OF_RANKS = {
     "MASTER_ADDR": "the address of rank 0",
@@ -73,6 +85,21 @@ _OF_A_TRIAL = {
     "TFLAUNCH_PARAMS": "its values, as JSON",
     "TF_FORCE_GPU_ALLOW_GROWTH": "`true`, where several trials share a GPU (`--trials-per-gpu`)",
 }
+# A host with two kinds of RDMA devices.
+_TWO_KINDS = HostFacts(
+    "gpu01",
+    "gpu01",
+    "",
+    (),
+    "3.12",
+    64,
+    0,
+    (),
+    nics=(
+        Nic("ib0", ("10.2.0.1/16",), 400_000, "mlx5_0", "InfiniBand"),
+        Nic("eth1", ("10.3.0.1/16",), 100_000, "mlx5_1", "Ethernet"),
+    ),
+)
 
 
 def page() -> str:
@@ -87,6 +114,8 @@ def page() -> str:
 
     _compare({**_OF_A_CLUSTER, **_OF_RANKS}, found(AUTO))
     _compare({**_OF_A_CLUSTER, **_OF_HOROVOD}, found("horovod"))
+    _compare(_OF_BOUND, {*Cores(((0,),)).thread_pools})
+    _compare(_OF_NCCL, {*nccl_variables(_TWO_KINDS, "ib0")})
     _compare(_OF_A_TRIAL, {*SHARING, *own_variables(Trial(0, {}))})
     parts = [
         _ABOUT,
@@ -94,6 +123,11 @@ def page() -> str:
         "You cannot set "
         + ", ".join(f"`{name}`" for name in sorted(DECIDED))
         + " yourself; what you set of the others wins.\n",
+        _section("Of a task that is bound to cores", _OF_BOUND),
+        "[The cores beside its GPUs](../gpus.md#the-cores-beside-its-gpus) says which tasks are. Those that the host "
+        "itself sets stay.\n",
+        _section("Of a task with GPUs, in a run over several hosts", _OF_NCCL),
+        "[NCCL and gloo](../network.md#nccl-and-gloo) says more.\n",
         _section("For PyTorch and JAX", _OF_RANKS),
         "Tasks of TensorFlow have them, too, unless you say `--framework tensorflow`. A ps or an evaluator has none.\n",
         _section("For Horovod", _OF_HOROVOD),

@@ -33,7 +33,7 @@ def test_they_are_those_that_ip_tells_of() -> None:
         pytest.skip("no iproute2 here")
     said = subprocess.run(["ip", "-json", "address"], capture_output=True, check=True).stdout
     told = [
-        (each.get("label", interface["ifname"]), each["local"])
+        (each.get("label", interface["ifname"]), each["local"], each["prefixlen"])
         for interface in json.loads(said)
         for each in interface["addr_info"]
         if each["family"] == "inet" or each["scope"] == "global"
@@ -48,7 +48,9 @@ def test_second_ones_labels_and_the_far_end_of_a_line() -> None:
         ["unshare", "--net", "sh", "-e", "-c", SCRIPT], capture_output=True, text=True, check=True
     )
     found = json.loads(done.stdout)
-    for each in (["lo", "10.99.1.2"], ["lo", "10.99.2.1"], ["lo:x", "10.99.1.3"], ["lo", "10.77.0.200"]):
-        assert each in found
-    assert found[-1] == ["lo", "2001:db8::5"]
+    assert ["lo", "10.99.1.2", 24] in found
+    assert ["lo", "10.99.2.1", 32] in found
+    assert ["lo:x", "10.99.1.3", 24] in found
+    assert ["lo", "10.77.0.200", 32] in found
+    assert found[-1] == ["lo", "2001:db8::5", 64]
     assert len(found) == 204, "as many as there are, none of this link alone"

@@ -39,7 +39,7 @@ def facts(host: str, *gpus: Gpu, **fields: Any) -> HostFacts:
         host=host,
         hostname=fields.pop("hostname", host),
         boot_id=fields.pop("boot_id", f"boot of {host}"),
-        addresses=("10.0.0.1",),
+        addresses=fields.pop("addresses", ("10.0.0.1",)),
         python="3.11.7",
         cores=64,
         memory_bytes=512 * GIB,

@@ -30,6 +30,9 @@ BLOCKS = [block for page in PAGES for block in blocks(page)]
 
 # Options that the pages speak of, and that are not tflaunch's.  An option with `_` is a trainer's: see below.
 OTHERS = {
+    "--cpu-bind",  # srun
+    "--map-by",  # mpirun
+    "--rdma",  # TensorFlowOnSpark
     # trainers
     "--lr", "--layers", "--epochs", "--steps", "--port", "--peers", "--shards", "--job", "--logdir", "--task",
     "--task-index", "--worker", "--replicas", "--demo", "--model", "--inputs", "--outputs", "--address", "--dispatcher",

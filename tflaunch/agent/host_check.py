@@ -6,11 +6,10 @@ The agent of a run looks, so that the answers hold for the tasks that it would s
 import glob
 import os
 import re
-import sys
 
 from tflaunch.agent import host_facts, slot
 from tflaunch.agent.host import foreign
-from tflaunch.protocol.light_stdlib import socket
+from tflaunch.agent.net import nics
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,41 +32,21 @@ def look(directories: "List[str]") -> "Dict[str, Any]":
 
 def interfaces() -> "List[Dict[str, Any]]":
     """The network interfaces that have addresses, loopback left out."""
-    found = {}  # type: Dict[str, Dict[str, Any]]
-    networks = _networks()
-    for label, address in host_facts.interface_addresses():
-        name = label.partition(":")[0]  # eth0:1 is eth0
-        if name not in found:
-            found[name] = {
-                "name": name,
-                "addresses": [],
-                "mtu": _number("/sys/class/net/%s/mtu" % name),
-                "mbit_s": _mbit_s("/sys/class/net/%s" % name),
-                "networks": networks.get(name, []),
-            }
-        each = found[name]
-        each["addresses"].append(address)
-    return list(found.values())
+    import ipaddress
 
-
-def _mbit_s(path: str) -> "Optional[int]":
-    """How fast an interface is, as its driver says; None where it does not, as of a virtual one."""
-    speed = _number(path + "/speed")
-    if speed is not None and speed > 0:
-        return speed
-    rates = [_text(each) for each in glob.glob(path + "/device/infiniband/*/ports/*/rate")]
-    found = [float(rate.split()[0]) for rate in rates if re.match(r"[0-9.]{1,9} Gb/sec", rate)]
-    return int(max(found) * 1000) if found else None
-
-
-def _networks() -> "Dict[str, List[str]]":
-    """The IPv4 networks that each interface reaches without a gateway: `10.2.0.0/16`."""
-    found = {}  # type: Dict[str, List[str]]
-    for line in _text("/proc/net/route").splitlines()[1:]:
-        name, network, gateway, _, _, _, _, mask = line.split()[:8]
-        if int(gateway, 16) == 0 and int(mask, 16) != 0:
-            address = socket.inet_ntoa(int(network, 16).to_bytes(4, sys.byteorder))
-            found.setdefault(name, []).append("%s/%d" % (address, bin(int(mask, 16)).count("1")))
+    found = []
+    for nic in nics.nics(host_facts.interface_addresses(), []):
+        if nic["name"]:
+            known = [ipaddress.ip_interface(each) for each in nic["networks"]]
+            found.append(
+                {
+                    "name": nic["name"],
+                    "addresses": [str(each.ip) for each in known],
+                    "mtu": _number("/sys/class/net/%s/mtu" % nic["name"]),
+                    "mbit_s": nic["mbit_s"],
+                    "networks": [str(each.network) for each in known if each.version == 4],
+                }
+            )
     return found
 
 

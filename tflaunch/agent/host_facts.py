@@ -9,8 +9,10 @@ from tflaunch import gpu_probe
 from tflaunch.agent import slot
 from tflaunch.agent.gpus import leases, limit, tickets
 from tflaunch.agent.gpus.tickets import QueuePlace
+from tflaunch.agent.host import cores
 from tflaunch.agent.host.journal import note
 from tflaunch.agent.host.rundir import HostError
+from tflaunch.agent.net import nics
 from tflaunch.protocol import wire
 from tflaunch.protocol.light_stdlib import socket
 from tflaunch.protocol.machine import first_line
@@ -50,6 +52,7 @@ def collect(
     A device that is promised to a run further ahead in the queue is only looked at, never taken.
     """
     probed = gpu_probe.assembled({}, {}, {}) if asked is None else asked
+    nodes = cores.nodes(probed["gpus"])
     probed = dict(probed, gpus=slot.given(probed["gpus"]))
     queue = place.ahead()
     for device in devices_of(probed):
@@ -70,10 +73,14 @@ def collect(
     found = {
         "hostname": socket.gethostname(),
         "boot_id": first_line("/proc/sys/kernel/random/boot_id"),
-        "addresses": [address for _, address in named],
-        "interfaces": [name.partition(":")[0] for name, _ in named],  # eth0:1 is eth0
+        "addresses": [address for _, address, _ in named],
+        "interfaces": [name.partition(":")[0] for name, _, _ in named],  # eth0:1 is eth0
         "python": "%d.%d.%d" % sys.version_info[:3],
         "cores": len(os.sched_getaffinity(0)),
+        "nodes": nodes,
+        "set_there": [name for name in cores.POOLS if os.environ.get(name)] + nics.set_there(),
+        "nics": nics.nics(named, probed["gpus"]),
+        "gpudirect": nics.gpudirect(),
         "load": os.getloadavg()[0],
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "memory_available_bytes": _memory_available(),
@@ -131,11 +138,11 @@ def _disk_free(directory: str) -> int:
     return min(space.f_bavail * space.f_frsize, MOST)
 
 
-def interface_addresses() -> "List[Tuple[str, str]]":
-    """(interface, address), IPv4 first; loopback and link-local addresses left out."""
+def interface_addresses() -> "List[Tuple[str, str, int]]":
+    """(interface, address, bits of its network), IPv4 first; loopback and link-local addresses left out."""
     found = []
     for kind, message in _dump(RTM_GETADDR, _ADDRESS.pack(socket.AF_UNSPEC, 0, 0, 0, 0)):
-        family, _, _, scope, index = _ADDRESS.unpack_from(message)
+        family, bits, _, scope, index = _ADDRESS.unpack_from(message)
         if kind == RTM_NEWADDR and (family == socket.AF_INET or (family == socket.AF_INET6 and scope == 0)):
             attributes = _attributes(message[_ADDRESS.size :])
             # On a point-to-point link IFA_ADDRESS is the peer's.
@@ -146,9 +153,9 @@ def interface_addresses() -> "List[Tuple[str, str]]":
                 )
             except OSError:
                 continue  # the interface has just gone
-            found.append((family, name, address))
+            found.append((family, name, address, bits))
     found.sort(key=lambda each: each[0] != socket.AF_INET)
-    named = [(name, socket.inet_ntop(family, address)) for family, name, address in found]
+    named = [(name, socket.inet_ntop(family, address), bits) for family, name, address, bits in found]
     return [each for each in named if not each[1].startswith(("127.", "169.254."))]
 
 

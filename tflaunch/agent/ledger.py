@@ -262,6 +262,7 @@ class _Share:
                 "port": request.get("port", ports.get(name)),
                 "gpus": _gpus(request),
                 "gpu_labels": request.get("gpu_labels"),
+                "cpus": request.get("cpus", ""),
                 "log": log,
                 "log_bytes": log_bytes,
                 "output": output,  # when the task last wrote something

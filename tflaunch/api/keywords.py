@@ -25,6 +25,7 @@ class Keywords(TypedDict, total=False):
     ps_hosts: str | None
     worker_hosts: str | None
     place: Literal["spread", "pack"]
+    network: str
     # GPUs
     gpus_per_worker: int | Literal["all"] | None
     gpu_model: str
@@ -34,6 +35,7 @@ class Keywords(TypedDict, total=False):
     include: Sequence[str]
     exclude: Sequence[str]
     share_gpus: bool
+    bind: Literal["auto", "none", "numa", "cores"]
     wait: Time | bool | None
     # Start
     name: str

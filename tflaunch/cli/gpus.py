@@ -65,7 +65,9 @@ class FormOptions:
     all_users: bool = option(
         False, help="Who holds which GPUs since when: each run and each other process, and sums by user."
     )
-    topology: bool = option(False, help="How the GPUs are connected: NVLink, PCIe.")
+    topology: bool = option(
+        False, help="How the GPUs are connected (NVLink, PCIe), and the networks beside them."
+    )
     json: bool = option(
         False, help="Print everything as one JSON document; with --watch: a line for each refresh."
     )

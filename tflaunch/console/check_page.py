@@ -21,7 +21,7 @@ from tflaunch.survey.check_answers import CheckAnswers, HostAnswer, MatrixRow, i
 from tflaunch.survey.check_bandwidth import Throughput, slow
 from tflaunch.survey.check_findings import LEVELS, CheckFinding, Findings, Level
 from tflaunch.text.numbers import amount, counted
-from tflaunch.text.safe import printable
+from tflaunch.text.safe import one_line, printable
 
 PIPE_COLUMNS = 100
 MOST_COLUMNS = 16  # with more hosts, the matrix of connections between hosts is not shown
@@ -39,7 +39,7 @@ def page(findings: Findings, sheet: Sheet) -> list[Text]:
     parts = [
         _hosts(findings, sheet),
         _matrix(answers, sheet),
-        _bandwidth(answers, sheet),
+        [*_bandwidth(answers, sheet), *_other_networks(answers, sheet)],
         [*_dials(answers, sheet), *_clocks(findings, sheet.marks), *_outside(findings, sheet.marks)],
         _findings(findings, sheet),
         [_summary(findings, sheet.marks)],
@@ -195,6 +195,27 @@ def _bandwidth(answers: CheckAnswers, sheet: Sheet) -> list[Text]:
     return lines
 
 
+def _other_networks(answers: CheckAnswers, sheet: Sheet) -> list[Text]:
+    """A line for each network beside that of the addresses over which something was measured."""
+    lines = []
+    for each in answers.networks:
+        measured = [
+            way.bits_per_s
+            for row in each.bandwidth.values()
+            for way in row.values()
+            if way.bits_per_s is not None
+        ]
+        if measured:
+            lines.append(
+                Text.assemble(
+                    _mark("warning" if each.blocked else None, sheet.marks),
+                    f" over {one_line(each.network.told)}: {speed(min(measured))} to {speed(max(measured))},"
+                    f" the median {speed(statistics.median_high(measured))}",
+                )
+            )
+    return lines
+
+
 def _summed_up(
     rows: Mapping[str, Mapping[str, Throughput]], names: Sequence[str], sheet: Sheet
 ) -> list[Text]:
@@ -302,13 +323,24 @@ def document(findings: Findings, now: float, exit_code: int) -> dict[str, Any]:
             for row in answers.matrix
         ],
         "dials": answers.dials,
-        "bandwidth": {
-            a: {b: dataclasses.asdict(each) for b, each in row.items()}
-            for a, row in answers.bandwidth.items()
-        },
+        "bandwidth": _throughputs(answers.bandwidth),
+        "networks": [
+            {
+                "network": each.network.prefix,
+                "interfaces": dict(each.network.names),
+                "mbit_s": each.network.mbit_s,
+                "dials": each.dials,
+                "bandwidth": _throughputs(each.bandwidth),
+            }
+            for each in answers.networks
+        ],
         "addresses": answers.resolved,
         "from_here": answers.outside,
     }
+
+
+def _throughputs(rows: Mapping[str, Mapping[str, Throughput]]) -> dict[str, Any]:
+    return {a: {b: dataclasses.asdict(each) for b, each in row.items()} for a, row in rows.items()}
 
 
 def _host_data(each: HostAnswer, findings: Findings) -> dict[str, Any]:

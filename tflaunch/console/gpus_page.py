@@ -12,7 +12,7 @@ from rich.cells import cell_len
 
 from tflaunch.console.gpus_states import STYLES, summary_lines
 from tflaunch.console.gpus_table import GpuTable
-from tflaunch.console.gpus_topology import legend_lines, matrix_lines
+from tflaunch.console.gpus_topology import legend_lines, matrix_lines, nic_lines
 from tflaunch.console.pen import UNICODE, Marks
 from tflaunch.console.safe_text import Text, wrapped_words
 from tflaunch.console.text_table import cut, fitted
@@ -72,12 +72,13 @@ class GpusView:
         return self._cut([*head, *body, *total])[:rows]
 
     def topology(self, overview: Overview) -> list[Text]:
-        """For each host a matrix of how its GPUs are connected."""
+        """For each host a matrix of how its GPUs are connected, and its networks."""
         lines: list[Text] = []
         for machine in overview.machines:
             lines += [Text()] if lines else []
             lines.append(self.host_line(machine))
             lines += matrix_lines(machine.facts.gpus, self._columns, self._marks)
+            lines += nic_lines(machine.facts, self._marks)
         if any(gpu.links for machine in overview.machines for gpu in machine.facts.gpus):
             lines += [Text(), *legend_lines(self._columns - 4)]
         troubles = self._troubles(overview)

@@ -54,13 +54,20 @@ def without(left_out: Mapping[str, str], *, then: bool = False) -> list[str]:
 
 def _task_lines(plan: ClusterPlan, columns: int) -> list[Text]:
     """A table; where that is wider than the terminal, two lines a task, so that no address is broken."""
-    rows = [(str(task.id), task.host, task.endpoint or "-", _gpus(task)) for task in plan.tasks]
-    tasks, *others = zip(*rows, strict=True)
+    rows = [
+        (str(task.id), task.host, task.endpoint or "-", _gpus(task), task.cpus or "any")
+        for task in plan.tasks
+    ]
+    bound = any(task.cpus for task in plan.tasks)
+    tasks, *others = zip(*(row if bound else row[:-1] for row in rows), strict=True)
     colours = [task_colour(task.id) for task in plan.tasks]
     table = Table(
         [
             Column("task", [*map(Text, tasks, colours)]),
-            *(Column(heading, [*map(Text, cells)]) for heading, cells in zip(_HEADINGS, others, strict=True)),
+            *(
+                Column(heading, [*map(Text, cells)])
+                for heading, cells in zip(_HEADINGS, others, strict=False)
+            ),
         ],
         gap="   ",
     )
@@ -68,12 +75,15 @@ def _task_lines(plan: ClusterPlan, columns: int) -> list[Text]:
         return table.lines()
     return [
         whole(line)
-        for task, host, address, gpus in rows
-        for line in (f"{task} on {host}", f"  {address}" + (f", GPUs {gpus}" if gpus != "-" else ""))
+        for task, host, address, gpus, cpus in rows
+        for line in (
+            f"{task} on {host}",
+            f"  {address}" + (f", GPUs {gpus}" if gpus != "-" else "") + (f", CPUs {cpus}" if bound else ""),
+        )
     ]
 
 
-_HEADINGS = ("host", "address", "GPUs")
+_HEADINGS = ("host", "address", "GPUs", "CPUs")
 
 
 def _gpus(task: TaskPlan) -> str:

@@ -266,6 +266,11 @@ def _task_table(run: RunState, sheet: Sheet, now: float) -> list[Text]:
         ),
         Column("port", [Text(str(task.port or "-")) for task in tasks], right=True, drop=3),
         Column("GPUs", [Text(gpus(task)) for task in tasks], right=True, drop=2),
+        *(
+            [Column("CPUs", [Text(task.cpus or "any") for task in tasks], right=True, drop=3)]
+            if any(task.cpus for task in tasks)
+            else []
+        ),
         Column("pid", [Text(str(task.pid or "-")) for task in tasks], right=True, drop=5),
         Column("log", [Text(amount(task.log_bytes)) for task in tasks], right=True, drop=4),
         Column(

@@ -13,6 +13,7 @@ from typing_extensions import TypedDict
 
 from tflaunch.documents.json_things import (
     CheckedHostData,
+    CheckedNetworkData,
     CountsData,
     ErrorData,
     FileData,
@@ -69,6 +70,8 @@ class CheckDocument(TypedDict):
     """host -> other host -> what came of its call: `address`, `port`, `result`, `rtt_ms`"""
     bandwidth: dict[str, dict[str, ThroughputData]]
     """with `--bandwidth`: host -> other host -> what it could send"""
+    networks: list[CheckedNetworkData]
+    """other networks that all hosts are in: the one that a run would take; with `--bandwidth`, all"""
     addresses: dict[str, list[str]]
     """name -> the addresses that it stands for"""
     from_here: dict[str, Any]

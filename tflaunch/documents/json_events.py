@@ -32,6 +32,8 @@ class PlannedTask(TypedDict):
     """the UUIDs of its GPUs"""
     gpu_labels: list[str]
     """the same as people see them"""
+    cpus: str
+    """the CPUs that it is bound to: `0-7,64-71`; empty: it may use all"""
     argv: list[str]
     """its command line"""
     env: dict[str, str]
@@ -96,7 +98,7 @@ class PlanEvent(_Told):
     """hosts that could not be reached, or were lost -> why; the run does without them"""
     tasks: list[PlannedTask]
     """for each task: `task`, `host`, `address`, `port` (null: not part of the cluster), `gpus` (UUIDs),
-    `gpu_labels` (the same as people see them: `3`, or `3.1` for MIG instance 1 of GPU 3), `argv`, `env`,
+    `gpu_labels` (the same as people see them: `3`, or `3.1` for MIG instance 1 of GPU 3), `cpus`, `argv`, `env`,
     `setup`, `cwd` (null: where the shipped code is), `container` (image or empty), `mounts`
     """
 

@@ -54,6 +54,8 @@ def _of_facts(
 
 if TYPE_CHECKING:
     HostData: TypeAlias = dict[str, Any]
+    NicData: TypeAlias = dict[str, Any]
+    NodeData: TypeAlias = dict[str, Any]
     GpuData: TypeAlias = dict[str, Any]
     InstanceData: TypeAlias = dict[str, Any]
     ProcessData: TypeAlias = dict[str, Any]
@@ -92,6 +94,13 @@ else:
         _DEVICE,
         typed={**_ON_DEVICE, "mig": list[InstanceData], "links": dict[str, str]},
     )
+    NicData = _of_facts(
+        "NicData",
+        "A network interface, or an RDMA device.",
+        facts.NicFacts,
+        typed={"gpus": dict[str, str]},
+    )
+    NodeData = _of_facts("NodeData", "A NUMA node of a host.", facts.NodeFacts)
     HostData = _of_facts(
         "HostData",
         "A host, in the order of the hostfile. A host with an `error` has only the first three fields.",
@@ -102,7 +111,12 @@ else:
             "error": (ErrorData | None, "why it did not answer, or null"),
             "age_s": (NotRequired[float], "how old the answer is, in seconds"),
         },
-        typed={"gpus": list[GpuData], "queue": list[WaitingRunData]},
+        typed={
+            "gpus": list[GpuData],
+            "queue": list[WaitingRunData],
+            "nodes": list[NodeData],
+            "nics": list[NicData],
+        },
         sometimes=True,
         without=("ports", "ports_taken"),  # this probe holds no ports
     )
@@ -249,6 +263,8 @@ class TaskData(TypedDict):
     """the UUIDs of its GPUs"""
     gpu_labels: list[str]
     """the same as people see them"""
+    cpus: str
+    """the CPUs that it is bound to: `0-7,64-71`, or empty"""
     log: str
     """the path of its log on its host"""
     log_bytes: int
@@ -472,6 +488,21 @@ class ThroughputData(TypedDict):
     """why nothing arrived: `[kind, sentence]`, or null"""
 
 
+class CheckedNetworkData(TypedDict):
+    """A network that all checked hosts are in, beside that of their addresses."""
+
+    network: str
+    """`10.2.0.0/16`"""
+    interfaces: dict[str, str]
+    """host -> its interface there"""
+    mbit_s: int | None
+    """what the slowest of them says, or null"""
+    dials: dict[str, dict[str, dict[str, Any]]]
+    """host -> other host -> what came of its call there: `address`, `port`, `result`, `rtt_ms`"""
+    bandwidth: dict[str, dict[str, ThroughputData]]
+    """with `--bandwidth`: host -> other host -> what it could send there"""
+
+
 class PlaceData(TypedDict):
     """A directory of runs."""
 
@@ -525,6 +556,8 @@ class SettingData(TypedDict):
 THINGS: Mapping[str, type] = {
     "error": ErrorData,
     "host": HostData,
+    "node": NodeData,
+    "nic": NicData,
     "gpu": GpuData,
     "instance": InstanceData,
     "process": ProcessData,
@@ -548,6 +581,7 @@ THINGS: Mapping[str, type] = {
     "checked task": CheckedTaskData,
     "row": RowData,
     "throughput": ThroughputData,
+    "checked network": CheckedNetworkData,
     "place": PlaceData,
     "file": FileData,
     "setting": SettingData,

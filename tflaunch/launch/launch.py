@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import secrets
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -26,9 +25,10 @@ from tflaunch.lifecycle.watchdog import Watchdog
 from tflaunch.planning import dials
 from tflaunch.planning.cluster_plan import ClusterPlan
 from tflaunch.planning.environments import PREPARE_TIMEOUT_S
+from tflaunch.planning.networks import NONE as NO_NETWORK
 from tflaunch.planning.spare_moves import Moves
 from tflaunch.planning.usable_hosts import usable_hosts
-from tflaunch.protocol.errors import RecordError, StopError, TflaunchError
+from tflaunch.protocol.errors import DialError, RecordError, StopError, TflaunchError
 from tflaunch.protocol.job import EVALUATOR, EVALUATOR_GRACE_S, TaskId
 from tflaunch.protocol.outcome import GpuLeft, HostLost, Outcome, Reclaimed
 from tflaunch.runs.record import Record
@@ -82,14 +82,13 @@ def to_its_end(request: Request, run: LaunchedRun, watcher: RunWatcher) -> int:
     """Drive the run to its end; while restarts are left, start it again without lost hosts.  See `launch`."""
     begun = time.monotonic()
     hosts = hosts_at_first(request)
-    ended = at_most_twice(lambda: run.once(hosts), request, run.connections, watcher)
+    ended = begin(run, hosts)
     if ended is None:
         return 0
     while another_plan_follows(run.request, ended.state, ended.number):
         try:
             hosts, before = run.hosts_once_more(ended)
-            once_more = functools.partial(run.once, hosts, before)
-            again = at_most_twice(once_more, run.request, run.connections, watcher)
+            again = begin(run, hosts, before)
             if again is None:
                 return 0
             ended = again
@@ -101,6 +100,32 @@ def to_its_end(request: Request, run: LaunchedRun, watcher: RunWatcher) -> int:
             ended = dataclasses.replace(ended, state=_interrupted(ended.state, stopped.interrupted.signal))
             break
     return run.finish(ended, time.monotonic() - begun)
+
+
+def begin(run: LaunchedRun, hosts: Sequence[Host], before: EndedCluster | None = None) -> EndedCluster | None:
+    """As `run.once`; a start that fails is tried again where another one may go well.
+
+    So it may where connections broke, and where the hosts do not reach each other over the faster network that tflaunch
+    has chosen: then without that.  Raises TflaunchError, Stopped.
+    """
+
+    def start() -> EndedCluster | None:
+        return at_most_twice(lambda: run.once(hosts, before), run.request, run.connections, run.watcher)
+
+    try:
+        return start()
+    except DialError as error:
+        network = run.plan.network if run.plan else ""
+        if not network or run.request.job.network or error.unconfirmed:
+            raise
+        host, why = next(iter(error.failures.items()))
+        run.watcher.warn(
+            f"{host} {why.splitlines()[0]}; the run begins anew without the network {network}, by the addresses that "
+            "SSH has"
+        )
+        job = dataclasses.replace(run.request.job, network=NO_NETWORK)
+        run.request = dataclasses.replace(run.request, job=job)
+        return start()
 
 
 def another_plan_follows(request: Request, state: State, number: int) -> bool:
@@ -170,7 +195,7 @@ class LaunchedRun:
         self._tunnel = tunnel
         self._record = on.record if on else None
         self.slots = on.slots if on else None
-        self._plan: ClusterPlan | None = None
+        self.plan: ClusterPlan | None = None
         self._visited: set[str] = set()  # hosts that have had an agent of this run
         self._begun = time.monotonic()
         self._released: float | None = None  # when the tasks were released for the first time
@@ -253,10 +278,10 @@ class LaunchedRun:
             self.connections,
             self.watcher,
             lease=True,
-            before=self._plan if before else None,  # of a start that has failed, nothing was carried out
+            before=self.plan if before else None,  # of a start that has failed, nothing was carried out
             lost=before.state.lost if before else None,
         )
-        self._plan = plan
+        self.plan = plan
         self.watcher.plan(plan, brief=True)
         self._keep_in_record(plan, cluster.connected)
         return plan

@@ -15,6 +15,7 @@ task_commands   argv and environment of a task
 ranks           which tasks have ranks
 filling         what placeholders such as `{index}` stand for
 environments    virtual environments, conda and `setup:`, as shell text for a task
+binding         which cores each task is bound to
 required_gpus   `--require-gpu`: whether the plan gives GPUs at all
 networks        which network the addresses lie on, and a faster one
 ways            ways between hosts that are much longer than the others, or lose packets

@@ -15,7 +15,7 @@ from tflaunch.text.numbers import counted
 _LOOPBACK_NAMES = {"localhost", "localhost.localdomain", "localhost6", "ip6-localhost", "ip6-loopback"}
 
 
-def _machine(facts: HostFacts) -> tuple[str, str]:
+def machine_of(facts: HostFacts) -> tuple[str, str]:
     """Equal for two names of one machine; containers share the boot id, so the host name counts, too."""
     return (facts.boot_id, facts.hostname) if facts.boot_id else ("", facts.host)
 
@@ -42,7 +42,7 @@ def peer_addresses(
     Loopback is right for a cluster on one machine and only there.
     """
     dialled = {host.name: host.address or ssh.get(host.name, "") or "127.0.0.1" for host in used}
-    one_machine = len({_machine(inventory[host.name]) for host in used}) == 1
+    one_machine = len({machine_of(inventory[host.name]) for host in used}) == 1
     if one_machine and all(map(is_loopback, dialled.values())):
         return dialled
 
@@ -84,7 +84,7 @@ def _machines(inventory: Inventory) -> dict[str, set[tuple[str, str]]]:
     machines: dict[str, set[tuple[str, str]]] = defaultdict(set)
     for facts in inventory.values():
         for address in facts.addresses:
-            machines[address].add(_machine(facts))
+            machines[address].add(machine_of(facts))
     return machines
 
 
@@ -123,7 +123,7 @@ def take_ports(places: Sequence[str], hosts: Mapping[str, Host], inventory: Inve
     mine: dict[str, list[int]] = {}
     for name, count in wanted.items():
         facts = inventory[name]
-        others = taken[_machine(facts)]
+        others = taken[machine_of(facts)]
         free = sorted(port for port in set(facts.ports) if port not in others)
         if len(free) < count:
             limits = hosts[name].ports

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tflaunch.inputs.variables import DECIDED
+from tflaunch.planning.binding import UNBOUND, Cores
 from tflaunch.planning.task_commands import endpoint
 from tflaunch.protocol.job import TaskId
 
@@ -27,6 +28,7 @@ class TaskPlan:
     env: Mapping[str, str]  # on top of what the host gives
     setup: tuple[str, ...]
     cwd: str | None  # None: the fresh directory that the shipped code is copied to
+    cores: Cores = UNBOUND
     container: str = ""  # the image that it runs in, with `setup`
     mounts: tuple[str, ...] = ()
     filled: tuple[str, ...] = ()  # variables whose placeholders were filled in
@@ -36,6 +38,11 @@ class TaskPlan:
         False  # it may open its port with SO_REUSEADDR alone, as PyTorch's store and most servers do
     )
     rendezvous: tuple[str, ...] = ()  # callers whom the agent answers at the task's port, in the task's place
+
+    @property
+    def cpus(self) -> str:
+        """The CPUs that it is bound to: `0-7,64-71`; "": it may use all."""
+        return self.cores.cpus
 
     @property
     def endpoint(self) -> str | None:
@@ -51,6 +58,7 @@ class TaskPlan:
             "port": self.port,
             "gpus": list(self.gpus),
             "gpu_labels": list(self.gpu_labels),
+            "cpus": self.cpus,
             "argv": list(self.argv),
             "env": {name: MASK if name in self.masked else value for name, value in self.env.items()},
             "setup": list(self.setup),
@@ -73,6 +81,8 @@ class TaskPlan:
             "gpu_labels": list(self.gpu_labels),
             "container": self.container and {"image": self.container, "mounts": list(self.mounts)},
         }
+        if self.cpus:
+            request["cpus"] = self.cpus
         if self.rendezvous:
             request["rendezvous"] = list(self.rendezvous)
         return {**request, "shares_port": True} if self.shares_port else request
@@ -93,6 +103,7 @@ class ClusterPlan:
     notes: tuple[str, ...] = ()
     choices: tuple[str, ...] = ()  # what the text of the program has decided, and why
     left_out: Mapping[str, str] = field(default_factory=dict)  # hosts that it does without -> why
+    network: str = ""  # that the tasks dial each other over: a CIDR, or the user's word; "": what SSH dials
     moved: str = (
         ""  # the note about it, if the task that writes checkpoints is on another host than the checkpoints
     )

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
         GpuFacts,
         LeaseFacts,
         MachineFacts,
+        NicFacts,
+        NodeFacts,
         ProcessFacts,
         TicketFacts,
     )
@@ -42,13 +44,15 @@ else:
             fields.append((name, Any, made))
         return make_dataclass(kind.__name__, fields, frozen=True)
 
-    DeviceFacts, GpuFacts, LeaseFacts, MachineFacts, ProcessFacts, TicketFacts = map(
+    DeviceFacts, GpuFacts, LeaseFacts, MachineFacts, NicFacts, NodeFacts, ProcessFacts, TicketFacts = map(
         _declared,
         (
             facts.DeviceFacts,
             facts.GpuFacts,
             facts.LeaseFacts,
             facts.MachineFacts,
+            facts.NicFacts,
+            facts.NodeFacts,
             facts.ProcessFacts,
             facts.TicketFacts,
         ),
@@ -213,10 +217,22 @@ def _uses(device: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
+class Node(NodeFacts):
+    """A NUMA node with cores that tasks may use."""
+
+
+@dataclass(frozen=True)
+class Nic(NicFacts):
+    """A network interface, or an RDMA device without one."""
+
+
+@dataclass(frozen=True)
 class HostFacts(MachineFacts):
     """One host at probe time.  `ports` are already held by its agent, in ascending order."""
 
     gpus: tuple[Gpu, ...] = ()
+    nodes: tuple[Node, ...] = ()
+    nics: tuple[Nic, ...] = ()
     queue: tuple[Ticket, ...] = ()  # first one first
 
     @property
@@ -232,6 +248,11 @@ class HostFacts(MachineFacts):
         known = _read(cls, {**said, "host": host})
         known["gpus"] = tuple(map(Gpu.from_wire, said["gpus"]))
         known["queue"] = tuple(Ticket(**_read(Ticket, each)) for each in said["queue"])
+        known["nodes"] = tuple(
+            Node(**{**_read(Node, each), "cores": tuple(map(tuple, each["cores"]))})
+            for each in said.get("nodes", ())
+        )
+        known["nics"] = tuple(Nic(**_read(Nic, each)) for each in said.get("nics", ()))
         return cls(**known)
 
 

@@ -11,6 +11,7 @@ from tflaunch.frameworks.table import named
 from tflaunch.hosts import Host, Hostfile, fold, match
 from tflaunch.lifecycle.states import decisive
 from tflaunch.planning.addresses import interfaces, peer_addresses, take_ports
+from tflaunch.planning.binding import UNBOUND, Cores, share_out, why_unbound
 from tflaunch.planning.cluster_plan import ClusterPlan, Standing, TaskPlan
 from tflaunch.planning.environments import setup
 from tflaunch.planning.filling import check as check_placeholders
@@ -28,12 +29,14 @@ from tflaunch.planning.gpu_supply import (
     too_few,
     too_few_for,
 )
-from tflaunch.planning.inventory import GpuOrInstance, Inventory
+from tflaunch.planning.inventory import GpuOrInstance, HostFacts, Inventory
+from tflaunch.planning.networks import chosen, nccl_variables
 from tflaunch.planning.task_commands import Command, endpoint, flag_names, image
 from tflaunch.protocol.errors import PlanError, UsageError
 from tflaunch.protocol.job import CHIEF, EVALUATOR, MASTER, PS, WORKER, GpuCount, JobSpec, TaskId
 
 WORKERS_PER_PS = 4
+UNLIKE = 2  # one host has so many times the cores or the memory of another: worth a note
 # By each agent, before the plan says how many tasks its host gets: 8 GPUs of 7 MIG instances each, and ps for them.
 PORTS_HELD = 72
 
@@ -76,11 +79,23 @@ def plan_cluster(
     placed = _place(job, hostfile, capacities, notes)
     used = [capacities[name].host for name in dict.fromkeys(task.host for task in placed)]
     dialled = peer_addresses(used, inventory, addresses, notes)
+    network = chosen(job.network, used, inventory, dialled)
+    if network is not None:
+        dialled = {**dialled, **network.addresses}
     tasks = _task_plans(job, placed, used, inventory, dialled, run_id=run_id)
     _note_alone(job, placed, notes)
     _note_models(job, placed, notes)
     _note_proxies(job, used, inventory, notes)
-    return ClusterPlan(run_id, tasks, tuple(notes), job.choices)
+    _note_unbound(job, tasks, inventory, notes)
+    _note_machines(placed, inventory, notes)
+    if network is not None and not job.network:
+        notes.append(
+            Standing(
+                f"the tasks dial each other over {network.told}, the fastest network that all their hosts are in; "
+                "--network none: by the addresses that SSH has"
+            )
+        )
+    return ClusterPlan(run_id, tasks, tuple(notes), job.choices, network=network.prefix if network else "")
 
 
 def _place(
@@ -128,11 +143,15 @@ def _task_plans(
     cluster: dict[str, list[str]] = {}
     for task in members:
         cluster.setdefault(task.id.job, []).append(endpoint(dialled[task.host], ports[task.id]))
-    command = Command(job, cluster, run_id, interfaces(dialled, inventory), dialled)
+    faces = interfaces(dialled, inventory)
+    over_network = faces if len(used) > 1 else {}
+    command = Command(job, cluster, run_id, faces, dialled)
     framework = named(job.framework)
+    cores = _cores(job, placed, inventory)
     tasks = []
     for task in placed:
         host = hosts[task.host]
+        mine = cores.get(task.id, UNBOUND)
         uuids = tuple(gpu.uuid for gpu in task.gpus)
         tasks.append(
             TaskPlan(
@@ -143,9 +162,17 @@ def _task_plans(
                 gpus=uuids,
                 gpu_labels=tuple(gpu.label for gpu in task.gpus),
                 argv=command.argv(task.id, host),
-                env=command.env(task.id, host, uuids),
+                env=command.env(
+                    task.id,
+                    host,
+                    uuids,
+                    host_variables(
+                        inventory[task.host], mine, over_network.get(task.host, "") if uuids else ""
+                    ),
+                ),
                 setup=setup(host),
                 cwd=host.workdir,
+                cores=mine,
                 container=image(host, job),
                 mounts=(*host.mounts, *job.mounts),
                 filled=command.filled(task.id, host),
@@ -170,6 +197,25 @@ def _task_plans(
             for task in tasks
         ]
     return tuple(tasks)
+
+
+def host_variables(facts: HostFacts, cores: Cores, interface: str) -> dict[str, str]:
+    """The variables of a task that its host decides.
+
+    `interface` is the one by which its peers reach it, "" where they are on this host, too, or it has no GPUs.
+    """
+    return {**cores.thread_pools, **(nccl_variables(facts, interface) if interface else {})}
+
+
+def _cores(job: JobSpec, placed: Sequence[_Placed], inventory: Inventory) -> dict[TaskId, Cores]:
+    """The cores of each task that is bound to some."""
+    by_host: dict[str, dict[TaskId, tuple[GpuOrInstance, ...]]] = defaultdict(dict)
+    for task in placed:
+        by_host[task.host][task.id] = task.gpus
+    found: dict[TaskId, Cores] = {}
+    for host, tasks in by_host.items():
+        found |= share_out(job.bind, inventory[host], tasks)
+    return found
 
 
 def _callers(inventory: Inventory, dialled: Mapping[str, str]) -> tuple[str, ...]:
@@ -471,6 +517,45 @@ def _note_models(job: JobSpec, placed: Sequence[_Placed], notes: list[str]) -> N
             f"the workers get GPUs of different models{why}: {models}; "
             "where they train in step, all wait for the slowest"
         )
+
+
+def _note_unbound(job: JobSpec, tasks: Sequence[TaskPlan], inventory: Inventory, notes: list[str]) -> None:
+    """Where --bind was given and binds no task of a host."""
+    if job.bind in ("auto", "none"):
+        return
+    by_host: dict[str, list[TaskPlan]] = defaultdict(list)
+    for task in tasks:
+        by_host[task.host].append(task)
+    if not any(task.gpus for task in tasks) and job.bind == "numa":
+        notes.append(
+            "no task has GPUs, so --bind numa binds none; --bind cores binds tasks without GPUs, too"
+        )
+        return
+    whys: dict[str, list[str]] = defaultdict(list)
+    for host, mine in by_host.items():
+        why = why_unbound(job.bind, inventory[host], sum(len(task.gpus) for task in mine))
+        if why and not any(task.cpus for task in mine):
+            whys[why].append(host)
+    notes.extend(f"{fold(hosts)} {why}: no task is bound there" for why, hosts in whys.items())
+
+
+def _note_machines(placed: Sequence[_Placed], inventory: Inventory, notes: list[str]) -> None:
+    """Hosts of workers without GPUs of which one has much fewer cores, or less memory, than another."""
+    workers = {task.host: None for task in placed if task.id.job in (WORKER, CHIEF, MASTER) and not task.gpus}
+    there = {
+        "cores": {host: inventory[host].cores for host in workers},
+        "GiB of memory": {host: inventory[host].memory_bytes >> 30 for host in workers},
+    }
+    for what, amounts in there.items():
+        least, most = min(amounts.values(), default=0), max(amounts.values(), default=0)
+        if least and most >= UNLIKE * least:
+            few = fold(host for host, amount in amounts.items() if amount == least)
+            many = fold(host for host, amount in amounts.items() if amount == most)
+            notes.append(
+                Standing(
+                    f"{few} has {least} {what}, {many} {most}; where workers train in step, all wait for the slowest"
+                )
+            )
 
 
 def _note_proxies(job: JobSpec, used: Sequence[Host], inventory: Inventory, notes: list[str]) -> None:

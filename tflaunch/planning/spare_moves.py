@@ -15,13 +15,16 @@ from typing import Any
 from tflaunch.hosts import Host, Hostfile, match
 from tflaunch.inputs.variables import DECIDED
 from tflaunch.planning.addresses import interfaces, peer_addresses
+from tflaunch.planning.binding import UNBOUND, share_out
 from tflaunch.planning.cluster_plan import ClusterPlan, TaskPlan
 from tflaunch.planning.environments import setup
 from tflaunch.planning.gpu_choice import take_nearest
 from tflaunch.planning.inventory import GpuOrInstance, Inventory
+from tflaunch.planning.networks import members
+from tflaunch.planning.plan import host_variables
 from tflaunch.planning.task_commands import Command, endpoint, image
 from tflaunch.protocol.errors import PlanError
-from tflaunch.protocol.job import JobSpec, deciding
+from tflaunch.protocol.job import JobSpec, TaskId, deciding
 from tflaunch.protocol.moves import fill, values
 
 LIMIT_BYTES = 12_000_000  # of the requests that one agent holds: a message is at most 16 MiB
@@ -97,7 +100,11 @@ def moves(
     fixed = coordinating(plan)
     hosts = {host.name: host for host in hostfile.hosts}
     own = {task.host: task.address for task in plan.tasks}
-    dialled = {**peer_addresses([hosts[name] for name in own] + [*spares], inventory, ssh, []), **own}
+    dialled = peer_addresses([hosts[name] for name in own] + [*spares], inventory, ssh, [])
+    if plan.network:
+        met = members(plan.network, {name: inventory[name] for name in dialled})
+        dialled |= {name: address for name, (address, _) in met.items()}
+    dialled |= own
     by_seat: dict[str, list[TaskPlan]] = {}
     for task in plan.tasks:
         by_seat.setdefault(task.host, []).append(task)
@@ -156,6 +163,7 @@ def _moved(
     ports = sorted(inventory[spare.name].ports)
     left = list(free.get(spare.name, ()))
     found = []
+    taken: dict[TaskId, Sequence[GpuOrInstance]] = {}
     for task in tasks:
         pattern = job.role(task.id.job).hosts
         if pattern is not None and spare.name not in {host.name for host in match(pattern, hostfile)}:
@@ -166,6 +174,7 @@ def _moved(
         if len(mine) < len(task.gpus) or (task.port is not None and not ports):
             return None
         left = [gpu for gpu in left if gpu not in mine]
+        taken[task.id] = mine
         found.append(
             dataclasses.replace(
                 task,
@@ -180,7 +189,8 @@ def _moved(
                 mounts=(*spare.mounts, *job.mounts),
             )
         )
-    return found
+    cores = share_out(job.bind, inventory[spare.name], taken)
+    return [dataclasses.replace(task, cores=cores.get(task.id, UNBOUND)) for task in found]
 
 
 def _marks(plan: ClusterPlan) -> dict[str, str]:
@@ -209,6 +219,7 @@ class _Requests:
         spares: Sequence[str],
     ) -> None:
         self._job, self._plan, self._hosts, self._marks = job, plan, hosts, marks
+        self._inventory = inventory
         self._cluster: dict[str, list[str]] = {}
         for task in plan.tasks:
             if task.port is not None:
@@ -224,7 +235,10 @@ class _Requests:
         names = {host.name: self._marks[seat]}
         command = Command(self._job, self._cluster, self._plan.run_id, self._interfaces, names)
         request = task.to_wire()
-        env = command.env(task.id, host, task.gpus)
+        more = host_variables(
+            self._inventory[task.host], task.cores, self._interfaces.get(task.host, "") if task.gpus else ""
+        )
+        env = command.env(task.id, host, task.gpus, more)
         decided = [name for name in DECIDED if name in env]
         return {**request, "argv": list(command.argv(task.id, host)), "env": env, "decided": decided}
 

@@ -136,11 +136,13 @@ class Command:
             return tuple(word for pair in pairs for word in pair)
         return tuple(f"{name}={value}" for name, value in pairs)
 
-    def env(self, task: TaskId, host: Host, gpus: Sequence[str]) -> dict[str, str]:
+    def env(
+        self, task: TaskId, host: Host, gpus: Sequence[str], more: Mapping[str, str] = {}
+    ) -> dict[str, str]:
         """The variables that a task gets on top of its host's own; `gpus` are the UUIDs of its GPUs.
 
         `env:` of the hostfile, then the job's own and its role's come last, with their placeholders filled in, and
-        win, also over PYTHONUNBUFFERED, PYTHONFAULTHANDLER, CUDA_DEVICE_ORDER, no_grpc_proxy and the ranks of
+        win, also over `more`, PYTHONUNBUFFERED, PYTHONFAULTHANDLER, CUDA_DEVICE_ORDER, no_grpc_proxy and the ranks of
         PyTorch and JAX.  They cannot set what the plan decides (PlanError): TF_CONFIG, CUDA_VISIBLE_DEVICES,
         TF_GRPC_REUSE_PORT, TFLAUNCH_RUN, TFLAUNCH_TASK.
         """
@@ -172,6 +174,7 @@ class Command:
             "TFLAUNCH_RUN": self._run_id,
             "TFLAUNCH_TASK": str(task),
             **(environment(self._job.framework, rank) if rank else {}),
+            **more,
             **own,
         }
 

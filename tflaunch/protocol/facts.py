@@ -183,6 +183,52 @@ class GpuFacts(DeviceFacts):
 
 
 @_facts
+class NodeFacts:
+    """A NUMA node, as /sys/devices/system and the affinity of the agent describe it; agent/host/cores.py reads them."""
+
+    node: "int" = fact(a_whole_number, "its number")
+    cores: "Tuple[Tuple[int, ...], ...]" = fact(
+        [[a_whole_number]],
+        "its cores that a program of yours may use, each by the numbers of its CPUs, its hyperthreads",
+    )
+    gpus: "Tuple[int, ...]" = fact(
+        [a_whole_number], "the indices of the GPUs beside it", default=(), always=True
+    )
+    distances: "Mapping[str, int]" = fact(
+        Each(a_gpu_number, a_whole_number),
+        "number of a node -> how far its memory is: 10 is its own",
+        default={},
+        always=True,
+    )
+
+
+@_facts
+class NicFacts:
+    """A network interface with an address, or an RDMA device; agent/net/nics.py reads them from /sys/class."""
+
+    name: "str" = fact(a_word, "the interface; empty for an RDMA device without one that has an address")
+    networks: "Tuple[str, ...]" = fact(
+        [a_word], "its addresses with the bits of their networks: `10.2.0.1/16`"
+    )
+    mbit_s: "Optional[int]" = fact(
+        or_null(a_whole_number), "how fast its link is; null: the driver does not say"
+    )
+    rdma: "str" = fact(a_word, "the RDMA device behind it: `mlx5_0`, or empty", default="", always=True)
+    fabric: "str" = fact(
+        a_word,
+        "what the RDMA device is on: `InfiniBand`, `Ethernet` (RoCE), or empty",
+        default="",
+        always=True,
+    )
+    gpus: "Mapping[str, str]" = fact(
+        Each(a_gpu_number, a_word),
+        "index of a GPU -> how they are connected: `PIX`, `PXB`, `PHB`, `NODE`, `SYS`",
+        default={},
+        always=True,
+    )
+
+
+@_facts
 class MachineFacts:
     """A host when it was asked; agent/host_facts.py collects what it is."""
 
@@ -218,4 +264,20 @@ class MachineFacts:
     gpus_held: "int" = fact(a_whole_number, "how many of its GPUs your runs have", default=0)
     gpu_limit: "Optional[int]" = fact(
         or_null(a_whole_number), "how many GPUs of the host one user may hold, or null", default=None
+    )
+    nodes: "Any" = fact(
+        [record(NodeFacts)], "its NUMA nodes that have cores for programs of yours", default=()
+    )
+    set_there: "Tuple[str, ...]" = fact(
+        [a_word],
+        "the variables that size thread pools or choose networks, and that it sets itself",
+        default=(),
+    )
+    nics: "Any" = fact(
+        [record(NicFacts)], "its network interfaces that have addresses, and its RDMA devices", default=()
+    )
+    gpudirect: "str" = fact(
+        a_word,
+        "the kernel module by which GPUs and RDMA devices exchange data by themselves, or empty",
+        default="",
     )

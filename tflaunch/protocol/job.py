@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, Union
 
 Place = Literal["spread", "pack"]
+# Which cores tasks are bound to (tflaunch.planning.binding); auto: numa where a host has several NUMA nodes.
+Bind = Literal["auto", "none", "numa", "cores"]
 Done = Literal["chief", "workers", "all", "never"]
 GpuCount = Union[int, Literal["all"]]
 RestartPolicy = Literal["task", "cluster", "never"]  # what starts again when a task of that job fails
@@ -186,6 +188,8 @@ class JobSpec:
         ""  # what Keras 3 lacks and the text calls, and the advice: `fit under STRATEGY (FILE:LINE); …`
     )
     mix_models: bool = False  # workers may get GPUs of several models
+    bind: Bind = "auto"
+    network: str = ""  # an interface or a CIDR; "": the fastest that all hosts share; none: what SSH dials
 
     def role(self, job: str) -> Role:
         """What the user asked for that job; the default where nothing was said."""

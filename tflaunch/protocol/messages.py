@@ -200,6 +200,7 @@ _task = dict(
         "port": or_null(a_port),
         "gpus": [a_word],
         "gpu_labels": or_null([a_word]),
+        "?cpus": a_text,
         "log": a_path,
         "log_bytes": a_whole_number,
         "output": or_null(a_number),
@@ -390,6 +391,7 @@ _request = {
     "?rendezvous": [a_word],
     "?gpus": [a_word],
     "?gpu_labels": [a_word],
+    "?cpus": a_text,
     "?stacks": a_flag,
     "?container": OneOf(nothing, an_empty_text, {"image": a_word, "mounts": [a_path]}),
 }

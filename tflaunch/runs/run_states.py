@@ -47,6 +47,7 @@ class TaskState:
     port: int | None = None
     gpus: tuple[str, ...] = ()  # UUIDs
     gpu_labels: tuple[str, ...] = ()  # the same as people see them: "3", or "3.1" for MIG instance 1 of GPU 3
+    cpus: str = ""  # that it is bound to: "0-7,64-71"
     log: str = ""  # its path on the host, of the last attempt
     log_bytes: int = 0  # of all attempts
     output: float | None = None  # when it last wrote something

@@ -13,6 +13,7 @@ from typing import Any
 from tflaunch.hosts import Host
 from tflaunch.in_task import check_task
 from tflaunch.planning.inventory import GpuOrInstance, HostFacts
+from tflaunch.planning.networks import Network
 from tflaunch.planning.ways import Odd
 from tflaunch.protocol.errors import ConnectError, TflaunchError
 from tflaunch.survey.check_bandwidth import Throughput
@@ -165,6 +166,25 @@ class MatrixRow:
         return found
 
 
+@dataclass(frozen=True)
+class NetworkAnswer:
+    """A network that all hosts are in, beside that of their addresses: the calls over it, and what can be sent."""
+
+    network: Network
+    dials: Mapping[str, Mapping[str, Mapping[str, Any]]]
+    bandwidth: Mapping[str, Mapping[str, Throughput]] = field(default_factory=dict)
+
+    @property
+    def blocked(self) -> list[tuple[str, str, Any]]:
+        """(source, target, the result) of each call that failed."""
+        return [
+            (source, to, way["result"])
+            for source, row in self.dials.items()
+            for to, way in row.items()
+            if not is_open(way["result"])
+        ]
+
+
 @dataclass
 class CallAnswers:
     """What came of the calls of a check, as CheckAnswers has it."""
@@ -174,6 +194,7 @@ class CallAnswers:
     outside: dict[str, dict[str, Any]] = field(default_factory=dict)
     odd: tuple[Odd, ...] = ()
     bandwidth: dict[str, dict[str, Throughput]] = field(default_factory=dict)
+    networks: tuple[NetworkAnswer, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -193,6 +214,7 @@ class CheckAnswers:
     outside: Mapping[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)
     odd: tuple[Odd, ...] = ()
     bandwidth: Mapping[str, Mapping[str, Throughput]] = field(default_factory=dict)
+    networks: tuple[NetworkAnswer, ...] = ()  # others that all hosts are in, the fastest first
     timeout_s: float = 0.0  # for the import of TensorFlow
     run_id: str = ""
 

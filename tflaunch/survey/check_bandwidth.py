@@ -113,6 +113,12 @@ class Bandwidth:
         return found
 
 
+def best(found: Mapping[str, Mapping[str, Throughput]]) -> float | None:
+    """What the fastest way had, in bit/s; None where nothing was measured."""
+    speeds = [each.bits_per_s for row in found.values() for each in row.values()]
+    return max((each for each in speeds if each is not None), default=None)
+
+
 def slow(found: Mapping[Pair, Throughput]) -> list[Pair]:
     """The ways with less than SLOW_SHARE of the median, the slowest first."""
     speeds = {pair: each.bits_per_s for pair, each in found.items() if each.bits_per_s is not None}

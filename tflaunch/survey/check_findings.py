@@ -41,8 +41,7 @@ UNGUARDED = (
     "TensorFlow listens on all interfaces and asks for no password: what reaches its port can do what you can"
 )
 PRIVATE = "let a firewall admit only the hosts, or use a private network"
-# Prefixes of the names of interfaces that lead to no other host.
-VIRTUAL = ("docker", "br-", "veth", "virbr", "cni", "flannel", "lxc", "podman", "cali")
+ONE_CONNECTION = 10e9  # bit/s: over faster links, one TCP connection may not fill them
 ENOUGH_PORTS = 16  # for the tasks of one host, and for other runs on it
 
 Level = Literal["error", "warning", "note"]
@@ -114,6 +113,7 @@ class Findings:
         yield from self._faster_network()
         for odd in (*self.answers.odd, *check_bandwidth.odd_ways(self.answers.bandwidth)):
             yield CheckFinding("warning", "network", odd.hosts, odd.what, odd.fix)
+        yield from self._slow_networks()
         yield from self._skewed()
         yield from self._exposed()
         for row in self.answers.matrix:
@@ -202,24 +202,41 @@ class Findings:
 
     def _faster_network(self) -> Iterator[CheckFinding]:
         """A network that all hosts are in, and that is faster than that of the addresses."""
-        faces = {
-            each.host.name: [
-                face for face in each.system.get("interfaces", ()) if not face["name"].startswith(VIRTUAL)
-            ]
-            for each in self.answers.asked
+        facts = {each.host.name: each.facts for each in self.answers.asked if each.facts is not None}
+        dialled = {to: way["address"] for ways in self.answers.dials.values() for to, way in ways.items()}
+        dialled = {
+            to: self.answers.resolved.get(each, [each])[0] for to, each in dialled.items() if to in facts
         }
-        chosen = self.answers.interfaces
-        found = networks.faster(chosen, faces)
+        found = networks.faster(dialled, facts) if len(dialled) == len(facts) else None
         if found is None:
             return
         now, other = found
-        names = ", ".join(dict.fromkeys(face["name"] for face in chosen.values()))
-        what = (
-            f"the addresses lie on {names} ({networks.speed(now * 1e6)}); {', '.join(other.names)}"
-            f" ({networks.speed(other.mbit_s * 1e6)}, {other.prefix}) connects all hosts, too"
-        )
-        fix = "name the hosts' addresses there by `address:` in the hostfile"
-        yield CheckFinding("warning", "network", tuple(chosen), what, fix)
+        names = ", ".join(dict.fromkeys(face["name"] for face in self.answers.interfaces.values()))
+        what = f"the addresses lie on {names} ({networks.speed(now * 1e6)}); {other.told} connects all hosts, too"
+        if any(each.host.address and not each.host.slot for each in self.answers.asked):
+            fix = f"--network {other.prefix} takes it for one run; `address:` in the hostfile names the usual one"
+            yield CheckFinding("warning", "network", tuple(dialled), what, fix)
+        elif blocked := [each for answer in self.answers.networks[:1] for each in answer.blocked]:
+            source, to, result = blocked[0]
+            why = dialling.meaning(*(result or (dialling.FAILED, "given up")))
+            what += f", but {source} cannot reach {to} there ({why}): a run goes without it"
+            yield CheckFinding(
+                "warning", "network", tuple(dialled), what, dials.NEXT_STEP.get((result or "?")[0], "")
+            )
+        else:
+            what += ": a run takes it"
+            yield CheckFinding(
+                "note", "network", tuple(dialled), what, "--network none keeps to the addresses"
+            )
+
+    def _slow_networks(self) -> Iterator[CheckFinding]:
+        """Networks over which less can be sent than their links say."""
+        for each in self.answers.networks:
+            best = check_bandwidth.best(each.bandwidth)
+            least = min((each.network.mbit_s or 0) * 1e6, ONE_CONNECTION) / 2
+            if best is not None and best < least:
+                what = f"{each.network.told}: no way between the hosts had more than {networks.speed(best)}"
+                yield CheckFinding("warning", "network", tuple(each.dials), what, check_bandwidth.SLOW_STEP)
 
     def _skewed(self) -> Iterator[CheckFinding]:
         """Clocks that are wrong."""
@@ -372,9 +389,11 @@ def _of_limits(each: HostAnswer, facts: HostFacts) -> Iterator[Any]:
 
 
 def _of_network(each: HostAnswer, face: Mapping[str, Any]) -> Iterator[Any]:
-    faces = [face for face in each.system.get("interfaces", ()) if not face["name"].startswith(VIRTUAL)]
+    faces = [
+        face for face in each.system.get("interfaces", ()) if not face["name"].startswith(networks.VIRTUAL)
+    ]
     chosen = face.get("name", "")
-    if chosen.startswith(VIRTUAL):
+    if chosen.startswith(networks.VIRTUAL):
         what = f"other hosts call its tasks at the address of {chosen}, a bridge within the host"
         yield (
             "warning",

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -23,6 +23,7 @@ from tflaunch.planning.cluster_plan import TaskPlan
 from tflaunch.planning.environments import PREPARE_TIMEOUT_S, setup, to_prepare
 from tflaunch.planning.gpu_supply import free_gpus
 from tflaunch.planning.inventory import GpuOrInstance, HostFacts, MigInstance
+from tflaunch.planning.networks import faster, shared
 from tflaunch.planning.plan import ports_wanted
 from tflaunch.planning.task_commands import Command, endpoint, image
 from tflaunch.protocol import wire
@@ -31,7 +32,14 @@ from tflaunch.protocol.job import JobSpec, TaskId
 from tflaunch.sessions.absent_hosts import AbsentHosts
 from tflaunch.sessions.group import NVML_LEAST_S, NVML_SHARE, Sessions, Stopped
 from tflaunch.sessions.wires import Opener
-from tflaunch.survey.check_answers import CallAnswers, CheckAnswers, Clock, HostAnswer, TaskAnswer
+from tflaunch.survey.check_answers import (
+    CallAnswers,
+    CheckAnswers,
+    Clock,
+    HostAnswer,
+    NetworkAnswer,
+    TaskAnswer,
+)
 from tflaunch.survey.check_calls import Calling, Calls, CallsFromHere, some_ports, targets_from_here
 from tflaunch.survey.check_replies import LATE, Replies
 from tflaunch.survey.known_models import remember_models
@@ -285,7 +293,28 @@ class CheckRun:
         found.outside = from_here.results()
         if self._extent.bandwidth:
             found.bandwidth = calling.measure(calls, found.dials, self._extent.all_pairs)
+        found.networks = tuple(self._over_others(calling, found, {name: ports[name] for name in found.dials}))
         return found
+
+    def _over_others(
+        self, calling: Calling, found: CallAnswers, ports: Mapping[str, Sequence[int]]
+    ) -> Iterator[NetworkAnswer]:
+        """The same over the network that a run would choose; with --bandwidth, over all that the hosts share."""
+        inventory = {name: facts for name in ports if (facts := self._answers[name].facts) is not None}
+        dialled = {to: way["address"] for row in found.dials.values() for to, way in row.items()}
+        dialled = {name: found.resolved.get(dialled[name], [dialled[name]])[0] for name in inventory}
+        if len(inventory) < 2:
+            return
+        if self._extent.bandwidth:
+            now = set(dialled.values())
+            others = [each for each in shared(inventory) if now.isdisjoint(each.addresses.values())]
+        else:
+            others = [network for _, network in [faster(dialled, inventory) or (0, None)] if network]
+        for each in others:
+            calls = Calls(each.addresses, ports)
+            dials = calling.call(calls).dials
+            measured = calling.measure(calls, dials, self._extent.all_pairs) if self._extent.bandwidth else {}
+            yield NetworkAnswer(each, dials, measured)
 
     def _run_tasks(self) -> None:
         """Let the tasks run to their end; those that do not end in time write where they hang, and are ended."""

@@ -103,7 +103,8 @@ class FirstSeats:
             planner, self._cluster, self._watcher, ports_wanted=0, wait_s=wait_s, consent=consent
         )
         plan = taking.plan(inventory)
-        seats = finder.shared([Seat(task.host, task.gpus, task.gpu_labels) for task in plan.tasks])
+        places = [Seat(task.host, task.gpus, task.gpu_labels) for task in plan.tasks]
+        seats = finder.shared(finder.bound(places, self._cluster.inventory))
         return Seating(
             seats, finder.others({host: inventory[host] for host in self._cluster.connected}, seats)
         )

@@ -20,6 +20,7 @@ from typing import Any, Literal
 from tflaunch.lifecycle import ending
 from tflaunch.lifecycle.actions import Action, Order, Say, StartTimer
 from tflaunch.lifecycle.ending import Ending
+from tflaunch.planning.binding import UNBOUND, Cores
 from tflaunch.protocol.errors import EXIT_LAUNCH, EXIT_TIMEOUT
 from tflaunch.protocol.events import AgentGaveUp, TaskStarted, TimerFired
 from tflaunch.protocol.job import TRIAL, TaskId
@@ -42,6 +43,7 @@ class Seat:
     gpus: tuple[str, ...] = ()  # UUIDs
     labels: tuple[str, ...] = ()  # the same GPUs as the user sees them
     share: int = 0
+    cores: Cores = UNBOUND
 
     def __str__(self) -> str:
         return f"{self.host}:{','.join(self.labels)}" if self.labels else self.host

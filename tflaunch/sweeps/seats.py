@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tflaunch.hosts import Host, Hostfile
 from tflaunch.launch.request import Request
+from tflaunch.planning.binding import UNBOUND, Cores, share_out
 from tflaunch.planning.cluster_plan import TaskPlan
 from tflaunch.planning.environments import setup
 from tflaunch.planning.gpu_choice import choose
@@ -101,9 +102,26 @@ class SeatFinder:
                 f"--trials-per-gpu {request.per_gpu}: the trials use no GPUs",
                 "say --trials-per-host, or `slots:` in the hostfile",
             )
-        return [
+        seats = [
             Seat(host.name, tuple(gpu.uuid for gpu in gpus), tuple(gpu.label for gpu in gpus))
             for host, gpus in self._within(found, inventory, own.total())
+        ]
+        return self.bound(seats, inventory)
+
+    def bound(self, seats: Sequence[Seat], inventory: Inventory) -> list[Seat]:
+        """These seats with the cores that their trials are bound to."""
+        bind = self.request.run.job.bind
+        by_host: dict[str, dict[int, list[GpuOrInstance]]] = defaultdict(dict)
+        for number, seat in enumerate(seats):
+            there = inventory[seat.host].gpus_or_instances
+            by_host[seat.host][number] = [gpu for gpu in there if gpu.uuid in seat.gpus]
+        cores: dict[int, Cores] = {}
+        for host, mine in by_host.items():
+            # More GPUs of the host may become free later: each keeps to its own part of the cores.
+            parted = bind == "cores" and any(mine.values())
+            cores |= share_out("numa" if parted else bind, inventory[host], mine)
+        return [
+            dataclasses.replace(seat, cores=cores.get(number, UNBOUND)) for number, seat in enumerate(seats)
         ]
 
     def _within(self, found: Sequence[Place], inventory: Inventory, own: int) -> Sequence[Place]:
@@ -124,7 +142,11 @@ class SeatFinder:
     def shared(self, places: Sequence[Seat]) -> tuple[Seat, ...]:
         """The seats that these places make: `per_gpu` on each."""
         return tuple(
-            dataclasses.replace(place, share=share if place.gpus else number)
+            dataclasses.replace(
+                place,
+                share=share if place.gpus else number,
+                cores=place.cores.part(share, self.request.per_gpu),
+            )
             for share in range(self.request.per_gpu)
             for number, place in enumerate(places)
         )
@@ -165,7 +187,7 @@ class TrialRequests:
         host = self._hosts[seat.host]
         job = dataclasses.replace(self._run.job, args=arguments(self._run.job.args, trial))
         command = Command(job, {}, self._run.run_id)
-        env = command.env(trial.task, host, seat.gpus)
+        env = command.env(trial.task, host, seat.gpus, seat.cores.thread_pools)
         for name in ("TF_CONFIG", "TF_GRPC_REUSE_PORT", "no_grpc_proxy"):  # a trial belongs to no cluster
             if name not in {**host.env, **job.env}:
                 env.pop(name, None)
@@ -177,6 +199,7 @@ class TrialRequests:
             port=None,
             gpus=seat.gpus,
             gpu_labels=seat.labels,
+            cores=seat.cores,
             argv=command.argv(trial.task, host),
             env=env,
             setup=setup(host),

@@ -95,16 +95,26 @@ class Bed:
         env: Mapping[str, str] | None = None,
         clock: bool = False,
         share: Sequence[str] = (),
+        nodes: Sequence[str] = (),
     ) -> list[BedHost]:
         """Boot so many more hosts; `options` are lines for their sshd_config, `env` is in their logins.
 
         They see the directories of `share` as this machine has them, as if a file server had exported them.
+        `nodes`: the CPUs of each of their NUMA nodes, which are simulated.
         """
         more = {**(env or {}), **(CLOCK_ENV if clock else {})}
         first = len(self.hosts) + 1
         seen = (*_shared(), *share)
         hosts = [
-            BedHost(self.directory / f"host{n}", n, key=self.key, options=options, env=more, share=seen)
+            BedHost(
+                self.directory / f"host{n}",
+                n,
+                key=self.key,
+                options=options,
+                env=more,
+                share=seen,
+                nodes=nodes,
+            )
             for n in range(first, first + count)
         ]
         if clock:
@@ -178,6 +188,19 @@ class Bed:
         self._switch.forget(*(machine.port for machine in machines))
         for machine in machines or [self.launcher, *self.hosts]:
             machine.refuse_nobody()
+
+    def second_network(self, *hosts: BedHost, mbit_s: int = 1000) -> None:
+        """Give them an eth1 of 10 Gbit/s in a network of its own; eth0 says from now on that it has `mbit_s`."""
+        for host in hosts:
+            self._switch.connect_fast(f"f{host.port}", host.pid)
+            host.do("ip", "addr", "add", f"{host.fast_address}/16", "dev", "eth1")
+            host.do("ip", "link", "set", "eth1", "up")
+            host.path("/run/eth0-speed").write_text(f"{mbit_s}\n")
+            host.do("mount", "--bind", "/run/eth0-speed", "/sys/class/net/eth0/speed")
+
+    def block_fast(self, source: BedHost, target: BedHost) -> None:
+        """A firewall of `target` drops what `source` sends over the second network."""
+        target.drop(source.fast_address)
 
     def delay(self, machine: Machine, ms: float, loss_percent: float = 0.0) -> None:
         """What it sends and gets takes `ms` longer each way, and so much of it is lost; zeros end that."""

@@ -17,12 +17,14 @@ from pathlib import Path
 from tests.support import kept_agent
 from tests.support.bed.network import close_pipes, plug, read_pid, ruleset, start_machine
 from tests.support.launcher import Process
+from tests.support.numa import simulate_nodes
 from tests.support.nvml import LIBRARY
 from tests.support.patience import until
 from tests.support.sshd import SSHD, make_key, public
 
 PRIVATE = ("/home", "/tmp", "/var/tmp", "/run")  # what each host has for itself
 PCI = Path("/sys/bus/pci/devices")
+NODES = Path("/sys/devices/system/node")
 SSHD_CONFIG = """\
 HostKey /etc/ssh/host_key
 AuthorizedKeysFile /etc/ssh/authorized_keys
@@ -211,6 +213,20 @@ class Machine:
             self._refused.append(f"ip saddr {address} meta l4proto != {{ tcp, icmp }} reject")
         self._filter()
 
+    def drop(self, address: str) -> None:
+        """Its firewall drops what comes from there, without a word."""
+        self._refused.append(f"ip saddr {address} drop")
+        self._filter()
+
+    @property
+    def fast_address(self) -> str:
+        """In the second network of the bed, if it is in it."""
+        return self.address.replace("10.77.", "10.78.", 1)
+
+    def bytes_received(self, interface: str) -> int:
+        """By that interface of its, so far."""
+        return int(self.do("cat", f"/sys/class/net/{interface}/statistics/rx_bytes"))
+
     def refuse_nobody(self) -> None:
         """Take its firewall away."""
         if self._refused:
@@ -245,10 +261,13 @@ class BedHost(Machine):
         options: Sequence[str] = (),
         env: Mapping[str, str] | None = None,
         share: Sequence[str] = (),
+        nodes: Sequence[str] = (),
     ) -> None:
+        """`nodes` are the CPUs of each of its NUMA nodes: `0-3`; without, it has those of this machine."""
         super().__init__(directory, number, f"host{number}")
         self._share = tuple(share)
-        for each in ("etc-ssh", "home/root", "home/ada", *self._disks.values(), "run/sshd", "pci"):
+        self._nodes = tuple(nodes)
+        for each in ("etc-ssh", "home/root", "home/ada", *self._disks.values(), "run/sshd", "pci", "nodes"):
             (directory / each).mkdir(parents=True, exist_ok=True)
         for each in ("tmp", "var-tmp"):
             (directory / each).chmod(0o1777)
@@ -288,6 +307,9 @@ class BedHost(Machine):
         own = {"/etc/ssh": "etc-ssh", "/etc/passwd": "passwd", "/etc/shadow": "shadow", **self._disks}
         if PCI.is_dir():  # simulated GPUs must not be taken for those of this machine, nor for each other's
             own[str(PCI)] = "pci"
+        if self._nodes:
+            simulate_nodes(self.directory / "nodes", self._nodes)
+            own[str(NODES)] = "nodes"
         binds = ((str(self.directory / source), target) for target, source in own.items())
         return {
             "namespaces": self.namespaces,
@@ -437,6 +459,13 @@ class BedHost(Machine):
             shutil.copy(library / LIBRARY, place)
         (place / "fleet.new").write_text("".join(f"{line}\n" for line in lines))
         (place / "fleet.new").rename(place / "fleet.txt")
+
+    def plug_gpu(self, bus: str, node: int) -> None:
+        """The GPU at that PCI bus id is beside this NUMA node."""
+        place = self.directory / "pci" / bus
+        place.mkdir()
+        (place / "numa_node").write_text(f"{node}\n")
+        (place / "vendor").write_text("0x10de\n")  # what a lease of it locks
 
     def set_clock(self, ahead_s: int) -> None:
         """Its wall clock is wrong by so much from now on (simulated: `Bed.up(clock=True)`, see clock.c)."""

@@ -89,7 +89,13 @@ class Switch:
         plug(self._process)
         self._rules: list[Rule] = []
         self._cables: dict[str, subprocess.Popen[str]] = {}  # port -> the slow cable that is plugged in
-        self.ip("link add bed type bridge forward_delay 0 mcast_snooping 0", "link set bed up")
+        self._bridges: list[str] = []
+        self._bridge("bed")
+
+    def _bridge(self, name: str) -> None:
+        if name not in self._bridges:
+            self._bridges.append(name)
+            self.ip(f"link add {name} type bridge forward_delay 0 mcast_snooping 0", f"link set {name} up")
 
     def inside(self, *argv: str) -> list[str]:
         """The command that runs `argv` in the switch's network."""
@@ -115,6 +121,11 @@ class Switch:
                 f"link set {port} master bed up",
             ]
         self.ip(*commands)
+
+    def connect_fast(self, port: str, pid: int) -> None:
+        """A cable from another bridge to `eth1` of the machine with that pid."""
+        self._bridge("fast")
+        self.ip(f"link add {port} type veth peer name eth1 netns {pid}", f"link set {port} master fast up")
 
     def unplug(self, port: str) -> None:
         """Pull the cable for good: the GPU at its other end vanishes, too."""

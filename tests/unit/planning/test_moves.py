@@ -8,6 +8,7 @@ import pytest
 
 from tests.support.planned import asked, facts, some_gpus
 from tflaunch.hosts import Host, Hostfile
+from tflaunch.planning.inventory import Node
 from tflaunch.planning.plan import plan_cluster
 from tflaunch.planning.spare_moves import Moves, moves
 from tflaunch.protocol.job import JobSpec, Role
@@ -20,6 +21,7 @@ def planned(
     gpus: dict[str, tuple[Any, ...]] | None = None,
     address: str = "10.0.0.{}",
     spare: str = "10.0.0.{}",
+    **more: Any,
 ) -> tuple[Any, Moves, Any]:
     """(the plan on h0 and h1, the moves with the spare s2, the plan as if h1 were s2)."""
     names = ["h0", "h1", "s2"]
@@ -27,7 +29,7 @@ def planned(
         Host(name, address=(spare if name == "s2" else address).format(number))
         for number, name in enumerate(names)
     ]
-    inventory = {name: facts(name, (gpus or {}).get(name, ())) for name in names}
+    inventory = {name: facts(name, (gpus or {}).get(name, ()), **more) for name in names}
     hostfile = Hostfile("test", tuple(hosts))
     plan = plan_cluster(job, hostfile, {name: inventory[name] for name in names[:2]}, {}, "run")
     free = {"s2": inventory["s2"].gpus}
@@ -82,3 +84,14 @@ def test_what_the_user_wrote_stays_as_it_is() -> None:
     assert port
     request = filled(found, "s2", {"h1": "s2"})
     assert all(each["argv"][-2:] == ["10.0.0.1:20001", "{literal}"] for each in request.values())
+
+
+def test_tasks_are_bound_on_the_spare_to_the_cores_of_its_gpus() -> None:
+    """Beside the GPUs of the spare, whose numbers may be others."""
+    nodes = (Node(0, ((0,), (1,)), (0,)), Node(1, ((2,), (3,)), (1,)))
+    mine = {"h0": some_gpus("h0", 1), "h1": some_gpus("h1", 1), "s2": some_gpus("s2", 2)[1:]}
+    plan, found, as_if = planned(asked(ps=0, workers=2), gpus=mine, nodes=nodes)
+    assert [task.cpus for task in plan.tasks] == ["0-1", "0-1"]
+    [request] = filled(found, "s2", {"h1": "s2"}).values()
+    assert (request["cpus"], request["env"]["OMP_NUM_THREADS"]) == ("2-3", "2")
+    assert request == as_if.tasks[1].to_wire()

@@ -273,6 +273,7 @@ def test_the_plan_as_data_is_complete() -> None:
         "port": 20000,
         "gpus": ["GPU-g1-0"],
         "gpu_labels": ["0"],
+        "cpus": "",
         "argv": [
             "/opt/py",
             "trainer.py",
@@ -375,3 +376,15 @@ def test_whatever_is_planned_can_run(
         assert "evaluator" not in told["cluster"]
         if task.id.job != "evaluator":
             assert told["cluster"][told["task"]["type"]][told["task"]["index"]].endswith(f":{task.port}")
+
+
+def test_hosts_that_differ_are_told() -> None:
+    """GPUs of several models have a note, or an error, of their own."""
+    planned = plan(asked(PROGRAM, ps=0), facts("c1", cores=64), facts("c2", cores=16), facts("c3", cores=48))
+    assert planned.notes == ("c2 has 16 cores, c1 64; where workers train in step, all wait for the slowest",)
+    planned = plan(
+        asked(PROGRAM, ps=0), facts("c1", memory_bytes=512 << 30), facts("c2", memory_bytes=64 << 30)
+    )
+    assert planned.notes[0].startswith("c2 has 64 GiB of memory, c1 512;")
+    assert plan(asked(PROGRAM, ps=0), facts("c1", cores=12), facts("c2", cores=8)).notes == ()
+    assert plan(asked(PROGRAM, ps=1, workers=1), facts("c1", cores=64), facts("c2", cores=8)).notes == ()

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.checks import found, host_answer, system, ways
-from tflaunch.planning.networks import Network, faster, speed
+from tests.support.checks import found, host_answer, ways
+from tflaunch.planning.inventory import Nic
+from tflaunch.planning.networks import speed
 from tflaunch.planning.ways import Pair
 from tflaunch.survey.check_bandwidth import (
     FEW_HOSTS,
@@ -146,47 +147,26 @@ def test_speeds_in_words() -> None:
     ]
 
 
-def face(name: str, address: str, mbit_s: int | None, prefix: str) -> dict[str, Any]:
-    return {"name": name, "addresses": [address], "mtu": 1500, "mbit_s": mbit_s, "networks": [prefix]}
-
-
-def test_a_faster_network_of_all_hosts_is_found() -> None:
-    eth = {host: face("eth0", f"10.0.0.{n}", 1000, "10.0.0.0/24") for n, host in enumerate("ab", 1)}
-    ib = {host: face("ib0", f"10.2.0.{n}", 100_000, "10.2.0.0/16") for n, host in enumerate("ab", 1)}
-    both = {host: [eth[host], ib[host]] for host in "ab"}
-    assert faster(eth, both) == (1000, Network(("ib0",), "10.2.0.0/16", 100_000))
-    assert faster(ib, both) is None
-    assert faster(eth, {**both, "b": [eth["b"]]}) is None  # not all are in it
-    assert (
-        faster(
-            eth,
-            {
-                host: [*eth_face, face("br", "172.18.0.1", 10**5, "172.18.0.0/16")]
-                for host, eth_face in (("a", [eth["a"]]), ("b", [eth["b"]]))
-            },
-        )
-        is None
-    )
-    unknown = {host: {**each, "mbit_s": None} for host, each in eth.items()}
-    assert faster(unknown, both) is None
-    odd = {host: [*faces, face("x", "words", 10**6, "words")] for host, faces in both.items()}
-    assert faster(eth, odd) == (1000, Network(("ib0",), "10.2.0.0/16", 100_000))
-
-
 def test_a_faster_network_is_told() -> None:
-    hosts = [
-        host_answer(
-            name,
-            system=system(
-                interfaces=[
-                    face("eth0", f"10.0.0.{n}", 1000, "10.0.0.0/24"),
-                    face("ib0", f"10.2.0.{n}", 100_000, "10.2.0.0/16"),
-                ]
-            ),
+    def nics(n: int) -> dict[str, Any]:
+        faces = (
+            Nic("eth0", (f"10.0.0.{n}/24",), 1000, "", ""),
+            Nic("ib0", (f"10.2.0.{n}/16",), 100_000, "", ""),
         )
-        for n, name in enumerate("ab", 1)
-    ]
-    told = found(*hosts, dials=ways("aa", "ab", "ba", "bb", hosts="ab"), outside={"a": {}})
-    assert "the addresses lie on eth0 (1 Gbit/s); ib0 (100 Gbit/s, 10.2.0.0/16) connects all hosts, too" in [
-        each.what for each in told
-    ]
+        return {
+            "nics": faces,
+            "addresses": (f"10.0.0.{n}", f"10.2.0.{n}"),
+            "interfaces": ("eth0", "ib0"),
+        }
+
+    def told(**more: Any) -> list[tuple[str, str, str]]:
+        hosts = [host_answer(name, facts=nics(n), host=more) for n, name in enumerate("ab", 1)]
+        dials = ways("aa", "ab", "ba", "bb", hosts="ab")
+        every = found(*hosts, dials=dials, outside={"a": {}})
+        return [(each.level, each.what, each.fix) for each in every if "connects all hosts" in each.what]
+
+    [(level, what, fix)] = told()
+    assert level == "note"
+    assert what.endswith("; ib0 (100 Gbit/s, 10.2.0.0/16) connects all hosts, too: a run takes it")
+    [(level, what, fix)] = told(address="10.0.0.1")
+    assert (level, fix.partition(" takes")[0]) == ("warning", "--network 10.2.0.0/16")

@@ -10,5 +10,6 @@ container    tasks in containers of podman or docker
 guard        the agent's parent: purges what is left, whatever ended the agent; ends one that hangs
 strays       what is left where agent and guard were both killed: whoever comes next ends it
 recipient    who gets messages, as those know him who stand below viewer.py
+cores        the cores by NUMA node, and processes that start on some of them
 aside       work that takes long, in a process of its own
 """

@@ -140,6 +140,10 @@ def command(
         "--workdir=%s" % cwd,
         "--entrypoint=/bin/sh",
     ]
+    if (
+        request.get("cpus") and engine["kind"] == "docker"
+    ):  # podman's are children of this process, and bound as it is
+        words.append("--cpuset-cpus=%s" % request["cpus"])
     if engine["userns"]:
         words.append("--userns=%s" % engine["userns"])
     marks = {

@@ -8,5 +8,6 @@ ports           ports held from before the plan to the end of the run
 dial_check      both ends of the dial check: which hosts reach each other?
 dial_answering  the end that listens
 throughput      how much this host can send to another
+nics            interfaces and RDMA devices: how fast they are, which GPUs they are near
 name_lookup     names of hosts, looked up in a child process
 """

@@ -6,6 +6,7 @@ log; its words are arguments, which no shell parses.
 
 import os
 
+from tflaunch.agent.host import cores
 from tflaunch.protocol.light_stdlib import signal
 
 TYPE_CHECKING = False
@@ -31,8 +32,10 @@ exec "$@" </dev/null >&2
 class Gate:
     """One such shell, and the two pipes to it."""
 
-    def __init__(self, words: "List[str]", env: "Dict[str, str]", cwd: str, log: int) -> None:
-        """Start it; `log` is a descriptor.  Raises OSError."""
+    def __init__(
+        self, words: "List[str]", env: "Dict[str, str]", cwd: str, log: int, cpus: "List[int]"
+    ) -> None:
+        """Start it; `log` is a descriptor, `cpus` are what it may use, [] for all.  Raises OSError."""
         self.said = b""  # what it has printed so far, or the end of it
         theirs, self._key = os.pipe()
         try:
@@ -42,7 +45,7 @@ class Gate:
             self.shut()
             raise
         try:
-            self.pid = _spawn(words, env, cwd, (theirs, ready, log))
+            self.pid = _spawn(words, env, cwd, (theirs, ready, log), cpus)
         except OSError:
             self.shut()
             self.leave()
@@ -86,16 +89,23 @@ class Gate:
             self._key = -1
 
 
-def _spawn(words: "List[str]", env: "Dict[str, str]", cwd: str, streams: "Iterable[int]") -> int:
+def _spawn(
+    words: "List[str]", env: "Dict[str, str]", cwd: str, streams: "Iterable[int]", cpus: "List[int]"
+) -> int:
     """Start that command in a session of its own, with only these descriptors, as 0, 1, 2; raises OSError.
+
+    It and all that it starts run on these `cpus`; on any that this process may use, without some.
 
     It does not fork, which would copy the page tables of this process, and does not use `subprocess`, which takes
     longer to load than everything else that a task costs the agent.
     """
     become = [(os.POSIX_SPAWN_DUP2, each, number) for number, each in enumerate(streams)]
     ignored = [signal.SIGPIPE, signal.SIGXFSZ]  # this Python ignores them; exec resets all handlers anyway
+    before = os.sched_getaffinity(0)
     os.chdir(cwd)
     try:
+        if cpus:
+            cores.bind(cpus)
         try:
             return os.posix_spawn(words[0], words, env, file_actions=become, setsid=True, setsigdef=ignored)
         except NotImplementedError:  # an older C library
@@ -105,3 +115,5 @@ def _spawn(words: "List[str]", env: "Dict[str, str]", cwd: str, streams: "Iterab
         raise OSError(str(error)) from error
     finally:
         os.chdir("/")
+        if cpus:
+            cores.bind(before)

@@ -4,7 +4,7 @@ import errno
 import os
 import time
 
-from tflaunch.agent.host import processes
+from tflaunch.agent.host import cores, processes
 from tflaunch.agent.host.rundir import HostError, RunDirectory, explain, must_answer
 from tflaunch.agent.tasks.gate import GATE, READY, Gate
 from tflaunch.agent.tasks.logs import TaskLogs
@@ -93,7 +93,8 @@ class Task:
         except OSError as error:
             raise explain(error, log_path) from error
         try:
-            self.gate = Gate([*words, *argv], env, cwd, log)
+            cpus = cores.listed(request.get("cpus", ""))
+            self.gate = Gate([*words, *argv], env, cwd, log, cpus)
         except OSError as error:
             why = explain(error, argv[0]) if error.errno == errno.EAGAIN else HostError(str(error))
             raise HostError("%s cannot start: %s" % (self.id, why.reason), why.hint) from error

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tflaunch.code.program import Program
     from tflaunch.code.what_is_shipped import CodeReporter
     from tflaunch.hosts import Hostfile
-    from tflaunch.inputs.options.job_groups import GpuOptions, ProgramOptions, TaskOptions
+    from tflaunch.inputs.options.job_groups import ClusterOptions, GpuOptions, ProgramOptions, TaskOptions
     from tflaunch.planning.gpu_choice import GpuChoice
     from tflaunch.protocol.job import JobSpec, Requirements, Role
 
@@ -42,6 +42,18 @@ def gpu_choice(options: GpuOptions) -> GpuChoice:
         mig=options.mig,
         share=options.share_gpus,
     )
+
+
+def network_of(options: ClusterOptions) -> str:
+    """Return the user's word for the network of the tasks; raises UsageError for what can be none."""
+    import ipaddress
+
+    if "/" in options.network:
+        try:
+            ipaddress.ip_network(options.network, strict=False)
+        except ValueError as error:
+            raise UsageError(f"--network {options.network}: {error}", "write 10.2.0.0/16, or ib0") from None
+    return options.network
 
 
 def check_hosts(hostfile: Hostfile, gpus: GpuChoice, roles: Mapping[str, Role]) -> None:

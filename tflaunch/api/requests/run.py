@@ -13,6 +13,7 @@ from tflaunch.api.requests.job_parts import (
     check_hosts,
     check_wait,
     gpu_choice,
+    network_of,
     trainer_code,
     with_environment,
     with_workdirs,
@@ -187,6 +188,8 @@ def _job(options: RunOptions, roles: Mapping[str, Role], file: JobFile) -> JobSp
         empty_flags=not options.program.no_empty_flags,
         done=done,
         mix_models=options.gpus.mix_models,
+        bind=options.gpus.bind.value,
+        network=network_of(options.cluster),
     )
 
 

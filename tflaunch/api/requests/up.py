@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING
 
 import tflaunch
 from tflaunch.api.requests.configured import gpu_limit, with_choices
-from tflaunch.api.requests.job_parts import LEASE_S, check_hosts, check_wait, gpu_choice, with_environment
+from tflaunch.api.requests.job_parts import (
+    LEASE_S,
+    check_hosts,
+    check_wait,
+    gpu_choice,
+    network_of,
+    with_environment,
+)
 from tflaunch.api.requests.roles import on_slots, roles_of
 from tflaunch.api.requests.which_hosts import check_detached, load_hosts
 from tflaunch.protocol.errors import UsageError
@@ -84,6 +91,8 @@ def _job(options: UpOptions, roles: Mapping[str, Role], hostfile: Hostfile) -> J
         framework="tensorflow",
         done="never",
         mix_models=options.gpus.mix_models,
+        bind=options.gpus.bind.value,
+        network=network_of(options.cluster),
     )
     return with_choices(with_environment(job, options.tasks, hostfile))
 

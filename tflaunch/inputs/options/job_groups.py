@@ -205,6 +205,14 @@ class ClusterOptions:
         help="Spread the tasks over all hosts, or pack them on as few as possible.",
         also_in=EVERYWHERE,
     )
+    network: str = option(
+        "",
+        metavar="NAME|CIDR",
+        help="The network that the tasks dial each other over: an interface (ib0), or 10.2.0.0/16; none: by the "
+        "addresses that SSH has [a faster one that all hosts are in]",
+        also_in=EVERYWHERE,
+        example="10.2.0.0/16",
+    )
 
 
 @dataclass(repr=False, eq=False)
@@ -256,9 +264,18 @@ class RoleOptions:
     )
 
 
+class BindChoice(str, Enum):
+    """Values of --bind."""
+
+    auto = "auto"
+    none = "none"
+    numa = "numa"
+    cores = "cores"
+
+
 @dataclass(repr=False, eq=False)
 class GpuOptions:
-    """Which GPUs the tasks may get, and how many."""
+    """Which GPUs the tasks may get, and how many; which cores they are bound to."""
 
     panel = GPUS
     also_of = ("up", "sweep")
@@ -300,6 +317,11 @@ class GpuOptions:
         example=["gpu01:3"],
     )
     share_gpus: bool = option(False, help="Also GPUs on which other processes compute.")
+    bind: BindChoice = option(
+        BindChoice.auto,
+        help="Which cores a task may use. numa: its GPUs' share of those beside them; cores: all cores of its host are "
+        "dealt to the run's tasks, with GPUs or without; none: any; auto: numa where a host has several NUMA nodes.",
+    )
     wait: float | None = option(
         None,
         parser=parse_wait,
