@@ -6,6 +6,7 @@ import ipaddress
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import chain
+from typing import Any
 
 from tflaunch.launch.cluster import Cluster
 from tflaunch.planning import dials, ways
@@ -72,7 +73,9 @@ class NetworkCheck:
         """
         for name, tasks in wanted.items():
             names = [each for each in self._names if compare and each != self._addresses[name]]
-            more = {"names": names} if not {task.address for task in tasks}.issuperset(names) else {}
+            more: dict[str, Any] = (
+                {"names": names} if not {task.address for task in tasks}.issuperset(names) else {}
+            )
             self._send(name, tasks, dials.loads(name, tasks, self._wanted.get(name, ())), **more)
         said = self._gather(wanted, phase)
         for name, message in said.items():
@@ -85,7 +88,7 @@ class NetworkCheck:
                     self._found.setdefault(address, Counter())[tuple(sorted(found))] += 1
         return said
 
-    def _send(self, name: str, tasks: Sequence[TaskPlan], loads: Sequence[int], **more: object) -> None:
+    def _send(self, name: str, tasks: Sequence[TaskPlan], loads: Sequence[int], **more: Any) -> None:
         """Have that host dial; those of its calls whose numbers `loads` has bring a load."""
         targets = dials.to_wire(tasks)
         self._sessions.send(

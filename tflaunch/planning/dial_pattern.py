@@ -1,18 +1,18 @@
 """Which hosts dial which others before the tasks of a plan start; pure.
 
-Up to ALL_WAYS connections every host dials every task that one of its own may call.  Where there are more, a host has
-of each other host only as many dialled as can tell something new:
+Up to ALL_WAYS connections every host dials every task that one of its own may call.  Where there are more, of each
+other host it dials only what can tell something new:
 
-- Of the ports of a host, the lowest and the highest that the dialler's tasks may call: a rule of a firewall opens a range,
-  and one that leaves any of them out leaves out one of these.  Each port between them is dialled by one host.
+- Of the ports there, the lowest and the highest that its tasks may call: a rule of a firewall opens a range, and one
+  that leaves out any port leaves out one of these.  Each port between them is dialled by one host.
 - Up to ALL_HOSTS hosts, each dials all others.
 - Of more hosts, each dials those that its tasks surely call: all dial the host of the chief or else of the first task,
   and are dialled from there; hosts with ps and the others dial each other; so do the neighbours of the ring that the
   tasks make in their order.  Beyond that `sparse` says who dials whom: rules that block many ways block groups of
   hosts with neighbouring addresses (a rack, a subnet), and no such group is missed.
 
-A single way that is blocked may be missed, as may one between a few hosts.  `Ways.beside` has all the ways of hosts with
-which something is wrong, so that what is told of them is complete.
+A single way that is blocked may be missed, as may one between a few hosts.  `Ways.beside` has all the ways of hosts
+with which something is wrong, so that what is told of them is complete.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from tflaunch.protocol.job import PS, deciding
 
 ALL_WAYS = 1024  # connections: some 0.3 s of CPU, both ends together
 ALL_HOSTS = 32
-# Up to so many hosts (q, g): any 2q-1 hosts in a row dial any g others in a row.  The groups that must not be missed are
-# racks and subnets, of 8 to 40 hosts; a host makes N / (q x g) + 2 dials, so larger clusters have larger groups:
-# 9 at 128, 7 at 256, 21 at 1,024, 39 at 2,048, 20 at 4,096.
+# Up to so many hosts (q, g): any 2q-1 hosts in a row dial any g others in a row.  What must not be missed are racks and
+# subnets, of 8 to 40 hosts.  A host makes N / (q x g) + 2 dials, so larger clusters have larger groups: 9 at 128, 7 at
+# 256, 21 at 1,024, 39 at 2,048, 20 at 4,096.
 PATTERNS = ((128, 4, 5), (2048, 8, 7))
 LARGEST = 16, 15
 

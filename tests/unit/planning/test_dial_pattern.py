@@ -1,4 +1,4 @@
-"""Which hosts dial which: no group of hosts that is cut off from another is missed, and what is told of it is complete."""
+"""Which hosts dial which: no group that is cut off from another is missed, and what is told of it is complete."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_how_many_dials_that_is() -> None:
 def test_whichever_group_is_cut_off_from_another_is_found(count: int) -> None:
     """Racks of neighbouring addresses, however the tasks lie on them: each pair of racks, each way."""
     order = list(range(count))
-    random.Random(count).shuffle(order)
+    random.Random(count).shuffle(order)  # noqa: S311
     ways = Ways(plan(*workers(count), address=lambda number: f"10.0.0.{order[number]}"))
     assert ways.share(ways.first()) < 0.3
     q, g = pattern_for(count)
@@ -156,7 +156,7 @@ def test_names_and_addresses_stand_in_the_order_of_their_numbers() -> None:
 @pytest.mark.parametrize("seed", range(20))
 def test_what_is_told_of_a_cut_is_complete(seed: int) -> None:
     """Two groups that are cut off from each other, and a host that nobody reaches: as if all had been dialled."""
-    chance = random.Random(seed)
+    chance = random.Random(seed)  # noqa: S311
     count = chance.choice([40, 60, 100])
     ways = Ways(plan(*workers(count)))
     one, other = (chance.randrange(count - 20) for _ in range(2))

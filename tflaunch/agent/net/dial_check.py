@@ -69,6 +69,7 @@ class DialCheck:
         for viewer, dialling, asked in list(self._dialling):
             if dialling.step(now):
                 self._dialling.remove((viewer, dialling, asked))
+                compared = {"names": dialling.digest} if "names" in asked else {}  # type: Dict[str, Any]
                 if viewer in self._viewers:
                     viewer.send(
                         "dialled",
@@ -76,7 +77,7 @@ class DialCheck:
                         addresses=dialling.addresses,
                         ways=dialling.ways,
                         asker=asked.get("asker", ""),
-                        **({"names": dialling.digest} if "names" in asked else {}),
+                        **compared,
                     )
 
         for viewer, push in list(self._pushing):

@@ -340,8 +340,8 @@ class StartOptions:
     )
     dial_check: DialCheckChoice = option(
         DialCheckChoice.auto,
-        help="Which ways between hosts are tried before the start. auto: all between few hosts; of more, those that the "
-        "tasks surely use, and enough others that no group of hosts is cut off unseen. all, none: as the words say.",
+        help="Which ways between hosts are tried before the start: all, none, or auto: of more than 32 hosts those "
+        "that the tasks surely use, and enough others that no group of hosts is cut off unseen.",
         also_of=("up",),
         written="dial_check",
     )
