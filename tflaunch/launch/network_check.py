@@ -107,14 +107,12 @@ class NetworkCheck:
 
     def _with_other_names(self, said: Mapping[str, Message]) -> set[str]:
         """The hosts that know other addresses for a name than those that have dialled it, or none."""
+        compared = {host: message["names"] for host, message in said.items() if "names" in message.fields}
+        if not compared:
+            return set()
         usual = {name: _usual(self._found[name]) if name in self._found else () for name in self._names}
-        found = set()
-        for host, message in said.items():
-            if "names" in message.fields:
-                others = [each for each in usual.items() if each[0] != self._addresses[host]]
-                if message["names"] != dials.names_digest(others):
-                    found.add(host)
-        return found
+        digests = dials.names_digests(usual, {self._addresses[host] for host in compared})
+        return {host for host, digest in compared.items() if digest != digests[self._addresses[host]]}
 
     def _share(self) -> str:
         return dials.share_words(self._ways.share(self._wanted))

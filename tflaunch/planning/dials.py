@@ -7,7 +7,7 @@ longer than one does unless they are dropped.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from tflaunch.hosts import fold
 from tflaunch.planning.addresses import is_loopback
@@ -85,10 +85,18 @@ def failed_ends(
     }
 
 
-def names_digest(addresses: Iterable[tuple[str, Iterable[str]]]) -> str:
-    """What an agent answers for these names, each with the addresses that it has found."""
-    text = "".join(f"{name} {' '.join(sorted(found))}\n" for name, found in addresses)
-    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
+def names_digests(found: Mapping[str, Iterable[str]], without: Collection[str]) -> dict[str, str]:
+    """For each of these names, what an agent answers for all others, each with the addresses that it has `found`."""
+    place = {name: number for number, name in enumerate(found)}
+    lines = [f"{name} {' '.join(sorted(addresses))}\n" for name, addresses in found.items()]
+    return {
+        name: _digest(lines[: place[name]] + lines[place[name] + 1 :] if name in place else lines)
+        for name in without
+    }
+
+
+def _digest(lines: Iterable[str]) -> str:
+    return hashlib.sha256("".join(lines).encode("utf-8", "surrogateescape")).hexdigest()
 
 
 def share_words(share: float) -> str:

@@ -168,7 +168,7 @@ class Sessions:
         """
         absent = AbsentHosts(unanswered)
         begun = self.awake_s
-        line = ""
+        line, hung_at = "", 0.0
         replies: dict[str, wire.Message] = {}
         failures = {name: self.ended[name] for name in hosts if name in self.ended}
         missing = set(hosts) - failures.keys()
@@ -181,11 +181,13 @@ class Sessions:
                 failures |= gone
                 self.stop_waiting(gone)
                 break
-            if hung := self._give_up_hung(missing.union(also), begun):
-                failures |= hung
-                missing = missing - hung.keys() if hung.keys().isdisjoint(also) else set()
-                continue
-            look_at = min(absent.look_at, time.monotonic() + (MOVED_S if moved else HUNG_LOOK_S))
+            if (now := time.monotonic()) >= hung_at:  # not at each message: each looks at all hosts
+                hung_at = now + HUNG_LOOK_S
+                if hung := self._give_up_hung(missing.union(also), begun):
+                    failures |= hung
+                    missing = missing - hung.keys() if hung.keys().isdisjoint(also) else set()
+                    continue
+            look_at = min(absent.look_at, now + MOVED_S if moved else hung_at)
             match self.next(min(deadline + self.slept_s, look_at)):
                 case None if self.awake_s < deadline:
                     continue

@@ -142,7 +142,7 @@ def _resolve_and_exit(names: "List[str]", pipe: int, compared: "Sequence[str]") 
 
 
 def _digest(found: "Iterable[Tuple[str, Union[str, List[Tuple[int, str]]]]]") -> str:
-    """As tflaunch.planning.dials.names_digest."""
+    """As tflaunch.planning.dials.names_digests."""
     text = ""
     for name, addresses in found:
         known = [] if isinstance(addresses, str) else sorted(address for _, address in addresses)
