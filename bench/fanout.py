@@ -45,7 +45,11 @@ def fan_out(plan: Plan) -> Iterator[Table]:
         methods = {
             OURS: trivial(plan.lab, count, count),
             f"{OURS} {UNDIALLED}": trivial(plan.lab, count, count, UNDIALLED),
-            **({f"{OURS} {WHOLE}": trivial(plan.lab, count, count, *WHOLE.split())} if count > ALL_HOSTS else {}),
+            **(
+                {f"{OURS} {WHOLE}": trivial(plan.lab, count, count, *WHOLE.split())}
+                if count > ALL_HOSTS
+                else {}
+            ),
             **others(plan, table, peers.ALL, hosts),
         }
         yield interleave(table, methods, plan.rounds, plan.tell)

@@ -20,15 +20,16 @@ def libc(function: str, *arguments: "Any") -> int:
     return int(call_function(dlsym(dlopen(None, 0), function), arguments))  # type: ignore[arg-type]
 
 
-def allow_many_descriptors() -> None:
-    """Raise this process's limit of open files as far as the system allows."""
+def allow_many_descriptors() -> int:
+    """Raise this process's limit of open files as far as the system allows; returns the limit, -1 for none."""
     import resource
 
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     except (OSError, ValueError):
-        pass  # the usual limit is mostly enough
+        return soft  # mostly enough
+    return hard
 
 
 def this_machine() -> "List[str]":

@@ -79,6 +79,8 @@ def test_how_many_dials_that_is() -> None:
     assert [
         max(map(len, sparse(count, *pattern_for(count)))) for count in (64, 128, 256, 1024, 2048, 4096)
     ] == [*(6, 9, 7, 21, 39, 20)]
+    for count, most in ((64, 500), (128, 1_400), (256, 2_400), (1000, 23_000)):
+        assert sum(map(len, Ways(plan(*workers(count))).first().values())) < most
     sizes = [most for most, _, _ in PATTERNS]
     assert sizes == sorted(sizes)
 
