@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 
-LIMIT_S = 180.0  # for one command
+LIMIT_S = 600.0  # for one command
 SETTLE_S = 0.5  # after a command: what hosts still do then is theirs, not of the next one
 Figures = dict[str, float]
 
