@@ -6,7 +6,6 @@ behind it run on, and their agent keeps what they print until the link is back.
 
 from __future__ import annotations
 
-import math
 import random
 from typing import TYPE_CHECKING, Protocol
 
@@ -68,9 +67,7 @@ class Links:
         self._transport = transport
         self._look_at = now  # when all links are looked at next
         self._ticked = now
-        self._redial_at = math.inf  # the first of the links that may be dialled again
         if not up:
-            self._redial_at = now
             for link in self._links.values():
                 link.redial_at = now
 
@@ -134,7 +131,6 @@ class Links:
         link.up, link.why = False, reason
         least, most = REDIAL_S
         link.redial_at = now + min(most, least * 2**link.tries) * random.uniform(0.5, 1.0)  # noqa: S311
-        self._redial_at = min(self._redial_at, link.redial_at)
         link.tries += 1
         if first:
             self._transport.unreachable(host, reason)
@@ -186,8 +182,6 @@ class Links:
                 # The link broke or froze before the agent's first message: nothing else would notice that.
                 self._transport.hang_up(host)
                 self.ended(host, f"no answer within {ANSWER_S:g} s", now)
-        times = [link.redial_at for link in self._links.values() if link.redial_at is not None]
-        self._redial_at = min(times, default=math.inf)
 
     def away_s(self, host: str, now: float) -> float:
         """How long a host has been out of reach, links that broke at once included; 0 while its link is up."""
@@ -196,4 +190,5 @@ class Links:
 
     def wake_at(self, now: float) -> float:
         """The time by which `tick` must be called."""
-        return max(self._look_at, min(now + 1.0, self._redial_at))
+        times = [link.redial_at for link in self._links.values() if link.redial_at is not None]
+        return max(self._look_at, min([now + 1.0, *times]))

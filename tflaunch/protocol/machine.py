@@ -20,16 +20,15 @@ def libc(function: str, *arguments: "Any") -> int:
     return int(call_function(dlsym(dlopen(None, 0), function), arguments))  # type: ignore[arg-type]
 
 
-def allow_many_descriptors() -> int:
-    """Raise this process's limit of open files as far as the system allows; returns the limit, -1 for none."""
+def allow_many_descriptors() -> None:
+    """Raise this process's limit of open files as far as the system allows."""
     import resource
 
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     except (OSError, ValueError):
-        return soft  # mostly enough
-    return hard
+        pass  # the usual limit is mostly enough
 
 
 def this_machine() -> "List[str]":

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import resource
+
 from tflaunch.protocol import machine
 from tflaunch.protocol.errors import UsageError
 
@@ -11,7 +13,8 @@ NEIGHBOURS = "net.ipv4.neigh.default.gc_thresh3"
 
 def refuse_too_many(hosts: int) -> None:
     """Raise UsageError if this process may not open so many connections; its limit is raised as far as it may be."""
-    limit = machine.allow_many_descriptors()  # each host takes one, and many systems allow only 1,024
+    machine.allow_many_descriptors()  # each host takes one, and many systems allow only 1,024
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)  # -1: none
     if 0 <= limit < hosts + OTHER_FILES:
         raise UsageError(
             f"{hosts:,} hosts need {hosts + OTHER_FILES:,} open files at least, and this process may have {limit:,}",

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import resource
+
 import pytest
 
-from tflaunch.protocol import machine
 from tflaunch.protocol.errors import UsageError
 from tflaunch.sessions.limits import OTHER_FILES, few_neighbours, neighbours, refuse_too_many
 
 
 @pytest.mark.parametrize("limit", [-1, 100 + OTHER_FILES, 1 << 20])
 def test_as_many_hosts_as_files_may_be_open(monkeypatch: pytest.MonkeyPatch, limit: int) -> None:
-    monkeypatch.setattr(machine, "allow_many_descriptors", lambda: limit)
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (limit, limit))
+    monkeypatch.setattr(resource, "setrlimit", lambda *_: None)
     refuse_too_many(100)
 
 
 def test_more_hosts_than_files_may_be_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "allow_many_descriptors", lambda: 1024)
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (1024, 1024))
+    monkeypatch.setattr(resource, "setrlimit", lambda *_: None)
     with pytest.raises(
         UsageError, match=r"2,000 hosts need 2,040 open files at least, .* may have 1,024"
     ) as told:

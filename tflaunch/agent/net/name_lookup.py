@@ -12,7 +12,7 @@ from tflaunch.protocol.selector import EVENT_READ
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import _thread
-    from typing import Dict, Iterable, List, Optional, Sequence, Tuple, Union
+    from typing import Dict, List, Optional, Sequence, Tuple, Union
 
     from tflaunch.protocol.dialling import AnySelector
 
@@ -110,15 +110,12 @@ def _resolve_and_exit(names: "List[str]", pipe: int, compared: "Sequence[str]") 
                         found = [(family, where[0]) for family, where in found]
                     known[name] = found
                     if name in wanted:
-                        tell(name, found)
+                        # Shorter than PIPE_BUF, so written in one piece: threads do not mix their lines.
+                        os.write(pipe, wire.dumps([name, found]).encode("ascii") + b"\n")
             except IndexError:
                 pass  # that was the last
             finally:
                 done.release()
-
-        def tell(name: str, found: "Union[str, List[Tuple[int, str]]]") -> None:
-            # Shorter than PIPE_BUF, so written in one piece: threads do not mix their lines.
-            os.write(pipe, wire.dumps([name, found]).encode("ascii") + b"\n")
 
         working = []  # type: List[_thread.LockType]
         while names and len(working) < RESOLVER_THREADS:  # one is enough for a file of names
@@ -136,15 +133,9 @@ def _resolve_and_exit(names: "List[str]", pipe: int, compared: "Sequence[str]") 
         for done in working:
             done.acquire()
         if compared:
-            tell("", _digest((name, known[name]) for name in compared))
+            text = ""  # as tflaunch.planning.dials.names_digests has it
+            for name in compared:
+                text += "%s %s\n" % (name, " ".join(sorted(each[1] for each in known[name] if each[1:])))
+            os.write(pipe, wire.dumps(["", sha256(text.encode()).hexdigest()]).encode() + b"\n")
     finally:
         os._exit(0)
-
-
-def _digest(found: "Iterable[Tuple[str, Union[str, List[Tuple[int, str]]]]]") -> str:
-    """As tflaunch.planning.dials.names_digests."""
-    text = ""
-    for name, addresses in found:
-        known = [] if isinstance(addresses, str) else sorted(address for _, address in addresses)
-        text += "%s %s\n" % (name, " ".join(known))
-    return sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
