@@ -23,6 +23,7 @@ from bench import (
     report,
     shipping,
     startup,
+    thousand,
 )
 from bench.beds import lab
 from bench.measure import Table
@@ -41,6 +42,7 @@ MEASUREMENTS: dict[str, Callable[[Plan], Iterator[Table]]] = {
     "look": look.look,
     "engines": engines.engines,
     "feed": feed.feed,
+    "thousand": thousand.thousand,
 }
 
 
@@ -53,7 +55,7 @@ def arguments() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(prog="scripts/bench", description=__doc__)
     names = ", ".join([*MEASUREMENTS, "growth"])
-    parser.add_argument("what", nargs="*", metavar="WHAT", help=f"of {names} [all of them]")
+    parser.add_argument("what", nargs="*", metavar="WHAT", help=f"of {names} [all but thousand]")
     parser.add_argument(
         "--hosts", type=counts, default=(), metavar="N,N", help="instead of the usual numbers"
     )
@@ -86,7 +88,9 @@ def main() -> None:
         peers = tuple(filter(None, given.peers.split(",")))
         plan = Plan(made, given.rounds, given.hosts, peers, status.update)
         try:
-            for table in measured(given.what or [*MEASUREMENTS, "growth"], plan, tables):
+            for table in measured(
+                given.what or [*(each for each in MEASUREMENTS if each != "thousand"), "growth"], plan, tables
+            ):
                 tables.append(table)
                 report.show(table, console)
                 keep(tables, given)  # after each: a night's measuring is not lost to its last minute

@@ -19,7 +19,7 @@ from tests.support.bed.machines import BedHost
 from tests.support.nvml import build
 
 TFLAUNCH = str(Path(sys.executable).with_name("tflaunch"))
-GPU = 'gpu name="NVIDIA H100 80GB HBM3" uuid=GPU-{host}-{GPU} mem=81559 used={used} util={used} power=71000'
+GPU = 'gpu name="NVIDIA H100 80GB HBM3" uuid=GPU-{host}-{gpu} mem=81559 used={used} util={used} power=71000'
 
 
 class Lab:

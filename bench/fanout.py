@@ -9,11 +9,13 @@ from bench.beds import TFLAUNCH, Lab
 from bench.measure import Figures, Table, interleave
 from bench.peers import Peer, present
 from bench.plan import Plan
+from tflaunch.planning.dial_pattern import ALL_HOSTS
 
 NOTHING = "python3 -c pass"
 COMPARED = ("wall s", "client CPU s")
 OURS = "tflaunch"
-UNDIALLED = "--no-dial-check"  # which is N x N: on real hosts each does its row, here two cores do all
+UNDIALLED = "--no-dial-check"
+WHOLE = "--dial-check all"  # which is N x N: on real hosts each does its row, here two cores do all
 
 
 def trivial(lab: Lab, count: int, tasks: int, *options: str) -> Callable[[], Figures]:
@@ -43,6 +45,11 @@ def fan_out(plan: Plan) -> Iterator[Table]:
         methods = {
             OURS: trivial(plan.lab, count, count),
             f"{OURS} {UNDIALLED}": trivial(plan.lab, count, count, UNDIALLED),
+            **(
+                {f"{OURS} {WHOLE}": trivial(plan.lab, count, count, *WHOLE.split())}
+                if count > ALL_HOSTS
+                else {}
+            ),
             **others(plan, table, peers.ALL, hosts),
         }
         yield interleave(table, methods, plan.rounds, plan.tell)

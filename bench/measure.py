@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 
-LIMIT_S = 180.0  # for one command
+LIMIT_S = 600.0  # for one command
 SETTLE_S = 0.5  # after a command: what hosts still do then is theirs, not of the next one
 Figures = dict[str, float]
 
@@ -67,10 +67,27 @@ class Cost:
 
 
 def busy_s() -> float:
-    """The CPU time that this machine has spent since it booted, other machines' on the same iron left out."""
+    """The CPU time that this machine has spent since it booted, other machines' on the same iron left out.
+
+    Where this process is in a control group that counts it, of the processes in that group: the bench alone, then.
+    """
+    if (counted := _group_s()) is not None:
+        return counted
     total = Path("/proc/stat").read_text().partition("\n")[0]
     user, nice, system, _, _, irq, softirq, *_ = map(int, total.split()[1:])
     return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")
+
+
+def _group_s() -> float | None:
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        _, kinds, path = line.split(":", 2)
+        if path == "/":
+            continue
+        if "cpuacct" in kinds.split(","):
+            return int(Path(f"/sys/fs/cgroup/cpuacct{path}/cpuacct.usage").read_text()) / 1e9
+        if not kinds and (stat := Path(f"/sys/fs/cgroup{path}/cpu.stat")).exists():
+            return int(stat.read_text().split()[1]) / 1e6
+    return None
 
 
 def others_share(seconds: float = 2.0) -> float:

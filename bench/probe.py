@@ -35,11 +35,11 @@ def probe(plan: Plan) -> Iterator[Table]:
         plan.lab.give_gpus(count, GPUS)
         for host in plan.lab.machines(count):
             (host.directory / "home/root/smi.py").write_text(SMI)
-        yield _first(plan, count)
+        yield first_look(plan, count)
         yield _again(plan, count)
 
 
-def _first(plan: Plan, count: int) -> Table:
+def first_look(plan: Plan, count: int) -> Table:
     table = Table(f"GPUs, the first look, {count} hosts", "tflaunch gpus", ("wall s", "client CPU s"), count)
     table.remarks.append(
         f"tflaunch gpus HOSTS --json; each host has {GPUS} simulated GPUs; smi.py is pynvml alone"

@@ -86,6 +86,42 @@ def test_hosts_without_a_way_to_each_other(bed: Bed, far: FarLauncher) -> None:
     assert all("no route" in cause for cause in causes.values())
 
 
+def test_groups_that_are_cut_off_from_each_other_among_many_hosts(bed: Bed, far: FarLauncher) -> None:
+    """Few of the ways are dialled, and yet all that are blocked are told; a healthy cluster is told what was tried."""
+    hosts = bed.up(40)
+    words = ("run", hostfile(far, bed), far.script(TELL), "--ps=0", "--workers=40", "--env=OUT=/tmp", *QUICK)
+    done = far.run(*words).ran()
+    assert "% of the ways between the hosts were tried; no group of hosts is cut off." in done.sentences
+    assert "--dial-check all tries all of them" in done.sentences
+
+    for source in hosts[4:11]:
+        for target in hosts[20:25]:
+            bed.block(source, target, PORT)
+    done = far.run(*words).ran(70)
+    assert "7 hosts do not reach every peer that their tasks will call; nothing was started" in done.sentences
+    assert f"host[5-11] cannot reach 5 tasks on host[21-25] (port {PORT}): silently dropped" in done.sentences
+
+
+def test_a_name_that_one_of_many_hosts_knows_as_another(bed: Bed, far: FarLauncher) -> None:
+    """It dials only few of them itself; that it finds other addresses shows by a digest."""
+    hosts = bed.up(40)
+    places = (hosts[12].directory / "hosts").read_text().splitlines()
+    other, gone = (
+        next(each for each in places if each.split()[1:2] == [name]) for name in ("host30", "host34")
+    )
+    wrong = other.replace(hosts[29].address, hosts[30].address)
+    kept = [wrong if each is other else each for each in places if each is not gone]
+    (hosts[12].directory / "hosts").write_text("".join(f"{each}\n" for each in kept))
+    words = ("run", hostfile(far, bed), far.script(TELL), "--ps=0", "--workers=40", "--env=OUT=/tmp", *QUICK)
+    done = far.run(*words).ran(70)
+    assert "1 host does not reach every peer that its tasks will call; nothing was started" in done.sentences
+    assert (
+        f"cannot reach worker/29 at host30:{PORT}: something else answers there: it is host31 of this run"
+        in done.sentences
+    )
+    assert f"worker/33 at host34:{PORT}: the name does not resolve there" in done.sentences
+
+
 def test_a_name_that_one_host_does_not_know(bed: Bed, far: FarLauncher) -> None:
     _, two = bed.up(2)
     (two.directory / "hosts").write_text("127.0.0.1 localhost\n")

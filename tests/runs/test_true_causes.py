@@ -135,6 +135,18 @@ def test_a_launcher_that_may_start_no_more_threads(
         assert wrong not in done.stderr
 
 
+def test_more_hosts_than_this_process_may_open_files(launcher: Launcher) -> None:
+    words = launcher.argv("run", "host[1-40]", launcher.script("print()"), "--workers", "4", "--ps", "0")
+    limited = ["sh", "-c", 'ulimit -n 60; exec "$@"', "sh", *map(os.fspath, words)]
+    done = subprocess.run(
+        limited, cwd=launcher.code, env=launcher.env(), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2, done.stderr
+    said = " ".join(done.stderr.split())
+    assert "40 hosts need 80 open files at least, and this process may have 60" in said
+    assert "ulimit -Hn 120" in said
+
+
 @pytest.mark.parametrize(
     ("shell", "said"),
     [

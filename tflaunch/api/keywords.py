@@ -39,6 +39,7 @@ class Keywords(TypedDict, total=False):
     wait: Time | bool | None
     # Start
     name: str
+    dial_check: Literal["auto", "all", "none"]
     no_dial_check: bool
     require_all: bool
     yes: bool

@@ -15,6 +15,7 @@ _WORDS = {
     "staging": ("preparing", "prepared {}", "host"),
     "setting up": ("preparing", "prepared {}", "host"),
     "dialling": ("testing the network", "tested the network of {}", "host"),
+    "dialling more": ("testing all ways of some hosts", "tested all ways of some hosts from {}", "host"),
     "dialling again": ("testing slow ways again", "tested slow ways again from {}", "host"),
     "entrusting": ("starting the coordinator", "started the coordinator", ""),
     "starting": ("starting", "started {}", "server"),

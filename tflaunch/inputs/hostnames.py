@@ -126,6 +126,11 @@ def expand(pattern: str, *, also: str = "") -> list[str]:
     return list(names)
 
 
+def natural(name: str) -> list[tuple[int, str]]:
+    """A sort key by which node2 comes before node10, and worker/2 before worker/10."""
+    return [(int(part), "") if part.isdigit() else (0, part) for part in re.split(r"([0-9]+)", name)]
+
+
 def fold(names: Iterable[str]) -> str:
     """Names for a message, ranges folded: `gpu[01-16].lab,login`; what is no host name follows as it is.
 

@@ -10,6 +10,7 @@ consent       the user is asked before a run takes much
 acquisition   takes the GPUs of the plan, or queues for them
 cluster       the agents of the run until there is a plan, and how all of it is ended
 starting      from the plan to tasks that run, or to a run that goes on without a launcher
+network_check the hosts dial each other before the tasks start
 steering      the run while its tasks run
 handover      passes the run to a coordinator on its hosts, while its tasks run
 afterwards    outputs are fetched, lost hosts are checked

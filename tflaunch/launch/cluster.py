@@ -17,6 +17,7 @@ from tflaunch.protocol.errors import ConnectError, ConnectErrors, Gone, LaunchEr
 from tflaunch.protocol.job import JobSpec
 from tflaunch.sessions.absent_hosts import TCP_S
 from tflaunch.sessions.group import NVML_LEAST_S, NVML_SHARE, Sessions, Stopped
+from tflaunch.sessions.limits import few_neighbours, neighbours
 from tflaunch.sessions.wires import Opener
 
 PROBE_S = 30.0
@@ -62,6 +63,8 @@ class Cluster:
         self.hosts |= there
         self.sessions.silence_s = connect_s
         self._nvml_s = max(NVML_LEAST_S, NVML_SHARE * connect_s)
+        if few := few_neighbours(len(hosts), neighbours()):
+            self.watcher.warn(few)
         self.sessions.connect(
             hosts,
             "start",

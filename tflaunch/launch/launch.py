@@ -492,7 +492,8 @@ def make_ready(
         starter.ship(request.bundle, hosts, SHIP_TIMEOUT_S)
     images = {**plan.images, **{spare: starter.moves.images_on(spare) for spare in spares}}
     starter.prepare(images, request.job, PREPARE_TIMEOUT_S)
-    dial_key = secrets.token_hex(16) if request.dial_check and dials.needed(plan) else ""
+    checked = request.dial_check != "none" and dials.needed(plan)
+    dial_key = secrets.token_hex(16) if checked else ""
     starter.stage(
         plan,
         Code(digest, _programs_to_read(request), request.job.keras_fit),
@@ -503,7 +504,7 @@ def make_ready(
         dial_key=dial_key,
         stacks=request.watch.get("stacks", True),
     )
-    names = starter.dial_all(plan, dial_key) if dial_key else {}
+    names = starter.dial(plan, dial_key, whole=request.dial_check == "all") if checked else {}
     places = {
         str(task.id): (task.host, task.address, task.port if task.listens else None) for task in plan.tasks
     }

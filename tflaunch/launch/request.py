@@ -65,7 +65,7 @@ class Request:
     detach: bool = False
     restarts: Restarts = field(default_factory=Restarts)
     spares: str = ""  # pattern of hosts that are used only when another one is lost or absent
-    dial_check: bool = True
+    dial_check: str = "auto"  # a DialCheckChoice
     limits_s: Mapping[str, float] = field(default_factory=dict)  # see tflaunch.lifecycle.time_limits
     watch: Mapping[str, Any] = field(
         default_factory=dict

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tflaunch.code import shipping
 from tflaunch.hosts import fold
 from tflaunch.launch.cluster import Cluster
+from tflaunch.launch.network_check import NetworkCheck
 from tflaunch.launch.steering import Steering
 from tflaunch.lifecycle.states import State, state_data
 from tflaunch.lifecycle.watchdog import Watchdog
-from tflaunch.planning import dials, ways
-from tflaunch.planning.cluster_plan import ClusterPlan, TaskPlan
+from tflaunch.planning.cluster_plan import ClusterPlan
 from tflaunch.planning.environments import to_prepare
 from tflaunch.planning.spare_moves import Moves
-from tflaunch.protocol.dialling import DIAL_S
-from tflaunch.protocol.errors import Breach, ConnectError, DialError
+from tflaunch.protocol.errors import Breach, ConnectError
 from tflaunch.protocol.job import JobSpec, TaskId, deciding
 from tflaunch.protocol.wire import Message
 from tflaunch.sessions.log_feed import Copies, LogFeed, Record
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
 
 SHIP_TIMEOUT_S = 900.0
 STAGE_TIMEOUT_S = 300.0  # conda on a network file system takes its time
-CHECKED_S = 10.0
 ENTRUST_S = 40.0  # for the agents to reach each other
 
 
@@ -98,7 +96,7 @@ class Starter:
         """Make every task ready, so that all can start in the same moment; `entrust` may follow only if `detached`.
 
         `about` is what every host keeps of the whole run (tflaunch.runs.listing).  With `dial_key`, the ports of the
-        tasks answer `dial_all` from now until the release.  Without `stacks`, nothing is prepared by which the tasks
+        tasks answer `dial` from now until the release.  Without `stacks`, nothing is prepared by which the tasks
         tell their stacks while they run.  Warns of hosts that have Keras 3, if the code calls what that lacks.
         Raises LaunchError, Stopped.
         """
@@ -193,76 +191,12 @@ class Starter:
             wanted = {name: wanted[name] for name in damaged}
         return staged
 
-    def dial_all(self, plan: ClusterPlan, key: str) -> dict[str, list[str]]:
-        """Have all hosts dial, at once, every port that their tasks will dial (see tflaunch.planning.dials).
+    def dial(self, plan: ClusterPlan, key: str, *, whole: bool) -> dict[str, list[str]]:
+        """Have the hosts dial each other (tflaunch.launch.network_check); `key` was given to `stage`.
 
-        Returns the addresses that names resolve to.  Warns of ways between hosts that are odd (planning/ways).  Raises
-        DialError with what is blocked, after the run has ended on every host; LaunchError, Stopped.
+        Returns the addresses that names resolve to.  Raises DialError, LaunchError, Stopped.
         """
-        wanted = dials.targets(plan)
-        if not wanted:  # no task calls another: a step of 0 hosts says nothing
-            return {}
-        said = self._dial(key, wanted, {name: dials.loads(name, tasks) for name, tasks in wanted.items()})
-        results = {name: message["results"] for name, message in said.items()}
-        reasons, steps = dials.blocked(wanted, results)
-        if narrow := dials.narrow_ways(wanted, results):
-            reasons, steps = dials.blocked(wanted, results, self._mtus(plan, narrow, said))
-        if reasons:
-            raise DialError(reasons, "; ".join(steps), self._cluster.abandon())
-        self._measure_odd_ways(key, wanted, said)
-        return {address: found for each in said.values() for address, found in each["addresses"].items()}
-
-    def _dial(
-        self,
-        key: str,
-        wanted: Mapping[str, Sequence[TaskPlan]],
-        loads: Mapping[str, Sequence[int]],
-        phase: str = "dialling",
-    ) -> dict[str, Message]:
-        """The `dialled` of each host; those of its calls whose numbers `loads` has bring a load."""
-        for name, tasks in wanted.items():
-            targets = dials.to_wire(tasks)
-            self._sessions.send(
-                [name], "dial", key=key, targets=targets, patience_s=DIAL_S, load=list(loads[name])
-            )
-        timeout_s = dials.limit_s(max(map(len, wanted.values()), default=0))
-        said, failures = self._sessions.gather("dialled", wanted, timeout_s, phase)
-        for name, message in said.items():
-            if len(message["results"]) != len(wanted[name]):
-                what = f"{len(wanted[name])} calls were asked for, {len(message['results'])} results came"
-                failures[name] = Breach(what)
-        self._refuse(failures)
-        return said
-
-    def _mtus(self, plan: ClusterPlan, hosts: Collection[str], said: Mapping[str, Message]) -> dict[str, str]:
-        """For those of `hosts` that say so, the MTU of the interface that the others call: `1500 (eth0)`."""
-        names = {address: own for each in said.values() for address, own in each["addresses"].items()}
-        self._sessions.send(hosts, "check", directories=[])
-        checked, _ = self._sessions.gather("checked", hosts, CHECKED_S)
-        addresses = {task.host: task.address for task in plan.tasks}
-        found = {}
-        for host, message in checked.items():
-            own = {addresses[host], *names.get(addresses[host], ())}
-            for face in message["interfaces"]:
-                if own & set(face["addresses"]) and face["mtu"]:
-                    found[host] = f"{face['mtu']} ({printable(face['name'])})"
-        return found
-
-    def _measure_odd_ways(
-        self, key: str, wanted: Mapping[str, Sequence[TaskPlan]], said: Mapping[str, Message]
-    ) -> None:
-        """Warn of the ways between hosts that are much longer than the others or lose packets, now and again."""
-        first = ways.collected(_ways(wanted, said))
-        by_host: dict[str, list[TaskPlan]] = {}
-        for source, to in ways.suspects(first):
-            task = next(task for task in wanted[source] if task.host == to)
-            by_host.setdefault(source, []).extend([task] * ways.REPEATS)
-        if not by_host:
-            return
-        loads = {name: range(len(tasks)) for name, tasks in by_host.items()}
-        again = self._dial(key, by_host, loads, "dialling again")
-        for odd in ways.odd_ways(first, ways.collected(_ways(by_host, again))):
-            self._watcher.warn(f"{odd.what}. {odd.fix[:1].upper()}{odd.fix[1:]}")
+        return NetworkCheck(self._cluster, plan, key).run(whole=whole)
 
     def entrust(self, plan: ClusterPlan, state: State, watchdog: Watchdog) -> str:
         """Have the agents go on without a launcher; returns the host of the coordinator, which decides from now on.
@@ -333,11 +267,3 @@ class Starter:
         _, failures = self._sessions.gather("started", hosts, ENTRUST_S)
         self._refuse(failures)
         self._cluster.close()
-
-
-def _ways(
-    wanted: Mapping[str, Sequence[TaskPlan]], said: Mapping[str, Message]
-) -> Iterator[tuple[ways.Pair, ways.Measured]]:
-    """What the calls of all hosts have measured."""
-    for name, tasks in wanted.items():
-        yield from ways.by_pair(name, [task.host for task in tasks], said[name].fields.get("ways", ()))

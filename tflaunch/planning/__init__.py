@@ -19,5 +19,6 @@ binding         which cores each task is bound to
 required_gpus   `--require-gpu`: whether the plan gives GPUs at all
 networks        which network the addresses lie on, and a faster one
 ways            ways between hosts that are much longer than the others, or lose packets
-dials           whether the tasks would reach each other, and what to do where not
+dial_pattern    which hosts dial which others before the tasks start
+dials           what their calls say: what is blocked, and what to do
 """

@@ -1,16 +1,12 @@
-"""Which connections the tasks of a plan will make, and what a blocked one means; pure.
+"""What the calls of a dial check say: which connections are blocked, and what to do; pure.
 
-Every host dials every task that one of its own tasks may call, at its address and port.  That includes the host's own
-address: one that belongs to a router may lead everywhere but back.
-Training needs both ways: a worker asks its ps for variables, and the ps fetches the gradients from the worker;
-workers open sessions that span each other.  Only ps do not call each other.  For H hosts and
-T tasks that is up to H x T connects, but each host makes its T at once, and they take no longer than one does
-unless they are dropped: nothing is left out.  A task outside the cluster, such as an evaluator, neither calls nor
-is called.
+tflaunch.planning.dial_pattern says which calls there are.  Each host makes all of its calls at once, and they take no
+longer than one does unless they are dropped.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from tflaunch.hosts import fold
@@ -36,6 +32,7 @@ NEXT_STEP = {
     dialling.NARROW: "give all hosts the MTU of the way between them: `ping -M do -s 1372 HOST` tries 1400,"
     " `ip link set dev eth0 mtu 1400` sets it; or let the router on the way clamp the MSS",
 }
+Result = float | tuple[str, str]  # milliseconds, or (verdict, detail)
 PING_HEADERS = 28  # bytes of IPv4 and ICMP in a packet of ping
 
 
@@ -54,62 +51,57 @@ def needed(plan: ClusterPlan) -> bool:
     return not all(is_loopback(task.address) for task in plan.tasks if task.port is not None)
 
 
-def targets(plan: ClusterPlan) -> dict[str, list[TaskPlan]]:
-    """For each host, the tasks that its own may call; each host begins at another task, to spread the load."""
-    jobs: dict[str, set[str]] = {}
-    count: dict[tuple[str, str], int] = {}
-    members = [task for task in plan.tasks if task.port is not None]
-    for task in members:
-        jobs.setdefault(task.host, set()).add(task.id.job)
-        count[task.host, task.id.job] = count.get((task.host, task.id.job), 0) + 1
-
-    called: dict[frozenset[str], list[TaskPlan]] = {}  # by tasks of these jobs
-    found = {}
-    for number, host in enumerate(jobs):
-        callers = frozenset(jobs[host])
-        if callers not in called:
-            called[callers] = [task for task in members if task.id.job != "ps" or callers - {"ps"}]
-        wanted = [
-            task for task in called[callers] if task.host != host or _calls_itself(task, callers, count)
-        ]
-        turn = number * len(wanted) // len(jobs)
-        if wanted:
-            found[host] = wanted[turn:] + wanted[:turn]
-    return found
-
-
-def _calls_itself(task: TaskPlan, callers: Collection[str], count: Mapping[tuple[str, str], int]) -> bool:
-    """Whether another task on its own host may call that task; `callers` are the jobs of that host."""
-    own = task.id.job
-    return any(job != own or (job != "ps" and count[task.host, own] > 1) for job in callers)
-
-
 def limit_s(targets: int) -> float:
     """Seconds that a host may take to call so many targets, name look-ups included; busy hosts answer late."""
     rounds = 1 + -(-targets // dialling.AT_ONCE)
     return rounds * dialling.ANSWER_SHARE * dialling.DIAL_S + MARGIN_S
 
 
-def loads(host: str, wanted: Sequence[TaskPlan]) -> list[int]:
-    """Which of the calls of `host` bring a load: one to each other host, so every pair of hosts is tried both ways."""
+def loads(host: str, wanted: Sequence[TaskPlan], before: Sequence[TaskPlan] = ()) -> list[int]:
+    """Which of the calls of `host` bring a load: one to each other host, so every pair of hosts is tried both ways.
+
+    `before` are its earlier calls, which have brought loads.
+    """
     first: dict[str, int] = {}
+    loaded = {host, *(task.host for task in before)}
     for number, task in enumerate(wanted):
-        if task.host != host:
+        if task.host not in loaded:
             first.setdefault(task.host, number)
     return list(first.values())
 
 
-def narrow_ways(
-    wanted: Mapping[str, Sequence[TaskPlan]], results: Mapping[str, Sequence[float | tuple[str, str]]]
+def failed_ends(
+    wanted: Mapping[str, Sequence[TaskPlan]],
+    results: Mapping[str, Sequence[Result]],
+    verdict: str = "",
 ) -> set[str]:
-    """The hosts at both ends of a way that loses large packets."""
+    """The hosts at both ends of the calls that were not answered, or of those with this verdict."""
     return {
         end
         for host, tasks in wanted.items()
         for task, result in zip(tasks, results[host], strict=True)
-        if not isinstance(result, (int, float)) and result[0] == dialling.NARROW
+        if not isinstance(result, (int, float)) and result[0] == (verdict or result[0])
         for end in (host, task.host)
     }
+
+
+def names_digests(found: Mapping[str, Iterable[str]], without: Collection[str]) -> dict[str, str]:
+    """For each of these names, what an agent answers for all others, each with the addresses that it has `found`."""
+    place = {name: number for number, name in enumerate(found)}
+    lines = [f"{name} {' '.join(sorted(addresses))}\n" for name, addresses in found.items()]
+    return {
+        name: _digest(lines[: place[name]] + lines[place[name] + 1 :] if name in place else lines)
+        for name in without
+    }
+
+
+def _digest(lines: Iterable[str]) -> str:
+    return hashlib.sha256("".join(lines).encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def share_words(share: float) -> str:
+    """`3 % of the ways`; of all of them, nothing."""
+    return "" if share >= 1 else f"{max(share * 100, 1):.0f} % of the ways between the hosts"
 
 
 def to_wire(wanted: Iterable[TaskPlan]) -> list[list[object]]:
@@ -119,7 +111,7 @@ def to_wire(wanted: Iterable[TaskPlan]) -> list[list[object]]:
 
 def blocked(
     wanted: Mapping[str, Sequence[TaskPlan]],
-    results: Mapping[str, Sequence[float | tuple[str, str]]],
+    results: Mapping[str, Sequence[Result]],
     mtus: Mapping[str, str] | None = None,
 ) -> tuple[dict[str, str], list[str]]:
     """Return ({host: what it cannot reach}, next steps for the user); both empty when every call was answered.

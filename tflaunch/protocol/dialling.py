@@ -30,12 +30,14 @@ from tflaunch.protocol.tcp_info import tcp_info
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from selectors import BaseSelector
-    from typing import Any, Callable, Collection, Dict, List, Optional, Protocol, Tuple, Union
+    from typing import Any, Callable, Collection, Dict, List, Optional, Protocol, Sequence, Tuple, Union
 
     from tflaunch.protocol.selector import Selector
 
     class LookUp(Protocol):
         """Looks names up without blocking: `tflaunch.agent.net.name_lookup.NameLookup`."""
+
+        digest: str
 
         def step(self, now: float) -> "Optional[Dict[str, Union[str, List[Tuple[int, str]]]]]": ...
         def close(self) -> None: ...
@@ -141,6 +143,8 @@ class Dialling:
     An address is an IP address, or a name if `look_up` is given.  Of a name's addresses the first ADDRESSES_TRIED are
     all tried; one that answers is enough.  A connect has `patience_s`, an answer ANSWER_SHARE times that, a look-up the
     same.  Patience begins anew when any target connects or answers: busy hosts answer late, but they do answer.
+
+    `compared` are names that are looked up, too, and only compared with what other hosts find: `digest` (NameLookup).
     """
 
     def __init__(
@@ -151,7 +155,8 @@ class Dialling:
         patience_s: float,
         *,
         load: "Union[bool, Collection[int]]" = False,
-        look_up: "Optional[Callable[[AnySelector, List[str], float], LookUp]]" = None,
+        look_up: "Optional[Callable[[AnySelector, List[str], float, List[str]], LookUp]]" = None,
+        compared: "Sequence[str]" = (),
     ) -> None:
         self.results = [None] * len(targets)  # type: List[Optional[Result]]
         self.ways = [None] * len(targets)  # type: List[Optional[List[float]]]
@@ -175,11 +180,12 @@ class Dialling:
                 unresolved[address] = None
             else:
                 self._queue(number, found)
-        if unresolved:
+        self.digest = ""
+        if unresolved or compared:
             try:
                 if look_up is None:
                     raise OSError(0, "names are not looked up here")
-                self._look_up = look_up(selector, list(unresolved), patience_s * ANSWER_SHARE)
+                self._look_up = look_up(selector, list(unresolved), patience_s * ANSWER_SHARE, list(compared))
             except OSError as error:  # no process, or no descriptor, is left for it
                 for number, target in enumerate(targets):
                     if target[0] in unresolved:
@@ -195,6 +201,7 @@ class Dialling:
             resolved = self._look_up.step(now)
             if resolved is None:
                 return False  # the IP addresses wait, too
+            self.digest = self._look_up.digest
             self._look_up = None
             self._take_names(resolved)
         if now >= self._look_at:  # not at each turn of the loop: there may be hundreds of attempts

@@ -276,6 +276,7 @@ FROM_AGENT = dict(
         "addresses": Each(a_word, [an_address]),
         "?ways": [or_null((a_time, a_whole_number))],
         "?asker": a_word,
+        "?names": a_word,
     },
     pushed={
         "bytes": a_whole_number,
@@ -452,6 +453,7 @@ TO_AGENT = dict(
         "targets": [(a_word, a_port, a_word)],
         "patience_s": a_time,
         "?load": OneOf(a_flag, [a_whole_number]),
+        "?names": [a_word],
         "?asker": a_word,
     },
     push={"key": a_word, "target": (a_word, a_port, a_word), "seconds": a_time},

@@ -36,9 +36,9 @@ sends MAGIC, so that what a login shell prints can be told from the frames.
                                                            (tflaunch.protocol.moves);
                                                            (`failed` with again: send `code` and what is lacking now,
                                                            then stage once more)
-    dial     {key, targets: [[address, port, host]], patience_s, load}   connect to each target; load: whether all
-                                                           answers bring many bytes, or the numbers of those that do;
-                                                           answer: `dialled`
+    dial     {key, targets: [[address, port, host]], patience_s, load, names}   connect to each target; load: whether
+                                                           all answers bring many bytes, or the numbers of those that
+                                                           do; names: that are looked up, too; answer: `dialled`
     push     {key, target: [address, port, host], seconds}   send there as much as you can; answer: `pushed`
     release  {}                                            start the staged tasks; a `started` for each
     watch    {after, logs, window, client, ...}            send the events after that number, then each as it happens;
@@ -103,7 +103,9 @@ sends MAGIC, so that what a login shell prints can be told from the frames.
     preparing {line}                                       the last line of what installs there, until `prepared`
     prepared {made, seconds}                               made: it was not there before
     staged   {keras}                                       the version of Keras 3 there, if `stage` asked for it
-    dialled  {results: [ms | [verdict, detail]], addresses: {name: [address]}, ways}   see tflaunch.protocol.dialling
+    dialled  {results: [ms | [verdict, detail]], addresses: {name: [address]}, ways, names}   see
+                                                           tflaunch.protocol.dialling; names: a digest of what was found
+                                                           for those of `dial`
     pushed   {bytes, seconds, rtt_ms, lost, failed}        what arrived in that time; failed: [verdict, detail] | null
     looked   {tasks: {task: {...}}, gpus, gpus_age_s, fabrics}   see tflaunch.agent.tasks.look and gpus.use
     found    {files: [[path, size, modified (ns), executable]], left: [[path, why, bad]], there, last}   left: links

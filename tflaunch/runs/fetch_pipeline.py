@@ -18,6 +18,7 @@ from tflaunch.sessions.watcher import Watcher
 AHEAD = 8  # at most so many requests to one host are unanswered
 REST_S = 20.0  # for how long the fetch waits for a host whose connection is lost
 STALLED_S = 600.0  # and for a connected host that does not answer: a walk over a slow disk may take minutes
+LOOK_S = 0.5  # between two looks at all hosts
 ANSWERS = {"find": "found", "read": "piece"}
 
 
@@ -81,6 +82,7 @@ class Pipeline(Linked):
         self.unreached: dict[str, ConnectError] = {}  # hosts that did not answer everything, each with why
         self._dial = dial
         self._lanes: dict[str, _Lane] = {}
+        self._look_at = 0.0  # when all hosts are looked at next
         self._given_up: dict[
             str, ConnectError
         ] = {}  # all lost hosts, also those that had answered everything
@@ -114,6 +116,9 @@ class Pipeline(Linked):
     def _turn(self, deadline: float) -> None:
         self.turn(deadline)
         now = time.monotonic()
+        if now < self._look_at:
+            return
+        self._look_at = now + LOOK_S
         for host, why in self.links.down.items():
             if self.links.away_s(host, now) > REST_S:
                 self.give_up(host, ConnectError(f"not all of its files came: {why}", "fetch again"))

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tflaunch.inputs.hostnames import natural
 from tflaunch.protocol.errors import EXIT_INTERRUPTED, EXIT_STOPPED, ConnectError
 from tflaunch.protocol.job import TaskId
 from tflaunch.protocol.outcome import exits_from
@@ -115,7 +115,7 @@ def kept_state(info: RunInfo) -> RunState:
     return RunState(
         info.run_id,
         tuple(HostShare(host, "ended") for host in info.hosts),
-        tuple(sorted(tasks, key=lambda task: _natural(task.task))),
+        tuple(sorted(tasks, key=lambda task: natural(task.task))),
         started=info.started,
         ended=info.outcome.get("ended"),
         command=info.command,
@@ -173,8 +173,8 @@ def _run(
     ends = [entry["ended"] + entry["offset"] for entry in entries if entry["ended"]]
     return RunState(
         run_id=run,
-        shares=tuple(sorted(shares, key=lambda share: _natural(share.host))),
-        tasks=tuple(sorted(tasks, key=lambda task: _natural(task.task))),
+        shares=tuple(sorted(shares, key=lambda share: natural(share.host))),
+        tasks=tuple(sorted(tasks, key=lambda task: natural(task.task))),
         user=next((entry["user"] for entry in entries if entry["user"]), ""),
         planned=float(about.get("planned") or 0.0),
         started=min((each["started"] + each["offset"] for each in entries if each["started"]), default=None),
@@ -210,8 +210,3 @@ def _task(entry: Mapping[str, Any], host: str, offset: float) -> TaskState:
         {**end, "ended": (end["ended"] or 0.0) + offset} for end in fields.get("before", ())
     )
     return TaskState(**{**fields, "host": host})
-
-
-def _natural(name: str) -> list[tuple[int, str]]:
-    """A key by which worker/2 comes before worker/10."""
-    return [(int(part), "") if part.isdigit() else (0, part) for part in re.split(r"([0-9]+)", name)]

@@ -7,6 +7,7 @@ session     one agent: messages out, messages in
 dialler     opens the wires to many hosts at once, each with an agent on its way through it
 group       all agents of a command: one queue, leases, waiting for answers
 absent_hosts  which of the hosts that are dialled accept no TCP connection
+limits      how many hosts this machine can hold connections to
 probe       a host that lacks the probe's module gets it
 linked      the loop of a command that stays with its hosts and dials lost ones again
 log_feed    the logs of the tasks on their way to the launcher

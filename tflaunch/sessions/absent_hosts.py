@@ -29,10 +29,10 @@ class AbsentHosts:
         return math.inf if self._unanswered is None else self._looked + TCP_LOOK_S
 
     def given_up(self, missing: Collection[str]) -> dict[str, ConnectError]:
-        """Why each of these hosts counts as absent; empty as long as one of them does not."""
-        if self._unanswered is None:
-            return {}
+        """Why each of these hosts counts as absent; empty as long as one of them does not, and between two looks."""
         now = time.monotonic()
+        if self._unanswered is None or now < self.look_at:
+            return {}
         # At most two looks: this process may have been stopped since the last one.
         passed, self._looked = min(now - self._looked, 2 * TCP_LOOK_S), now
         errors = {name: self._unanswered(name) for name in missing}

@@ -12,12 +12,13 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 from tflaunch.hosts import Host, fold
-from tflaunch.protocol import machine, wire
+from tflaunch.protocol import wire
 from tflaunch.protocol.errors import Breach, ConnectError, Gone
 from tflaunch.protocol.events import Interrupted
 from tflaunch.sessions.absent_hosts import AbsentHosts
 from tflaunch.sessions.dialler import CONNECT_THREADS, Boot, Connected, dial
 from tflaunch.sessions.interrupts import interrupts
+from tflaunch.sessions.limits import refuse_too_many
 from tflaunch.sessions.probe import probed
 from tflaunch.sessions.session import Damaged, Ended, Said, Session
 from tflaunch.sessions.wires import Opener
@@ -107,6 +108,7 @@ class Sessions:
         self._lease_s = lease_s
         self._queue: queue.SimpleQueue[Item] = queue.SimpleQueue()
         self.put: Callable[[Item], None] = self._queue.put
+        self._hung_at = 0.0  # when to look next which agents hang
         self._next_renewal = 0.0
         self._ignored: set[str] = set()
         self.slept_s = 0.0  # how long this process was stopped in all (Ctrl-Z, a closed lid)
@@ -126,10 +128,10 @@ class Sessions:
     def connect(self, hosts: Iterable[Host], verb: str, run: str, first: Callable[[Host], bytes]) -> None:
         """Begin to connect to `hosts`; `first(host)` is sent right behind the loader.
 
-        The queue gets Connected or Ended for each of them.
+        The queue gets Connected or Ended for each of them.  Raises UsageError if this process may not open so many.
         """
         hosts = list(hosts)
-        machine.allow_many_descriptors()  # each host takes one, and many systems allow only 1,024
+        refuse_too_many(len(hosts) + len(self.by_host))
         sys.setswitchinterval(SWITCH_S)
         for host in hosts:
             self.ended.pop(host.name, None)
@@ -219,8 +221,15 @@ class Sessions:
         return _ordered(replies, hosts), _ordered(failures, (*hosts, *also))
 
     def _give_up_hung(self, names: Collection[str], begun: float) -> dict[str, ConnectError]:
-        """Give up those of these hosts whose agents hang; they are waited for since `begun` (of `awake_s`)."""
-        since = time.monotonic() - self.silence_s
+        """Give up those of these hosts whose agents hang; they are waited for since `begun` (of `awake_s`).
+
+        It looks only every HUNG_LOOK_S, not at each message: each look is at all hosts.
+        """
+        now = time.monotonic()
+        if now < self._hung_at:
+            return {}
+        self._hung_at = now + HUNG_LOOK_S
+        since = now - self.silence_s
         hung = [
             name
             for name in names

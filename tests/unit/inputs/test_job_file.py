@@ -180,7 +180,7 @@ def test_what_it_says(tmp_path: Path) -> None:
         "tensorboard_port": 6006,
         "wait": math.inf,
         "no_sync": True,
-        "no_dial_check": False,
+        "dial_check": "auto",
         "no_stacks": True,
         "include": ("gpu01",),
     }
@@ -192,6 +192,15 @@ def test_what_it_says(tmp_path: Path) -> None:
         "restart": ("cluster", "data=task"),
         "threshold": ("wait_s=120",),
     }
+
+
+@pytest.mark.parametrize(
+    ("said", "value"), [("true", "auto"), ("no", "none"), ("all", "all"), ("auto", "auto")]
+)
+def test_how_the_network_is_tested(tmp_path: Path, said: str, value: str) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(f"program: a.py\ndial_check: {said}\n")
+    assert load(str(path)).options == {"dial_check": value}
 
 
 @pytest.mark.parametrize(("said", "flags"), [("true", True), ("false", False), ("{task_index: t}", None)])

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tflaunch.planning.cluster_plan import ClusterPlan, TaskPlan
-from tflaunch.planning.dials import blocked, loads, narrow_ways, needed, targets, to_wire
+from tflaunch.planning.dial_pattern import Ways
+from tflaunch.planning.dials import blocked, failed_ends, loads, needed, share_words, to_wire
 from tflaunch.protocol.dialling import NARROW, NO_NAME, REFUSED, SILENT, STRANGER
 from tflaunch.protocol.job import TaskId
 
@@ -18,6 +19,10 @@ def plan(**hosts: str) -> ClusterPlan:
         for at, text in enumerate(words.split())
     ]
     return ClusterPlan("run", tuple(tasks))
+
+
+def targets(made: ClusterPlan) -> dict[str, list[TaskPlan]]:
+    return Ways(made).first()
 
 
 def pairs(made: ClusterPlan) -> dict[str, set[str]]:
@@ -82,9 +87,9 @@ def test_what_is_blocked_for_one_reason_is_one_sentence() -> None:
     results["d"] = [(REFUSED, "") if task.host == "c" else (SILENT, "") for task in wanted["d"]]
     failures, _ = blocked(wanted, results)
     assert failures["d"].splitlines() == [
+        "cannot reach ps/0 at 10.0.0.1:2222, ps/1 at 10.0.0.2:2222: silently dropped (a firewall?)",
         "cannot reach worker/0 at 10.0.0.3:2222, worker/1 at 10.0.0.3:2223, worker/2 at 10.0.0.3:2224: "
         "refused (a firewall that rejects?)",
-        "cannot reach ps/0 at 10.0.0.1:2222, ps/1 at 10.0.0.2:2222: silently dropped (a firewall?)",
     ]
     results["d"] = [(SILENT, "")] * len(wanted["d"])
     assert blocked(wanted, results)[0] == {
@@ -110,11 +115,25 @@ def test_every_ordered_pair_of_hosts_has_one_load() -> None:
     assert sorted(pairs) == [("a", "b"), ("a", "c"), ("b", "a"), ("b", "c"), ("c", "a"), ("c", "b")]
 
 
+def test_a_pair_that_has_had_its_load_gets_no_other() -> None:
+    made = plan(a="ps/0 worker/0", b="worker/1 worker/2", c="ps/1")
+    called = targets(made)["a"]
+    before = [task for task in called if task.host == "b"][:1]
+    more = [task for task in called if task not in before]
+    assert [more[number].host for number in loads("a", more, before)] == ["c"]
+
+
+def test_what_was_not_dialled_is_said() -> None:
+    assert share_words(1.0) == ""
+    assert share_words(0.0273) == "3 % of the ways between the hosts"
+    assert share_words(0.0001).startswith("1 % of")
+
+
 def test_a_way_that_loses_large_packets_is_told_with_their_size_and_both_mtus() -> None:
     wanted = targets(plan(gpu01="ps/0", gpu02="worker/0", gpu03="worker/1"))
     results: dict[str, list[float | tuple[str, str]]] = {host: [0.1, 0.1] for host in wanted}
     results["gpu02"][[task.host for task in wanted["gpu02"]].index("gpu01")] = (NARROW, "1400")
-    assert narrow_ways(wanted, results) == {"gpu01", "gpu02"}
+    assert failed_ends(wanted, results, NARROW) == {"gpu01", "gpu02"}
     failures, steps = blocked(wanted, results, {"gpu01": "9000 (eth0)", "gpu02": "1500 (ens3)"})
     assert failures == {
         "gpu02": "cannot reach ps/0 at 10.0.0.1:2222: it answers, but packets of more than 1400 bytes from there do not"
@@ -125,4 +144,5 @@ def test_a_way_that_loses_large_packets_is_told_with_their_size_and_both_mtus() 
     failures, steps = blocked(wanted, results)
     assert "it answers, but large packets from there do not arrive" in failures["gpu02"]
     assert failures["gpu02"].endswith("(a smaller MTU on the way?): no number")
-    assert narrow_ways(wanted, {host: [0.1, 0.1] for host in wanted}) == set()
+    assert failed_ends(wanted, results) == {"gpu01", "gpu02", "gpu03"}
+    assert failed_ends(wanted, {host: [0.1, 0.1] for host in wanted}) == set()

@@ -28,7 +28,7 @@ FILES = "files"
 TREE = ".tree"
 MODIFIED = 315532800  # 1980-01-01: the oldest time that zip files can hold
 _MANIFEST_LIMIT = 1 << 27  # no real manifest is this large: a damaged one must not fill the memory
-_CHUNK = 1 << 20
+_CHUNK = 1 << 18
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
@@ -196,6 +196,7 @@ class CodeStore:
         files = []
         damaged = {}  # type: Dict[str, str]
         ours = {}  # type: Dict[str, None]  # directories that are known to be inside `directory`
+        room = memoryview(bytearray(_CHUNK))  # for all files: new memory takes longer than the bytes
         try:
             for entry in entries:
                 name, kind = entry[:2]
@@ -219,12 +220,12 @@ class CodeStore:
                 else:
                     content, size, check = entry[2:]
                     try:
-                        source, first = _opened(os.path.join(self._files, content), size, check)
+                        source = _opened(os.path.join(self._files, content), size, check, room)
                     except ValueError as error:  # go on, so that all damaged contents are reported at once
                         damaged[content] = str(error)
                         continue
                     try:
-                        _copy(source, first, size, path, 0o755 if kind == "x" else 0o644)
+                        _copy(source, size, path, 0o755 if kind == "x" else 0o644)
                     finally:
                         os.close(source)
         except OSError as error:
@@ -277,19 +278,20 @@ def _entries(manifest: bytes, digest: str) -> "List[List[Any]]":
     return entries
 
 
-def _opened(content: str, size: int, check: int) -> "Tuple[int, bytes]":
-    """That file, open, and its first bytes; raises ValueError with the reason if it is not what the launcher sent."""
+def _opened(content: str, size: int, check: int, room: memoryview) -> int:
+    """That file, open; raises ValueError with the reason if it is not what the launcher sent; read into `room`."""
     source = -1
     try:
         source = os.open(content, os.O_RDONLY | os.O_CLOEXEC)
         seen = found = 0
-        data = first = os.read(source, _CHUNK)
-        while data:
-            found = zlib.crc32(data, found)
-            seen += len(data)
-            data = os.read(source, _CHUNK) if seen < size else b""
+        while seen < size:
+            count = os.readv(source, [room])
+            if not count:
+                break
+            found = zlib.crc32(room[:count], found)
+            seen += count
         if (seen, found) == (size, check) and os.fstat(source).st_size == size:
-            return source, first
+            return source
         why = "its bytes are not what came"
     except OSError as error:
         why = os.strerror(error.errno or 0)
@@ -298,19 +300,19 @@ def _opened(content: str, size: int, check: int) -> "Tuple[int, bytes]":
     raise ValueError("%s: %s" % (content, why))
 
 
-def _copy(source: int, first: bytes, size: int, path: str, mode: int) -> None:
+def _copy(source: int, size: int, path: str, mode: int) -> None:
     """Copy, never link: what a program writes into its own file must not appear in the next run's file."""
     target = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
-        _transfer(source, target, size, first)
+        _transfer(source, target, size)
         os.fchmod(target, mode)
         os.utime(target, (MODIFIED, MODIFIED))
     finally:
         os.close(target)
 
 
-def _transfer(source: int, target: int, size: int, first: bytes) -> None:
-    """Copy that file, whose first bytes are `first`; in the kernel if possible: some file systems share the blocks."""
+def _transfer(source: int, target: int, size: int) -> None:
+    """Copy that file; in the kernel if possible: some file systems share the blocks."""
     done = 0
     try:
         while done < size:
@@ -322,7 +324,7 @@ def _transfer(source: int, target: int, size: int, first: bytes) -> None:
         if getattr(error, "errno", None) in _NO_ROOM:
             raise
     while done < size:
-        data = first[done:] or os.pread(source, _CHUNK, done)
+        data = os.pread(source, _CHUNK, done)
         if not data:
             raise OSError(errno.EIO, "it became shorter while it was copied")
         done += os.write(target, data)

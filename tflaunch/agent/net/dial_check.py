@@ -5,7 +5,7 @@ See tflaunch.protocol.dialling; what it needs is imported only when a launcher a
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Collection, List, Optional, Tuple
+    from typing import Any, Collection, Dict, List, Optional, Tuple
 
     from tflaunch.agent.host.recipient import Recipient
     from tflaunch.agent.net.dial_answering import Answering
@@ -25,7 +25,7 @@ class DialCheck:
         self._host = host
         self._viewers = viewers
         self._answering = None  # type: Optional[Answering]
-        self._dialling = []  # type: List[Tuple[Recipient, Dialling, str]]
+        self._dialling = []  # type: List[Tuple[Recipient, Dialling, Dict[str, Any]]]
         self._pushing = []  # type: List[Tuple[Recipient, Push]]
 
     def answer(self, key: str, ports: "List[int]") -> None:
@@ -48,8 +48,9 @@ class DialCheck:
             message["patience_s"],
             load=message.fields.get("load", False),
             look_up=NameLookup,
+            compared=message.fields.get("names", ()),
         )
-        self._dialling.append((viewer, dialling, message.fields.get("asker", "")))
+        self._dialling.append((viewer, dialling, message.fields))
 
     def busy(self, viewer: "Recipient") -> bool:
         """Whether as many of its dials are under way as anyone may need at once."""
@@ -65,16 +66,18 @@ class DialCheck:
 
     def tick(self, now: float) -> None:
         """Go on with the calls; send the results that are complete."""
-        for viewer, dialling, asker in list(self._dialling):
+        for viewer, dialling, asked in list(self._dialling):
             if dialling.step(now):
-                self._dialling.remove((viewer, dialling, asker))
+                self._dialling.remove((viewer, dialling, asked))
+                compared = {"names": dialling.digest} if "names" in asked else {}  # type: Dict[str, Any]
                 if viewer in self._viewers:
                     viewer.send(
                         "dialled",
                         results=dialling.results,
                         addresses=dialling.addresses,
                         ways=dialling.ways,
-                        asker=asker,
+                        asker=asked.get("asker", ""),
+                        **compared,
                     )
 
         for viewer, push in list(self._pushing):

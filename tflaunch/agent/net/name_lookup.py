@@ -6,13 +6,13 @@ import time
 from tflaunch.agent.host import foreign, processes
 from tflaunch.protocol import wire
 from tflaunch.protocol.dialling import addresses_of
-from tflaunch.protocol.light_stdlib import signal
+from tflaunch.protocol.light_stdlib import sha256, signal
 from tflaunch.protocol.selector import EVENT_READ
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import _thread
-    from typing import Dict, List, Optional, Tuple, Union
+    from typing import Dict, List, Optional, Sequence, Tuple, Union
 
     from tflaunch.protocol.dialling import AnySelector
 
@@ -21,11 +21,18 @@ QUICK_S = 0.02  # the child starts another thread whenever the newest one has be
 
 
 class NameLookup:
-    """A child process that looks names up; it is killed when `patience_s` pass without a further result."""
+    """A child process that looks names up; it is killed when `patience_s` pass without a further result.
 
-    def __init__(self, selector: "AnySelector", names: "List[str]", patience_s: float) -> None:
+    `digest`: of the addresses of the names `compared`, "" if they are not found in time.
+    """
+
+    def __init__(
+        self, selector: "AnySelector", names: "List[str]", patience_s: float, compared: "Sequence[str]" = ()
+    ) -> None:
+        self.digest = ""
         self._selector = selector
         self._names = names
+        self._lines = len(names) + bool(compared)
         self._deadline = time.monotonic() + patience_s
         self._patience_s = patience_s
         self._said = b""
@@ -34,7 +41,7 @@ class NameLookup:
         try:
             pid = os.fork()
             if pid == 0:
-                _resolve_and_exit(names, pipe)
+                _resolve_and_exit(names, pipe, compared)
         except OSError:
             os.close(self._pipe)
             raise
@@ -58,14 +65,17 @@ class NameLookup:
     def step(self, now: float) -> "Optional[Dict[str, Union[str, List[Tuple[int, str]]]]]":
         """The (family, address) of each name, or why it has none; None while the child still works."""
         lines = self._said.splitlines()
-        if len(lines) < len(self._names) and not self._ended and now < self._deadline:
+        if len(lines) < self._lines and not self._ended and now < self._deadline:
             return None
         self.close()
         late = "no answer within %g s" % self._patience_s
         addresses = dict.fromkeys(self._names, late)  # type: Dict[str, Union[str, List[Tuple[int, str]]]]
         for line in lines:
             name, found = wire.loads(line.decode("ascii"))
-            addresses[name] = found
+            if name:
+                addresses[name] = found
+            else:
+                self.digest = found
         return addresses
 
     def close(self) -> None:
@@ -78,13 +88,18 @@ class NameLookup:
             processes.send(self._child, signal.SIGKILL)  # the agent's loop reaps it
 
 
-def _resolve_and_exit(names: "List[str]", pipe: int) -> None:
-    """In the child: write a line for each name as soon as it is known, however long the others take."""
+def _resolve_and_exit(names: "List[str]", pipe: int, compared: "Sequence[str]") -> None:
+    """In the child: write a line for each name as soon as it is known, however long the others take.
+
+    Then one for no name, with the digest of what was found for those that are `compared`.
+    """
     try:
         import _thread  # `threading` takes longer to load than the names of a small run to look up
 
         foreign.alone(foreign.ASKS_OTHERS, pipe)
-        names = list(names)
+        wanted = set(names)
+        names = [name for name in compared if name not in wanted] + names
+        known = {}  # type: Dict[str, Union[str, List[Tuple[int, str]]]]
 
         def work(done: "_thread.LockType") -> None:
             try:
@@ -93,8 +108,10 @@ def _resolve_and_exit(names: "List[str]", pipe: int) -> None:
                     found = addresses_of(name, 0)
                     if not isinstance(found, str):
                         found = [(family, where[0]) for family, where in found]
-                    # Shorter than PIPE_BUF, so written in one piece: threads do not mix their lines.
-                    os.write(pipe, wire.dumps([name, found]).encode("ascii") + b"\n")
+                    known[name] = found
+                    if name in wanted:
+                        # Shorter than PIPE_BUF, so written in one piece: threads do not mix their lines.
+                        os.write(pipe, wire.dumps([name, found]).encode("ascii") + b"\n")
             except IndexError:
                 pass  # that was the last
             finally:
@@ -115,5 +132,10 @@ def _resolve_and_exit(names: "List[str]", pipe: int) -> None:
                 done.release()
         for done in working:
             done.acquire()
+        if compared:
+            text = ""  # as tflaunch.planning.dials.names_digests has it
+            for name in compared:
+                text += "%s %s\n" % (name, " ".join(sorted(each[1] for each in known[name] if each[1:])))
+            os.write(pipe, wire.dumps(["", sha256(text.encode()).hexdigest()]).encode() + b"\n")
     finally:
         os._exit(0)

@@ -107,7 +107,7 @@ def request_of(
         detach=end.detach,
         spares=options.restarts.spares,
         restarts=_restarts(options.restarts, job.roles),
-        dial_check=not start.no_dial_check,
+        dial_check=start.dialled,
         watch=options.watch.settings,
         limits_s={
             "timeout_s": end.timeout,

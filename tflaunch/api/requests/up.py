@@ -71,7 +71,7 @@ def request_of(options: UpOptions, reporter: Reporter, *, command: tuple[str, ..
         grace_s=options.end.grace,
         detach=detach,
         restarts=Restarts(options.restarts.restarts, options.restarts.restart_window),
-        dial_check=not options.start.no_dial_check,
+        dial_check=options.start.dialled,
         watch=options.watch.settings,
         limits_s={"startup_s": options.end.startup_timeout},
         require_all=options.start.require_all,

@@ -33,7 +33,9 @@ FILES = In.JOB_FILE | In.CONFIG
 EVERYWHERE = FILES | In.API
 
 # How a file has the value of an option whose type does not say it (tflaunch.inputs.options.file_values).
-Written = Literal["", "flags", "memory", "mig", "module", "patterns", "size", "variables", "wait"]
+Written = Literal[
+    "", "dial_check", "flags", "memory", "mig", "module", "patterns", "size", "variables", "wait"
+]
 
 
 @dataclass(repr=False, eq=False)

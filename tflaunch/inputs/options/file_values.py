@@ -125,6 +125,14 @@ def _mig(value: object) -> str | None:
     return str(text)
 
 
+def _dial_check(value: object) -> str:
+    if isinstance(value, bool):
+        return "auto" if value else "none"
+    if value not in ("auto", "all"):
+        raise ValueError("is not true, false, auto or all")
+    return str(value)
+
+
 def _flags(value: object) -> dict[str, str] | bool:
     if isinstance(value, bool):
         return {} if value else False
@@ -149,6 +157,10 @@ LIST: Schema = {"anyOf": [TEXT, {"type": "array", "items": {"type": ["string", "
 _OR_TEXT: Schema = {"anyOf": [{"type": "boolean"}, {"type": ["string", "number"]}]}
 _NAMED: Schema = {"anyOf": [{"type": "boolean"}, {"type": "object", "additionalProperties": TEXT}]}
 _WRITTEN: dict[str, tuple[Check, Schema]] = {
+    "dial_check": (
+        _dial_check,
+        {"anyOf": [{"type": "boolean"}, {"enum": ["auto", "all"]}], "examples": ["all"]},
+    ),
     "flags": (_flags, {**_NAMED, "examples": [{"task_index": "task_id"}, {"task": "job"}, False]}),
     "memory": (_amount("memory", "40GiB"), {**TEXT, "examples": ["40GiB"]}),
     "mig": (_mig, {**_OR_TEXT, "examples": [True, "1g.10gb"]}),

@@ -47,6 +47,14 @@ class FlagStyleChoice(str, Enum):
     words = "words"
 
 
+class DialCheckChoice(str, Enum):
+    """Values of --dial-check."""
+
+    auto = "auto"
+    all = "all"
+    none = "none"
+
+
 @dataclass(repr=False, eq=False)
 class ProgramOptions:
     """Which program the tasks run, and which code to ship for it."""
@@ -336,6 +344,11 @@ class GpuOptions:
 class StartOptions:
     """What must hold before tasks start."""
 
+    @property
+    def dialled(self) -> str:
+        """Which ways between hosts are tried: the value of a DialCheckChoice."""
+        return "none" if self.no_dial_check else self.dial_check.value
+
     panel = START
     also_of = ("up", "sweep")
 
@@ -347,7 +360,19 @@ class StartOptions:
         also_of=("up",),
         example="mnist",
     )
-    no_dial_check: bool = option(False, help="Start even if hosts cannot reach each other.", also_of=("up",))
+    dial_check: DialCheckChoice = option(
+        DialCheckChoice.auto,
+        help="Which ways between hosts are tried before the start: all, none, or auto: of more than 32 hosts those "
+        "that the tasks surely use, and enough others that no group of hosts is cut off unseen.",
+        also_of=("up",),
+        written="dial_check",
+    )
+    no_dial_check: bool = option(
+        False,
+        help="Start even if hosts cannot reach each other: --dial-check none.",
+        also_in=In.API,
+        also_of=("up",),
+    )
     require_all: bool = option(
         False,
         help="Start nothing if a host cannot be reached, even where the others have room for all tasks.",
