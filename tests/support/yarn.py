@@ -120,8 +120,9 @@ class YarnCluster:
     def ask(self, what: str, method: str = "GET", **body: str) -> dict[str, Any]:
         """What the ResourceManager answers to a question below /ws/v1/cluster.  Raises OSError."""
         script = (
-            "import sys, urllib.request as u; r = u.Request(sys.argv[1], sys.argv[3].encode() or None, method=sys.argv[2], "
-            "headers={'Content-Type': 'application/json'}); sys.stdout.write(u.urlopen(r, timeout=20).read().decode())"
+            "import sys, urllib.request as u; "
+            "r = u.Request(sys.argv[1], sys.argv[3].encode() or None, method=sys.argv[2], headers="
+            "{'Content-Type': 'application/json'}); sys.stdout.write(u.urlopen(r, timeout=20).read().decode())"
         )
         url = f"http://{self.at}:8088/ws/v1/cluster/{what}"
         words = [sys.executable, "-S", "-c", script, url, method, json.dumps(body) if body else ""]

@@ -43,14 +43,14 @@ def yarn_text() -> str:
     return _source(holder.__file__) + _source(yarn_task.__file__) + call
 
 
-def yarn_settings(settings: Mapping[str, Any], group: int, board: Mapping[str, Any]) -> str:
-    """What stands in the file beside that program, for slots of one size; `board`: whom they tell where they listen.
+def yarn_settings(settings: Mapping[str, Any], **more: Any) -> str:
+    """What stands in the file beside that program: the holder's settings, and what tflaunch.slot.yarn_task reads of it.
 
     Raises ValueError for settings that a slot holder has not.
     """
     if unknown := settings.keys() - holder.DEFAULTS.keys():
         raise ValueError(f"a slot holder has no settings {sorted(unknown)}")
-    return json.dumps({**settings, "group": group, "board": dict(board)})
+    return json.dumps({"holder": dict(settings), **more})
 
 
 def relay_text() -> str:

@@ -31,16 +31,16 @@ def in_container() -> "Tuple[Dict[str, Any], Callable[[Holder], None]]":
     """The holder's settings, and what is done once it listens."""
     here = os.getcwd()
     with open(SETTINGS) as file:
-        settings = json.load(file)
-    board = settings.pop("board")
+        said = json.load(file)
+    board = said["board"]
     os.environ["HOME"] = here  # YARN's /home/ is nobody's
     where = {
         "container": os.environ["CONTAINER_ID"],
-        "group": settings.pop("group"),
-        "node": os.environ.get("NM_HOST", ""),
+        "node": os.environ["NM_HOST"],
+        "web": "%s:%s" % (os.environ["NM_HOST"], os.environ["NM_HTTP_PORT"]),
         "python": sys.executable,
     }
-    settings.update(slot=json.dumps(where), clean=MISLEADING)
+    settings = dict(said["holder"], slot=json.dumps(where), clean=MISLEADING)
 
     def listening(holder: "Holder") -> None:
         echo = LogEcho(LOGS)
