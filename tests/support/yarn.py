@@ -293,8 +293,9 @@ class OnYarn(FarLauncher):
 
     def slots(self, sizes: str, *words: str) -> str:
         """The word for so many slots, with the tests' own Python."""
-        small = [] if any(each.startswith("memory=") for each in words) else ["memory=256m"]
-        return ",".join([f"yarn:{sizes}", f"python={sys.executable}", *small, "master-memory=256m", *words])
+        usual = {"python": sys.executable, "memory": "256m", "master-memory": "256m"}
+        said = usual | dict(each.split("=", 1) for each in words)
+        return ",".join([f"yarn:{sizes}", *(f"{key}={value}" for key, value in said.items())])
 
     def staged(self) -> list[Path]:
         """What lies in the user's home for YARN's nodes to read."""

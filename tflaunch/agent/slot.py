@@ -21,6 +21,8 @@ HOLDER, GPUS = "TFLAUNCH_SLOT", "TFLAUNCH_SLOT_GPUS"
 LINE_LIMIT = 1024 * 1024  # of what the holder says
 DIAL_S = 5  # for a holder that many call at once
 GONE = "the slot holder is gone"
+COUNT = "count"  # the engine has said how many of the machine's GPUs the slot has, not which: leases share them out
+SPARE = {"spare": True}  # in place of a lease: the slot has as many as it was given without that one
 _told = {}  # type: Dict[str, str]  # what the holder has told this process
 
 
@@ -37,13 +39,41 @@ def holder() -> str:
 
 def gives_gpus() -> bool:
     """Whether the engine has said which GPUs this slot has, and it has some."""
-    return _told.get(GPUS, "") not in ("", "none")
+    return _told.get(GPUS, "") not in ("", "none") and most() is None
+
+
+def most() -> "Optional[int]":
+    """How many GPUs this slot has, where the engine has said only that."""
+    kind, _, number = _told.get(GPUS, "").partition(":")
+    return int(number) if kind == COUNT and number.isdigit() else None
+
+
+def as_many(gpus: "List[Dict[str, Any]]") -> "List[Dict[str, Any]]":
+    """As many of these as the slot has, those first that nobody else holds, as `lease` of each says.
+
+    All of them where the engine has said no number.
+    """
+    number = most()
+    if number is None:
+        return gpus
+    devices = [
+        device for gpu in gpus for device in gpu.get("mig") or [gpu] if device.get("lease") is not SPARE
+    ]
+    # A sound one that nobody else holds goes before one that is busy, and that before a broken one.
+    devices.sort(key=lambda device: 2 * bool(device.get("error")) + bool(device.get("lease")))
+    kept = {id(device) for device in devices[:number]}
+    found = []
+    for gpu in gpus:
+        instances = [each for each in gpu.get("mig") or () if id(each) in kept]
+        if id(gpu) in kept or instances:
+            found.append(dict(gpu, mig=instances) if instances else dict(gpu))
+    return _among_themselves(found)
 
 
 def given(gpus: "List[Dict[str, Any]]") -> "List[Dict[str, Any]]":
     """Those of the machine's GPUs that the engine has given to this slot; all where nobody has said which."""
     told = _told.get(GPUS, "")
-    if not told:
+    if not told or most() is not None:
         return gpus
     kind, _, listed = told.partition(":")
     names = set(listed.split(","))
@@ -59,6 +89,11 @@ def given(gpus: "List[Dict[str, Any]]") -> "List[Dict[str, Any]]":
             "minor": str(_minor(gpu)),
         }.get(kind) in names:
             found.append(dict(gpu))
+    return _among_themselves(found)
+
+
+def _among_themselves(found: "List[Dict[str, Any]]") -> "List[Dict[str, Any]]":
+    """The same, with links to each other alone."""
     there = {str(gpu["index"]) for gpu in found}
     for gpu in found:
         if "links" in gpu:

@@ -13,7 +13,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from http.client import HTTPException
 from typing import Any, Generic, TypeVar
@@ -67,7 +67,7 @@ class Manager:
         """The nodes that run.  Raises YarnFailed, ConnectError."""
         said = self._ask("nodes?states=RUNNING")
         if said is not None:
-            return [_node(each) for each in (said["nodes"] or {}).get("node", ())]
+            return [_node(each) for each in _listed(said["nodes"], "node")]
         return nodes_of(self.yarn.run("node", "-list", "-showDetails"))
 
     def report(self, application: str) -> AppReport | None:
@@ -92,15 +92,14 @@ class Manager:
 
     def _containers(self, application: str) -> frozenset[str] | None:
         attempts = self._ask(f"apps/{application}/appattempts")
-        listed = ((attempts or {}).get("appAttempts") or {}).get("appAttempt") or ()
-        if not listed:
+        if not (listed := _listed((attempts or {}).get("appAttempts"), "appAttempt")):
             return None
         last = max(listed, key=lambda each: int(each["id"]))
         name = str(last["appAttemptId"])
         said = self._ask(f"apps/{application}/appattempts/{name}/containers")
         if said is None:
             return None
-        found = said.get("container") or (said.get("containers") or {}).get("container") or ()
+        found = _listed(said.get("containers") or said, "container")
         return frozenset(str(each["containerId"]) for each in found)
 
     def _ask(self, what: str) -> dict[str, Any] | None:
@@ -232,10 +231,16 @@ def report_of(text: str) -> AppReport:
     )
 
 
+def _listed(said: Mapping[str, Any] | None, name: str) -> list[Mapping[str, Any]]:
+    """The things of that name: a single one is no list in some answers."""
+    found = (said or {}).get(name) or []
+    return [found] if isinstance(found, Mapping) else list(found)
+
+
 def _node(said: Mapping[str, Any]) -> NodeFacts:
     total = said.get("totalResource") or {}
     has = {"memory": int(total.get("memory", 0)), "vCores": int(total.get("vCores", 0))}
-    more = (total.get("resourceInformations") or {}).get("resourceInformation") or ()
+    more = _listed(total.get("resourceInformations"), "resourceInformation")
     has |= {str(each["name"]): int(each["value"]) for each in more}
     if not total:  # Hadoop 2
         has["memory"] = int(said["availMemoryMB"]) + int(said["usedMemoryMB"])
@@ -250,7 +255,7 @@ def _node(said: Mapping[str, Any]) -> NodeFacts:
 def _report(app: Mapping[str, Any], containers: frozenset[str] | None) -> AppReport:
     pending = tuple(
         (int(each["numContainers"]), size_of(each.get("capability") or {}))
-        for each in app.get("resourceRequests") or ()
+        for each in _listed(app, "resourceRequests")
         if each.get("resourceName") == "*" and int(each["numContainers"]) > 0
     )
     return AppReport(
@@ -265,9 +270,7 @@ def _report(app: Mapping[str, Any], containers: frozenset[str] | None) -> AppRep
 
 def size_of(capability: Mapping[str, Any]) -> str:
     """A container's size, as YARN writes it: `<memory:1536, vCores:1>`."""
-    more: Sequence[Mapping[str, Any]] = (capability.get("resourceInformations") or {}).get(
-        "resourceInformation"
-    ) or ()
+    more = _listed(capability.get("resourceInformations"), "resourceInformation")
     others = [
         f"{each['name']}:{each['value']}"
         for each in more

@@ -284,7 +284,7 @@ class Asked:
                 "grace_s": GRACE_S,
                 "first_s": FIRST_S,
                 "idle_s": idle,
-                "gpus": "" if size.gpus else "none",
+                "gpus": f"count:{size.gpus}" if size.gpus else "none",  # YARN names none
                 "place": self.settings.get("dir", ""),
             },
             board={
