@@ -199,7 +199,7 @@ def test_a_container_that_is_killed_and_a_checkpoint(user: OnYarn, cluster: Yarn
         while begin == 0:
             time.sleep(0.05)
     """)
-    with user.start("run", user.slots("2"), script, *TASKS, "--restarts=1") as running:
+    with user.start("run", user.slots("2"), script, *TASKS, "--restarts=1", "--lease=10s") as running:
         running.wait_for("begins at 0 in attempt 0", 2)
         until(kept.exists, "it has saved")
         [app] = cluster.applications()
@@ -263,17 +263,19 @@ def test_a_node_that_is_lost_and_one_who_comes_too_late(user: OnYarn, cluster: Y
         # Not the master's node: another master would come, which is another test.
         [master] = [each.env["NM_HOST"] for each in user.masters()]
         [host] = [each for each in user.bed.hosts if each.name != master]
+        [other] = [each for each in user.bed.hosts if each is not host]
         cluster.kill_node(host)
+        try:
 
-        def late() -> bool:
-            log = cluster.do("logs", "-applicationId", app["id"], "-log_files", "stderr")
-            return "the launcher has all its slots" in log
+            def late() -> bool:
+                logs = other.path("/var/tmp/yarn/logs").rglob("stderr")
+                return any("the launcher has all its slots" in each.read_text() for each in logs)
 
-        until(late, "another container has come, and ended", YARN_S)
-        go_on.touch()
-        assert running.end() == 0, running.err
-    until(lambda: not cluster.applications(), "it is over", YARN_S)
-    cluster.start_node(host)
+            until(late, "another container has come, and ended", YARN_S)
+            go_on.touch()
+            assert running.end() == 0, running.err
+        finally:
+            cluster.start_node(host)
     cluster.wait_for_nodes()
 
 

@@ -55,6 +55,14 @@ class AppReport:
         return self.state in OVER
 
 
+@dataclass(frozen=True)
+class ContainerEnd:
+    """How a container has ended."""
+
+    code: int  # its exit status, 128 + n for signal n; YARN's own are negative
+    diagnostics: str
+
+
 class Manager:
     """The ResourceManager of a cluster; any thread may ask."""
 
@@ -118,16 +126,15 @@ class Manager:
         return None
 
 
-def container_end(web: str, container: str) -> str:
-    """Why a container is over, as its NodeManager says for a few seconds; "" where it does not, or runs."""
+def container_end(web: str, container: str) -> ContainerEnd | None:
+    """How a container has ended, as its NodeManager says for some seconds; None where it does not, or it runs."""
     try:
         said = asked(f"http://{web}/ws/v1/node/containers/{container}")["container"]
-        if said["state"] not in ("DONE", "COMPLETE", "EXITED_WITH_FAILURE", "CONTAINER_CLEANEDUP_AFTER_KILL"):
-            return ""
-        why = " ".join(str(said.get("diagnostics", "")).split())
-        return f"{container} is over, exit status {said['exitCode']}{': ' * bool(why)}{why}"
+        if said["state"] in ("NEW", "LOCALIZING", "SCHEDULED", "RUNNING", "PAUSED", "REINITIALIZING"):
+            return None
+        return ContainerEnd(int(said["exitCode"]), " ".join(str(said.get("diagnostics", "")).split()))
     except (OSError, HTTPException, ValueError, RecursionError, LookupError, TypeError):
-        return ""
+        return None
 
 
 def asked(url: str) -> dict[str, Any]:

@@ -40,7 +40,7 @@ from tflaunch.engines.yarn_applications import (
 )
 from tflaunch.engines.yarn_board import YarnBoard, read_log
 from tflaunch.engines.yarn_commands import Yarn, YarnFailed, config, configured, here, write_overlay
-from tflaunch.engines.yarn_manager import AppReport, Look, Manager, NodeFacts, container_end
+from tflaunch.engines.yarn_manager import AppReport, ContainerEnd, Look, Manager, NodeFacts, container_end
 from tflaunch.hosts import Host
 from tflaunch.inputs.amounts import seconds
 from tflaunch.inputs.engine_words import WantedSlots
@@ -59,6 +59,7 @@ FRESH_S, WAIT_S = (
     2.0,
     1.0,
 )  # how old an answer may be that wires share, and how long they wait for a newer one
+NODE_FRESH_S, NODE_WAIT_S = 0.5, 0.3  # the same of a container's node
 WHY_S = 1.0  # for YARN to say that an application is over, before a container's end is told
 WORDS_S = 4.0  # for it to say anything
 DOOR_S = 5.0  # for a door to answer
@@ -426,6 +427,8 @@ class SlotLook:
         self._yarn = yarn
         self._reports = Look(self._ask)
         self._asked_why: dict[str, float] = {}
+        self._nodes: dict[str, Look[ContainerEnd | None]] = {}  # by container
+        self._ends: dict[str, ContainerEnd] = {}
 
     def _ask(self) -> Mapping[str, AppReport | None]:
         if self._manager is None:
@@ -434,22 +437,30 @@ class SlotLook:
 
     def gone(self, slot: Mapping[str, str]) -> Gone | None:
         """That a slot is over; None while it is not, and where nobody knows."""
-        reports = self._reports.fresh(FRESH_S, WAIT_S)
-        if reports is None:
-            return None
+        ended = self._ended(slot)
+        reports = self._reports.fresh(FRESH_S, WAIT_S) or {}
         application = slot["application"]
-        return words.gone(application, slot["container"], reports.get(application))
+        return words.gone(application, slot["container"], reports.get(application), ended)
+
+    def _ended(self, slot: Mapping[str, str]) -> ContainerEnd | None:
+        container = slot["container"]
+        if (ended := self._ends.get(container)) is None:
+            look = self._nodes.setdefault(container, Look(partial(container_end, slot["web"], container)))
+            ended = look.fresh(NODE_FRESH_S, NODE_WAIT_S)
+            if ended is not None:
+                self._ends[container] = ended  # the node forgets it soon
+        return ended
 
     def why(self, slot: Mapping[str, str]) -> str | None:
         """Why a slot ends; "" while that is not known, None where the slot holder knows better."""
         application, container = slot["application"], slot["container"]
         since = self._asked_why.setdefault(container, time.monotonic())
+        ended = self._ended(slot)
         reports = self._reports.fresh(0.2, WAIT_S)
         if reports is not None and (said := words.end(application, reports.get(application))):
             return said
-        ended = container_end(slot["web"], container)
-        if ended and time.monotonic() > since + WHY_S:
-            return words.shortened(ended)
+        if ended is not None and time.monotonic() > since + WHY_S:
+            return words.container_words(container, ended)
         if time.monotonic() < since + WORDS_S:
             return ""
         return f"{container} is over" if self.gone(slot) is not None else None

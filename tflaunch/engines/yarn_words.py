@@ -6,11 +6,12 @@ import re
 from collections.abc import Mapping, Sequence
 
 from tflaunch.engines.yarn_applications import SlotSize
-from tflaunch.engines.yarn_manager import AppReport, NodeFacts
+from tflaunch.engines.yarn_manager import AppReport, ContainerEnd, NodeFacts
 from tflaunch.protocol.errors import ConnectError, Gone, NotGiven, TflaunchError, UsageError
 
 AGAIN = "start the run again when there is room"
 LONGEST = 400  # characters of what YARN says
+TAKEN_BACK = 75  # exit status of a slot holder; greater ones are signals, or nobody's word
 FORGOTTEN = "YARN knows that application no more"
 _MISTAKES = (
     "not present in scheduler configuration",
@@ -81,21 +82,44 @@ def end(application: str, report: AppReport | None) -> str:
     return f"{application} is over: {report.state} {report.final}{_behind(said)}"
 
 
-def is_in_order(report: AppReport | None) -> bool:
-    """Whether an application has ended because its slot holders have, and nobody has ended them."""
-    return report is not None and report.state == "FINISHED"
-
-
-def gone(application: str, container: str, report: AppReport | None) -> Gone | None:
-    """That a slot is over; None while it is not, and where nobody knows."""
-    if said := end(application, report):
-        return Gone(f"yarn: {said}", AGAIN, in_order=is_in_order(report))
-    # A ResourceManager that was started anew knows no containers for a while: then the state is not RUNNING.
-    if report is None or report.state != "RUNNING" or report.containers is None:
+def exit_code(report: AppReport | None) -> int | None:
+    """The exit status of an application's slot holders, as far as YARN tells it."""
+    if report is None or report.state != "FINISHED":
         return None
-    if container in report.containers:
+    if report.final == "SUCCEEDED":
+        return 0
+    found = re.findall(r"[Ee]xit ?[Cc]ode(?: is)?:? (\d{1,3})\b", report.diagnostics)
+    return int(found[-1]) if found else None
+
+
+def gone(
+    application: str, container: str, report: AppReport | None, ended: ContainerEnd | None = None
+) -> Gone | None:
+    """That a slot is over; None while it is not, and where nobody knows.  `ended`: what its node says of it."""
+    if report is not None and report.state in ("KILLED", "FAILED"):
+        return Gone(f"yarn: {end(application, report)}", AGAIN)
+    if ended is not None:
+        in_order = 0 <= ended.code < TAKEN_BACK
+        return Gone(
+            f"yarn: {container_words(container, ended)}",
+            AGAIN,
+            in_order=in_order,
+            code=ended.code if in_order else None,
+        )
+    if report is None:
+        return None
+    if report.is_over:
+        return Gone(f"yarn: {end(application, report)}", AGAIN, in_order=True, code=exit_code(report))
+    # A ResourceManager that was started anew knows no containers for a while: then the state is not RUNNING.
+    if report.state != "RUNNING" or report.containers is None or container in report.containers:
         return None
     return Gone(f"yarn: {container} is over", AGAIN)
+
+
+def container_words(container: str, ended: ContainerEnd) -> str:
+    """How a container has ended: `container_1_2_3_4 is over, exit status 137: Container killed on request`."""
+    why = ended.diagnostics
+    return shortened(f"{container} is over, exit status {ended.code}{_behind(why)}")
 
 
 def refused(error: Exception) -> TflaunchError:
