@@ -259,7 +259,6 @@ def test_a_node_that_is_lost_and_one_who_comes_too_late(user: OnYarn, cluster: Y
     """)
     with user.start("run", user.slots("2"), script, *TASKS) as running:
         running.wait_for("attempt 0", 2)
-        [app] = cluster.applications()
         # Not the master's node: another master would come, which is another test.
         [master] = [each.env["NM_HOST"] for each in user.masters()]
         [host] = [each for each in user.bed.hosts if each.name != master]

@@ -24,7 +24,7 @@ from typing import Any
 from tflaunch.engines import yarn_words as words
 from tflaunch.engines.client import in_parallel
 from tflaunch.engines.door import SlotDoor, make_certificate
-from tflaunch.engines.engine import ForWhom, GivenSlots, Handle
+from tflaunch.engines.engine import EngineKey, ForWhom, GivenSlots, Handle
 from tflaunch.engines.holder_text import yarn_settings, yarn_text
 from tflaunch.engines.yarn_applications import (
     KEYS,
@@ -72,7 +72,7 @@ AT_ONCE = 16
 class YarnEngine:
     """The engine, in the launcher's process."""
 
-    keys = KEYS
+    keys: Sequence[EngineKey] = KEYS
     place = ""
     stays = ""
     at_once = AT_ONCE
