@@ -174,7 +174,7 @@ class YarnCluster:
             "FileSystemRMStateStore",
             "yarn.resourcemanager.fs.state-store.uri": f"{place}/state",
             "yarn.resourcemanager.connect.retry-interval.ms": "2000",
-            "yarn.nm.liveness-monitor.expiry-interval-ms": "10000",
+            "yarn.nm.liveness-monitor.expiry-interval-ms": "30000",
             "yarn.scheduler.minimum-allocation-mb": "64",
             "yarn.scheduler.maximum-allocation-mb": str(MEMORY_MB),
             "yarn.nodemanager.resource.memory-mb": str(MEMORY_MB),
