@@ -329,15 +329,11 @@ def test_no_secret_is_where_others_can_read_it(user: OnYarn, cluster: YarnCluste
 def test_standing_servers(user: OnYarn, cluster: YarnCluster) -> None:
     """As ydl-tf had them: servers of TensorFlow, and their cluster spec."""
     spec = user.directory / "cluster.json"
-    with user.start(
-        "up", user.slots("ps=1+worker=1", "memory=1g"), "--ps=1", "--workers=1", f"--spec={spec}"
-    ) as up:
-        said = json.loads(until(lambda: spec.exists() and spec.read_text(), "the servers stand", YARN_S))
-        target = f"grpc://{said['worker'][0]}"
-        inside = cluster.bed.launcher.inside(sys.executable, "-c", CLIENT, target, "21")
-        env = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "2"}
-        done = subprocess.run(inside, env=env, capture_output=True, text=True, check=True)
-        assert json.loads(done.stdout)["result"] == 42.0
-        assert "is stopped" in user.run("stop").ran().sentences
-        assert up.end() == 143
+    user.run("up", user.slots("ps=1+worker=1", "memory=1g"), "--ps=1", "--workers=1", f"--spec={spec}").ran()
+    target = f"grpc://{json.loads(spec.read_text())['worker'][0]}"
+    inside = cluster.bed.launcher.inside(sys.executable, "-c", CLIENT, target, "21")
+    env = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "2"}
+    done = subprocess.run(inside, env=env, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout)["result"] == 42.0
+    assert "is stopped" in user.run("stop").ran().sentences
     until(lambda: not cluster.applications(), "it is over", YARN_S)
