@@ -135,9 +135,8 @@ class Holdings:
 
     def _lease(self, uuid: str, file: str) -> "Optional[Dict[str, Any]]":
         if self._to_lease is True or (self._to_lease and uuid in self._to_lease):
-            most, held = slot.most(), self._leases.held
-            if most is not None and uuid not in held and len(held) >= most:
-                return slot.SPARE
+            if uuid not in self._leases.held and len(self._leases.held) == slot.most():
+                return {}  # the slot has as many as it was given
             return self._leases.take(uuid, file)
         return leases.holder(uuid, file)
 

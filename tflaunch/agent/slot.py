@@ -21,8 +21,6 @@ HOLDER, GPUS = "TFLAUNCH_SLOT", "TFLAUNCH_SLOT_GPUS"
 LINE_LIMIT = 1024 * 1024  # of what the holder says
 DIAL_S = 5  # for a holder that many call at once
 GONE = "the slot holder is gone"
-COUNT = "count"  # the engine has said how many of the machine's GPUs the slot has, not which: leases share them out
-SPARE = {"spare": True}  # in place of a lease: the slot has as many as it was given without that one
 _told = {}  # type: Dict[str, str]  # what the holder has told this process
 
 
@@ -44,30 +42,22 @@ def gives_gpus() -> bool:
 
 def most() -> "Optional[int]":
     """How many GPUs this slot has, where the engine has said only that."""
-    kind, _, number = _told.get(GPUS, "").partition(":")
-    return int(number) if kind == COUNT and number.isdigit() else None
+    told = _told.get(GPUS, "")
+    return int(told[6:]) if told.startswith("count:") else None
 
 
 def as_many(gpus: "List[Dict[str, Any]]") -> "List[Dict[str, Any]]":
-    """As many of these as the slot has, those first that nobody else holds, as `lease` of each says.
+    """As many of these as the slot has, those first that nobody else holds, as `lease` of each says; {}: one too many.
 
     All of them where the engine has said no number.
     """
     number = most()
     if number is None:
         return gpus
-    devices = [
-        device for gpu in gpus for device in gpu.get("mig") or [gpu] if device.get("lease") is not SPARE
-    ]
-    # A sound one that nobody else holds goes before one that is busy, and that before a broken one.
-    devices.sort(key=lambda device: 2 * bool(device.get("error")) + bool(device.get("lease")))
-    kept = {id(device) for device in devices[:number]}
-    found = []
-    for gpu in gpus:
-        instances = [each for each in gpu.get("mig") or () if id(each) in kept]
-        if id(gpu) in kept or instances:
-            found.append(dict(gpu, mig=instances) if instances else dict(gpu))
-    return _among_themselves(found)
+    devices = [each for gpu in gpus for each in gpu.get("mig") or [gpu] if each.get("lease") != {}]
+    # Those that it cannot have come last: they tell why it has too few.
+    devices.sort(key=lambda each: bool(each.get("error") or each.get("lease")))
+    return _chosen(gpus, "uuid", [each["uuid"] for each in devices[:number]])
 
 
 def given(gpus: "List[Dict[str, Any]]") -> "List[Dict[str, Any]]":
@@ -76,34 +66,26 @@ def given(gpus: "List[Dict[str, Any]]") -> "List[Dict[str, Any]]":
     if not told or most() is not None:
         return gpus
     kind, _, listed = told.partition(":")
-    names = set(listed.split(","))
+    return _chosen(gpus, kind, listed.split(","))
+
+
+def _chosen(gpus: "List[Dict[str, Any]]", kind: str, names: "List[str]") -> "List[Dict[str, Any]]":
+    """Those of them that are named so, with links to each other alone."""
     found = []
     for gpu in gpus:
-        if kind == "uuid" and gpu["uuid"] not in names:
-            instances = [each for each in gpu.get("mig", ()) if each["uuid"] in names]
-            if instances:
-                found.append(dict(gpu, mig=instances))
-        elif {
-            "uuid": gpu["uuid"],
-            "index": str(gpu["index"]),
-            "minor": str(_minor(gpu)),
-        }.get(kind) in names:
+        name = gpu.get(kind)
+        if name is None and kind == "minor":
+            name = gpu["index"]  # which it mostly is, of a GPU that does not answer
+        instances = [each for each in gpu.get("mig", ()) if each.get(kind) in names]
+        if str(name) in names:
             found.append(dict(gpu))
-    return _among_themselves(found)
-
-
-def _among_themselves(found: "List[Dict[str, Any]]") -> "List[Dict[str, Any]]":
-    """The same, with links to each other alone."""
+        elif instances:
+            found.append(dict(gpu, mig=instances))
     there = {str(gpu["index"]) for gpu in found}
     for gpu in found:
         if "links" in gpu:
             gpu["links"] = {other: link for other, link in gpu["links"].items() if other in there}
     return found
-
-
-def _minor(gpu: "Dict[str, Any]") -> int:
-    minor = gpu.get("minor")
-    return int(gpu["index"] if minor is None else minor)  # which it mostly is, of a GPU that does not answer
 
 
 class Slot:

@@ -67,7 +67,7 @@ def test_where_the_engine_has_said_a_number_leases_share_the_gpus_out() -> None:
     def as_many(*gpus: dict[str, Any]) -> list[str]:
         return [device["uuid"] for each in slot.as_many([*gpus]) for device in each["mig"] or [each]]
 
-    mine = [gpu(0, lease=other), gpu(1, lease=None), gpu(2, lease=slot.SPARE), gpu(3, lease=None)]
+    mine = [gpu(0, lease=other), gpu(1, lease=None), gpu(2, lease={}), gpu(3, lease=None)]
     assert as_many(*mine) == ["GPU-1", "GPU-3"]
     assert as_many(gpu(0, lease=other), gpu(1, error="lost"), gpu(2, lease=None)) == ["GPU-0", "GPU-2"]
     split = gpu(
