@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tflaunch.engines.client import ClientFailed, answer
+from tflaunch.engines.client_command import ClientFailed, answer
 from tflaunch.protocol.errors import ConnectError, TflaunchError
 
 TIMEOUT_S = 30.0  # for an answer

@@ -12,7 +12,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tflaunch.engines.client import ClientFailed, answer
+from tflaunch.engines.client_command import ClientFailed, answer
 from tflaunch.protocol.errors import ConnectError
 
 TIMEOUT_S = 60.0  # for an answer: a controller may be busy

@@ -52,7 +52,7 @@ _OF_SIZE = ("queue", "memory", "cpus", "label", "image")
 
 
 @dataclass(frozen=True)
-class SlotSize:
+class YarnSize:
     """The slots of one size: one application."""
 
     roles: tuple[tuple[str, int], ...]  # and how many slots each has
@@ -79,11 +79,11 @@ class SlotSize:
         return f"memory-mb={self.memory_mb},vcores={self.cpus}{gpus}"
 
 
-def sizes(wanted: WantedSlots) -> list[SlotSize]:
+def sizes(wanted: WantedSlots) -> list[YarnSize]:
     """The distinct sizes that are wanted, in their order.  Raises UsageError."""
     if not wanted.groups:
         raise UsageError("yarn: how many slots? none are named", "write how many there shall be: yarn:4x1")
-    found: list[SlotSize] = []
+    found: list[YarnSize] = []
     for group in wanted.groups:
         made = _size(group, wanted.settings)
         for index, each in enumerate(found):
@@ -95,12 +95,12 @@ def sizes(wanted: WantedSlots) -> list[SlotSize]:
     return found
 
 
-def _size(group: SlotGroup, settings: Mapping[str, str]) -> SlotSize:
+def _size(group: SlotGroup, settings: Mapping[str, str]) -> YarnSize:
     for key in group.settings:
         if key not in _OF_SIZE:
             raise UsageError(f"yarn: {key} is the same for all slots", "write it below settings:")
     said = {**settings, **group.settings}
-    return SlotSize(
+    return YarnSize(
         roles=((group.role, group.count),),
         gpus=group.gpus,
         memory_mb=_megabytes(said.get("memory", MEMORY), "memory"),
@@ -111,12 +111,12 @@ def _size(group: SlotGroup, settings: Mapping[str, str]) -> SlotSize:
     )
 
 
-def _without_roles(made: SlotSize) -> tuple[object, ...]:
+def _without_roles(made: YarnSize) -> tuple[object, ...]:
     return (made.gpus, made.memory_mb, made.cpus, made.queue, made.label, made.image)
 
 
-def _joined(one: SlotSize, other: SlotSize) -> SlotSize:
-    return SlotSize((*one.roles, *other.roles), *_without_roles(one))  # type: ignore[arg-type]
+def _joined(one: YarnSize, other: YarnSize) -> YarnSize:
+    return YarnSize((*one.roles, *other.roles), *_without_roles(one))  # type: ignore[arg-type]
 
 
 def _megabytes(text: str, key: str) -> int:
@@ -136,7 +136,7 @@ class Submission:
     settings: Mapping[str, str]
 
 
-def client_words(made: SlotSize, of: Submission, place: Path) -> list[str]:
+def client_words(made: YarnSize, of: Submission, place: Path) -> list[str]:
     """The words for `yarn` that submit the application of one size; what nodes read lies in `place`.
 
     Raises UsageError.
@@ -191,7 +191,7 @@ def jar_path(text: str) -> str:
     return str(path)
 
 
-def check_nodes(made: Sequence[SlotSize], nodes: Sequence[NodeFacts]) -> None:
+def check_nodes(made: Sequence[YarnSize], nodes: Sequence[NodeFacts]) -> None:
     """Raise PlanError for a size that no node has: YARN itself would say nothing, and wait."""
     for each in made:
         # Nodes with a label are for those alone that ask for it.

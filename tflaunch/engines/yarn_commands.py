@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree
 
-from tflaunch.engines.client import ClientFailed, answer
+from tflaunch.engines.client_command import ClientFailed, answer
 from tflaunch.protocol.errors import ConnectError, UsageError
 
 TIMEOUT_S = 60.0  # for an answer: each is a JVM

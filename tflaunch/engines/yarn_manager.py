@@ -146,7 +146,7 @@ def asked(url: str) -> dict[str, Any]:
         return dict(json.loads(reply.read(ANSWER_BYTES)))
 
 
-class Look(Generic[Answer]):
+class SharedLook(Generic[Answer]):
     """What is asked in a thread of its own, once for all who want to know at a time."""
 
     def __init__(self, ask: Callable[[], Answer]) -> None:

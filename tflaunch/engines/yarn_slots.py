@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from tflaunch.engines import yarn_words as words
-from tflaunch.engines.client import in_parallel
+from tflaunch.engines.client_command import in_parallel
 from tflaunch.engines.door import SlotDoor, make_certificate
 from tflaunch.engines.engine import EngineKey, ForWhom, GivenSlots, Handle
 from tflaunch.engines.holder_text import yarn_settings, yarn_text
@@ -31,8 +31,8 @@ from tflaunch.engines.yarn_applications import (
     PROGRAM,
     SETTINGS,
     TAG,
-    SlotSize,
     Submission,
+    YarnSize,
     check_nodes,
     client_words,
     jar_path,
@@ -40,7 +40,14 @@ from tflaunch.engines.yarn_applications import (
 )
 from tflaunch.engines.yarn_board import YarnBoard, read_log
 from tflaunch.engines.yarn_commands import Yarn, YarnFailed, config, configured, here, write_overlay
-from tflaunch.engines.yarn_manager import AppReport, ContainerEnd, Look, Manager, NodeFacts, container_end
+from tflaunch.engines.yarn_manager import (
+    AppReport,
+    ContainerEnd,
+    Manager,
+    NodeFacts,
+    SharedLook,
+    container_end,
+)
 from tflaunch.hosts import Host
 from tflaunch.inputs.amounts import seconds
 from tflaunch.inputs.engine_words import WantedSlots
@@ -78,7 +85,7 @@ class YarnEngine:
     at_once = AT_ONCE
 
     def __init__(self) -> None:
-        self._looks: dict[str, SlotLook] = {}
+        self._looks: dict[str, YarnLook] = {}
         self._boards: dict[str, YarnBoard] = {}
         self._lock = threading.Lock()
 
@@ -88,12 +95,12 @@ class YarnEngine:
         settings = wanted.settings
         # Nothing is asked of the cluster for what cannot be.
         client_words(made[0], Submission(name, (), "", settings), Path("/"))
-        cluster = in_parallel([partial(Cluster.here, settings)], about.pause)[0]
+        cluster = in_parallel([partial(YarnCluster.here, settings)], about.pause)[0]
         [nodes] = in_parallel([cluster.nodes], about.pause)
         check_nodes(made, nodes)
         certificate, key = make_certificate()
         secret = {"certificate": certificate, "token": secrets.token_hex(16)}
-        asked = Asked(cluster, made, settings, name, about, {**secret, "key": key})
+        asked = AskedSet(cluster, made, settings, name, about, {**secret, "key": key})
         about.note(asked.handle)
         board = YarnBoard(certificate, key, secret["token"])
         with self._lock:
@@ -105,7 +112,7 @@ class YarnEngine:
                     asked.submit(board)
                     hosts = asked.hosts(board)
                     break
-                except Partial as partial_set:
+                except PartialSet as partial_set:
                     self._give_back(asked.handle, ())
                     if time.monotonic() > until:
                         raise NotGiven(f"yarn: {partial_set}; nothing was kept", _ALONE) from None
@@ -169,20 +176,20 @@ class YarnEngine:
             sets.setdefault(one.handle["set"], []).append(one)
         return [_together(parts) for parts in sets.values()]
 
-    def _look(self, slot: Mapping[str, str]) -> SlotLook:
+    def _look(self, slot: Mapping[str, str]) -> YarnLook:
         with self._lock:
-            return self._looks.setdefault(slot["set"], SlotLook(slot))
+            return self._looks.setdefault(slot["set"], YarnLook(slot))
 
 
 _ALONE = "ask for less, or wait=2h asks again and again, until there is room for all at once"
 
 
-class Partial(Exception):
+class PartialSet(Exception):
     """A part of the slots is there, and YARN has no room for the others."""
 
 
 @dataclass(frozen=True)
-class Cluster:
+class YarnCluster:
     """A cluster, as `yarn` on this machine knows it."""
 
     yarn: Yarn
@@ -191,7 +198,7 @@ class Cluster:
     manager: Manager
 
     @classmethod
-    def here(cls, settings: Mapping[str, str]) -> Cluster:
+    def here(cls, settings: Mapping[str, str]) -> YarnCluster:
         """The one that the user's environment means.  Raises ConnectError."""
         yarn = here()
         try:
@@ -219,20 +226,20 @@ class Cluster:
 
 
 @dataclass
-class Asked:
+class AskedSet:
     """The applications that were submitted for one set of slots, once."""
 
-    cluster: Cluster
-    sizes: Sequence[SlotSize]
+    cluster: YarnCluster
+    sizes: Sequence[YarnSize]
     settings: Mapping[str, str]
     name: str
     about: ForWhom
     secret: Mapping[str, str]
     applications: dict[int, str] = field(default_factory=dict)  # by the number of their size
 
-    def anew(self) -> Asked:
+    def anew(self) -> AskedSet:
         """The same, before anything is submitted."""
-        return Asked(self.cluster, self.sizes, self.settings, self.name, self.about, self.secret)
+        return AskedSet(self.cluster, self.sizes, self.settings, self.name, self.about, self.secret)
 
     @property
     def count(self) -> int:
@@ -258,7 +265,7 @@ class Asked:
             place = Path(made)
             write_overlay(place / "conf", self.cluster.conf)
 
-            def submit(number: int, size: SlotSize) -> None:
+            def submit(number: int, size: YarnSize) -> None:
                 files = place / str(number)
                 files.mkdir(mode=0o700)
                 _write(files / PROGRAM, yarn_text())
@@ -276,7 +283,7 @@ class Asked:
                 stopped.set()
                 self.about.note(self.handle)
 
-    def _settings(self, size: SlotSize, board: YarnBoard) -> str:
+    def _settings(self, size: YarnSize, board: YarnBoard) -> str:
         idle = seconds(self.settings["idle"]) if "idle" in self.settings else 20.0
         return yarn_settings(
             {
@@ -301,7 +308,7 @@ class Asked:
         )
 
     def hosts(self, board: YarnBoard) -> tuple[Host, ...]:
-        """The slots, once all are there.  Raises TflaunchError, Partial, and whatever `pause` does."""
+        """The slots, once all are there.  Raises TflaunchError, PartialSet, and whatever `pause` does."""
         while True:
             told = self._told(board)
             made = [
@@ -316,7 +323,7 @@ class Asked:
             for container in dead:
                 board.drop(container)
 
-    def _said(self, size: SlotSize) -> dict[str, Any]:
+    def _said(self, size: YarnSize) -> dict[str, Any]:
         chosen = bool({"python", "archive"} & self.settings.keys())
         return {"roles": size.roles, "gpus": size.gpus, "chosen": chosen, "secret": self.secret}
 
@@ -349,8 +356,8 @@ class Asked:
 
     def _told(self, board: YarnBoard) -> dict[str, list[Mapping[str, Any]]]:
         """What the slot holders have said, all of them, by application."""
-        reports, logs = Look(self._report), Look(self._logs)
-        nodes = Look(self.cluster.manager.nodes)
+        reports, logs = SharedLook(self._report), SharedLook(self._logs)
+        nodes = SharedLook(self.cluster.manager.nodes)
         wanted = {self.applications[number]: size.count for number, size in enumerate(self.sizes)}
         waited = Waited()
         while True:
@@ -378,7 +385,7 @@ class Asked:
         texts = [self.cluster.yarn.logs(each, "stdout") for each in self.applications.values()]
         return [told for text in texts for told in read_log(text)]
 
-    def _ended(self, application: str, report: AppReport | None, size: SlotSize) -> TflaunchError:
+    def _ended(self, application: str, report: AppReport | None, size: YarnSize) -> TflaunchError:
         log = ""
         if report is not None and report.state != "KILLED":
             for file in ("stderr", "AppMaster.stderr"):
@@ -402,13 +409,13 @@ class Waited:
         return self._runs is not None and time.monotonic() > self._runs + LOGS_S
 
     def look(self, given: int, reports: Mapping[str, AppReport | None], why: str) -> None:
-        """Raise Partial where there is no room for all, ConnectError where slot holders do not start."""
+        """Raise PartialSet where there is no room for all, ConnectError where slot holders do not start."""
         now = time.monotonic()
         known = [report for report in reports.values() if report is not None]
         waits = any(report.state != "RUNNING" or report.pending or report.pending is None for report in known)
         self._partial = (self._partial or now) if waits and given else None
         if self._partial is not None and now > self._partial + PARTIAL_S:
-            raise Partial(f"there is room for {counted(given, 'slot')} alone: {why}")
+            raise PartialSet(f"there is room for {counted(given, 'slot')} alone: {why}")
         self._starting = (self._starting or now) if known and not waits else None
         if self._starting is not None and now > self._starting + STARTED_S:
             raise ConnectError(
@@ -417,7 +424,7 @@ class Waited:
             )
 
 
-class SlotLook:
+class YarnLook:
     """What YARN says of the applications of one set of slots."""
 
     def __init__(self, slot: Mapping[str, str]) -> None:
@@ -425,9 +432,9 @@ class SlotLook:
         self._applications = slot["applications"].split(",")
         self._manager: Manager | None = None
         self._yarn = yarn
-        self._reports = Look(self._ask)
+        self._reports = SharedLook(self._ask)
         self._asked_why: dict[str, float] = {}
-        self._nodes: dict[str, Look[ContainerEnd | None]] = {}  # by container
+        self._nodes: dict[str, SharedLook[ContainerEnd | None]] = {}  # by container
         self._ends: dict[str, ContainerEnd] = {}
 
     def _ask(self) -> Mapping[str, AppReport | None]:
@@ -445,7 +452,9 @@ class SlotLook:
     def _ended(self, slot: Mapping[str, str]) -> ContainerEnd | None:
         container = slot["container"]
         if (ended := self._ends.get(container)) is None:
-            look = self._nodes.setdefault(container, Look(partial(container_end, slot["web"], container)))
+            look = self._nodes.setdefault(
+                container, SharedLook(partial(container_end, slot["web"], container))
+            )
             ended = look.fresh(NODE_FRESH_S, NODE_WAIT_S)
             if ended is not None:
                 self._ends[container] = ended  # the node forgets it soon

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from tflaunch.engines.yarn_applications import SlotSize
+from tflaunch.engines.yarn_applications import YarnSize
 from tflaunch.engines.yarn_manager import AppReport, ContainerEnd, NodeFacts
 from tflaunch.protocol.errors import ConnectError, Gone, NotGiven, TflaunchError, UsageError
 
@@ -51,7 +51,7 @@ def _free(nodes: Sequence[NodeFacts]) -> str:
     return f"; free: {', '.join(free[:4])}{', ...' if len(free) > 4 else ''}" if free else ""
 
 
-def not_there(application: str, report: AppReport | None, log: str, made: SlotSize) -> TflaunchError:
+def not_there(application: str, report: AppReport | None, log: str, made: YarnSize) -> TflaunchError:
     """Why an application is over before its slots were there; `log` is what its containers and its master have said."""
     if report is None:
         return NotGiven(f"yarn: {FORGOTTEN}: {application}", AGAIN)
