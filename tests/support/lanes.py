@@ -1,7 +1,7 @@
 """In which order the tests go to the workers: those that share a cluster stay in one worker, from its first minute.
 
 A worker of xdist (`--dist worksteal`) gets a slice of all tests at first, in their order; when it has none left, it
-takes some from the end of another's queue.  A cluster of Spark, Kubernetes or Slurm takes long to start, and much
+takes some from the end of another's queue.  A cluster of Spark, Kubernetes, Slurm or YARN takes long to start, and much
 memory: if its tests are taken by others, each of them starts one more.  So they go to the beginning of two slices,
 which are taken last, and two clusters are up at a time.
 """

@@ -4,7 +4,7 @@ import os
 import time
 import zlib
 
-from tflaunch.agent import host_facts
+from tflaunch.agent import host_facts, slot
 from tflaunch.agent.files.unaged import Unaged
 from tflaunch.agent.gpus import leases, limit
 from tflaunch.agent.gpus.freed import RunGpus
@@ -135,6 +135,8 @@ class Holdings:
 
     def _lease(self, uuid: str, file: str) -> "Optional[Dict[str, Any]]":
         if self._to_lease is True or (self._to_lease and uuid in self._to_lease):
+            if uuid not in self._leases.held and len(self._leases.held) == slot.most():
+                return {}  # the slot has as many as it was given
             return self._leases.take(uuid, file)
         return leases.holder(uuid, file)
 

@@ -69,6 +69,7 @@ def collect(
                     note("%s is not leased, but the engine has given it: %s" % (uuid, error.reason))
                 else:
                     device["lease_error"] = error.reason
+    probed["gpus"] = slot.as_many(probed["gpus"])
     named = interface_addresses()
     found = {
         "hostname": socket.gethostname(),

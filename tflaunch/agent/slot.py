@@ -37,38 +37,55 @@ def holder() -> str:
 
 def gives_gpus() -> bool:
     """Whether the engine has said which GPUs this slot has, and it has some."""
-    return _told.get(GPUS, "") not in ("", "none")
+    return _told.get(GPUS, "") not in ("", "none") and most() is None
+
+
+def most() -> "Optional[int]":
+    """How many GPUs this slot has, where the engine has said only that."""
+    told = _told.get(GPUS, "")
+    return int(told[6:]) if told.startswith("count:") else None
+
+
+def as_many(gpus: "List[Dict[str, Any]]") -> "List[Dict[str, Any]]":
+    """As many of these as the slot has, those first that nobody else holds, as `lease` of each says; {}: one too many.
+
+    All of them where the engine has said no number.
+    """
+    number = most()
+    if number is None:
+        return gpus
+    devices = [each for gpu in gpus for each in gpu.get("mig") or [gpu] if each.get("lease") != {}]
+    # Those that it cannot have come last: they tell why it has too few.
+    devices.sort(key=lambda each: bool(each.get("error") or each.get("lease")))
+    return _chosen(gpus, "uuid", [each["uuid"] for each in devices[:number]])
 
 
 def given(gpus: "List[Dict[str, Any]]") -> "List[Dict[str, Any]]":
     """Those of the machine's GPUs that the engine has given to this slot; all where nobody has said which."""
     told = _told.get(GPUS, "")
-    if not told:
+    if not told or most() is not None:
         return gpus
     kind, _, listed = told.partition(":")
-    names = set(listed.split(","))
+    return _chosen(gpus, kind, listed.split(","))
+
+
+def _chosen(gpus: "List[Dict[str, Any]]", kind: str, names: "List[str]") -> "List[Dict[str, Any]]":
+    """Those of them that are named so, with links to each other alone."""
     found = []
     for gpu in gpus:
-        if kind == "uuid" and gpu["uuid"] not in names:
-            instances = [each for each in gpu.get("mig", ()) if each["uuid"] in names]
-            if instances:
-                found.append(dict(gpu, mig=instances))
-        elif {
-            "uuid": gpu["uuid"],
-            "index": str(gpu["index"]),
-            "minor": str(_minor(gpu)),
-        }.get(kind) in names:
+        name = gpu.get(kind)
+        if name is None and kind == "minor":
+            name = gpu["index"]  # which it mostly is, of a GPU that does not answer
+        instances = [each for each in gpu.get("mig", ()) if each.get(kind) in names]
+        if str(name) in names:
             found.append(dict(gpu))
+        elif instances:
+            found.append(dict(gpu, mig=instances))
     there = {str(gpu["index"]) for gpu in found}
     for gpu in found:
         if "links" in gpu:
             gpu["links"] = {other: link for other, link in gpu["links"].items() if other in there}
     return found
-
-
-def _minor(gpu: "Dict[str, Any]") -> int:
-    minor = gpu.get("minor")
-    return int(gpu["index"] if minor is None else minor)  # which it mostly is, of a GPU that does not answer
 
 
 class Slot:

@@ -5,6 +5,8 @@ registry          the engine of a word, loaded when it is used
 taken_slots       slots for one command: given, given back
 holder_text       the texts that an engine sends to a slot: the slot holder with its settings, the relay, the feed
 door              wires to slot holders by TLS, and what else they answer to whoever has the token
+listener          where slots tell the launcher something
+client_command    an engine's own client: asked for an answer
 spark_slots       Spark: tasks of a barrier stage
 spark_driver      the Spark application that they are of
 spark_board       the driver's listener, to which they say how they are
@@ -21,4 +23,10 @@ slurm_place       the directory of a set of slots, which the nodes see, too
 slurm_look        what the controller says of a job: whether its slots are over, and why
 slurm_words       why it waits, and why it ends
 slurm_commands    Slurm, by its own commands
+yarn_slots        YARN: containers of applications
+yarn_applications these, of Hadoop's distributed shell, from settings
+yarn_words        why containers do not come, and why they end
+yarn_manager      the ResourceManager: its nodes and applications
+yarn_board        where slot holders tell that they are there
+yarn_commands     YARN, by its own command
 """

@@ -13,7 +13,7 @@ from typing import Any
 
 import tflaunch_task
 from tflaunch.sessions.payload import lean
-from tflaunch.slot import holder, relay, slurm_task, spark_feed, spark_task
+from tflaunch.slot import holder, relay, slurm_task, spark_feed, spark_task, yarn_task
 
 
 def holder_text(settings: Mapping[str, Any]) -> str:
@@ -35,6 +35,22 @@ def slurm_text(settings: Mapping[str, Any], *, managed: bool) -> str:
     said = json.dumps({**settings, "managed": managed})
     call = f"main(given(json.loads({said!r}), sys.argv[1]))\n"
     return _source(holder.__file__) + _source(slurm_task.__file__) + call
+
+
+def yarn_text() -> str:
+    """The program of the slot holders in containers of YARN, without a secret: `yarn_settings` has them."""
+    call = "settings, listening = in_container()\nmain(settings, listening)\n"
+    return _source(holder.__file__) + _source(yarn_task.__file__) + call
+
+
+def yarn_settings(settings: Mapping[str, Any], **more: Any) -> str:
+    """What stands in the file beside that program: the holder's settings, and what tflaunch.slot.yarn_task reads of it.
+
+    Raises ValueError for settings that a slot holder has not.
+    """
+    if unknown := settings.keys() - holder.DEFAULTS.keys():
+        raise ValueError(f"a slot holder has no settings {sorted(unknown)}")
+    return json.dumps({"holder": dict(settings), **more})
 
 
 def relay_text() -> str:

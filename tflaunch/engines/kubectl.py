@@ -7,12 +7,12 @@ import json
 import os
 import re
 import shutil
-import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tflaunch.engines.client_command import ClientFailed, answer
 from tflaunch.protocol.errors import ConnectError, TflaunchError
 
 TIMEOUT_S = 30.0  # for an answer
@@ -28,7 +28,7 @@ _FORBIDDEN = re.compile(
 APPLY = "docs/kubernetes.md has a role with all rights that tflaunch needs; who runs the cluster can apply it"
 
 
-class KubectlFailed(Exception):
+class KubectlFailed(ClientFailed):
     """kubectl has failed, with these words of it."""
 
 
@@ -54,25 +54,8 @@ class Kubectl:
                 "kubernetes: there is no kubectl here",
                 "install it, and have it reach your cluster: kubectl get pods",
             )
-        try:
-            done = subprocess.run(
-                self.words(*words),
-                input=text,
-                capture_output=True,
-                text=True,
-                encoding="utf-8",
-                errors="replace",
-                check=False,
-                timeout=timeout_s,
-                start_new_session=True,  # Ctrl-C is for the launcher
-            )
-        except subprocess.TimeoutExpired:
-            raise KubectlFailed(f"kubectl {words[0]} has not answered within {timeout_s:g} s") from None
-        except OSError as error:
-            raise KubectlFailed(f"kubectl cannot be started: {error.strerror}") from None
-        if done.returncode:
-            raise KubectlFailed(said(done.stderr) or f"kubectl {words[0]} ended with {done.returncode}")
-        return done.stdout
+        asked = self.words(*words)
+        return answer(asked, KubectlFailed, said, name=f"kubectl {words[0]}", text=text, timeout_s=timeout_s)
 
     def ask(self, *words: str, text: str = "") -> str:
         """The same for one request of the API server."""

@@ -9,10 +9,10 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from tflaunch.engines.client_command import ClientFailed, answer
 from tflaunch.protocol.errors import ConnectError
 
 TIMEOUT_S = 60.0  # for an answer: a controller may be busy
@@ -29,7 +29,7 @@ _UNREACHED = (
 )
 
 
-class SlurmFailed(Exception):
+class SlurmFailed(ClientFailed):
     """A command of Slurm has failed, with these words of it."""
 
 
@@ -73,26 +73,7 @@ class Slurm:
             raise ConnectError(
                 f"slurm: there is no {words[0]} here", "start tflaunch on a login node, or inside a job"
             )
-        try:
-            done = subprocess.run(
-                words,
-                input=text,
-                capture_output=True,
-                text=True,
-                encoding="utf-8",
-                errors="replace",
-                env=self.env(),
-                check=False,
-                timeout=timeout_s,
-                start_new_session=True,  # Ctrl-C is for the launcher
-            )
-        except subprocess.TimeoutExpired:
-            raise SlurmFailed(f"{words[0]} has not answered within {timeout_s:g} s") from None
-        except OSError as error:
-            raise SlurmFailed(f"{words[0]} cannot be started: {error.strerror}") from None
-        if done.returncode:
-            raise SlurmFailed(said(done.stderr) or f"{words[0]} ended with {done.returncode}")
-        return done.stdout
+        return answer(words, SlurmFailed, said, name=words[0], text=text, env=self.env(), timeout_s=timeout_s)
 
     def config(self) -> Mapping[str, str]:
         """How the cluster is configured.  Raises ConnectError."""

@@ -14,6 +14,7 @@ from tflaunch.protocol.job import job_name_fault
 ENGINES: Mapping[str, str] = {
     "slurm": "tflaunch.engines.slurm_slots",
     "spark": "tflaunch.engines.spark_slots",
+    "yarn": "tflaunch.engines.yarn_slots",
     "k8s": "tflaunch.engines.kubernetes_slots",
     "kubernetes": "tflaunch.engines.kubernetes_slots",
 }

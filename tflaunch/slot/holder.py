@@ -804,6 +804,7 @@ class Holder:
         self.caught = []  # type: List[int]
         self.port = 0  # of the TLS door
         self.lines = TaskLines(settings["logs"])
+        self.looks = []  # type: List[Callable[[], None]]  # called every tick, and when all below has ended
         self._be_ready()
         self.place = HoldersPlace(settings["place"])
         try:
@@ -858,7 +859,7 @@ class Holder:
         }
         environment["TFLAUNCH_SLOT"] = os.path.join(self.place.path, SOCKET)
         environment["TFLAUNCH_SLOT_GPUS"] = settings["gpus"]
-        listens = {
+        self.listens = {
             "slot": settings["slot"],
             "node": socket.gethostname(),
             "addresses": addresses(),
@@ -869,7 +870,7 @@ class Holder:
             "boot": boot,
         }
         try:
-            os.write(1, json.dumps(listens).encode("ascii") + b"\n")
+            os.write(1, json.dumps(self.listens).encode("ascii") + b"\n")
         except OSError:
             pass  # it goes on: the engine may know by other ways
 
@@ -1058,6 +1059,8 @@ class Holder:
                 if now < self.look_at:
                     continue
                 self.look_at = now + TICK_S
+                for look in self.looks:
+                    look()
                 if self.caught:  # more signals than the descriptor that wakes this process could take
                     self._signals()
                 for caller in list(self.callers):
@@ -1082,6 +1085,8 @@ class Holder:
             self.children.sweep()
             self.lines.finish()
             part(self.callers, self.loop)
+            for look in self.looks:
+                look()
             self.place.remove()
         return self.code or self.ran or 0
 
@@ -1173,10 +1178,12 @@ def addresses() -> "List[str]":
     return list(dict.fromkeys([*outside, "127.0.0.1"]))
 
 
-def main(settings: "Dict[str, Any]") -> None:
-    """Hold a slot, as `settings` say, and end this process with it."""
+def main(settings: "Dict[str, Any]", listening: "Optional[Callable[[Holder], None]]" = None) -> None:
+    """Hold a slot, as `settings` say, and end this process with it; `listening` is called once it is there."""
     try:
         holder = Holder({**DEFAULTS, **settings})
     except OSError as error:
         sys.exit("slot: the slot holder cannot start: %s" % error)
+    if listening is not None:
+        listening(holder)
     sys.exit(holder.run())

@@ -57,6 +57,27 @@ def test_of_the_machines_gpus_only_those_that_the_engine_has_given_are_there(
         assert [each["uuid"] for each in given[0]["mig"]] == ["MIG-b"]
 
 
+def test_where_the_engine_has_said_a_number_leases_share_the_gpus_out() -> None:
+    """Another slot's are none of this one's, unless there are no others; nor is one beyond its number."""
+    slot.enter({slot.GPUS: "count:2"})
+    other = {"run": "other-abc123"}
+    assert slot.given(FOUR) == FOUR
+    assert not slot.gives_gpus()
+
+    def as_many(*gpus: dict[str, Any]) -> list[str]:
+        return [device["uuid"] for each in slot.as_many([*gpus]) for device in each["mig"] or [each]]
+
+    mine = [gpu(0, lease=other), gpu(1, lease=None), gpu(2, lease={}), gpu(3, lease=None)]
+    assert as_many(*mine) == ["GPU-1", "GPU-3"]
+    assert as_many(gpu(0, lease=other), gpu(1, error="lost"), gpu(2, lease=None)) == ["GPU-0", "GPU-2"]
+    split = gpu(
+        4, mig=[{"index": 0, "uuid": "MIG-a", "lease": other}, {"index": 1, "uuid": "MIG-b", "lease": None}]
+    )
+    assert as_many(split, gpu(5, lease=None)) == ["MIG-b", "GPU-5"]
+    slot.enter({})
+    assert slot.as_many(mine) == mine
+
+
 def test_a_gpu_that_does_not_answer_counts_by_its_index() -> None:
     slot.enter({slot.GPUS: "minor:1"})
     assert [

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.support.patience import PATIENCE_S, until
-from tflaunch.engines import spark_board
+from tflaunch.engines import listener
 from tflaunch.engines.door import DoorLine, dial, make_certificate
 from tflaunch.engines.engine import check
 from tflaunch.engines.spark_board import SlotBoard
@@ -193,7 +193,7 @@ def test_strangers(board: SlotBoard, monkeypatch: pytest.MonkeyPatch) -> None:
             assert heard == b""
     silent = [socket.create_connection(("127.0.0.1", board.port)) for _ in range(50)]
     assert asked(board, ask=7) == {"over": None}
-    monkeypatch.setattr(spark_board, "UNPROVED", 40)
+    monkeypatch.setattr(listener, "UNPROVED", 40)
     with contextlib.closing(socket.create_connection(("127.0.0.1", board.port))):
         silent[0].settimeout(PATIENCE_S)
         assert silent[0].recv(1) == b""  # the oldest

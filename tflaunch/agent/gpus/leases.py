@@ -27,7 +27,7 @@ from tflaunch.protocol.directories import FILE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, Iterable, List, Optional, Tuple
+    from typing import Any, Collection, Dict, Iterable, List, Optional, Tuple
 
 DEVICES = os.path.join(OWN, "devices") if OWN else ""  # in front of the paths of the kernel's files
 TEXT_LIMIT = 255
@@ -46,6 +46,11 @@ class Leases:
         self._since = {}  # type: Dict[str, float]
         self._unaged = Unaged()
         self._touched = 0.0
+
+    @property
+    def held(self) -> "Collection[str]":
+        """Their UUIDs."""
+        return self._held.keys()
 
     def take(self, uuid: str, device: str = "") -> "Optional[Dict[str, Any]]":
         """Take the lease of a GPU or MIG instance; None when this agent has it now, else who holds it.

@@ -1,0 +1,266 @@
+"""Slots on YARN, as far as no cluster is needed: words for them, the applications, what YARN says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tflaunch.engines import yarn_words as words
+from tflaunch.engines.engine import check
+from tflaunch.engines.yarn_applications import Submission, check_nodes, client_words, sizes
+from tflaunch.engines.yarn_board import read_log
+from tflaunch.engines.yarn_commands import config, configured, said, write_overlay
+from tflaunch.engines.yarn_manager import (
+    AppReport,
+    ContainerEnd,
+    NodeFacts,
+    addresses,
+    nodes_of,
+    report_of,
+    size_of,
+)
+from tflaunch.engines.yarn_slots import ENGINE, _application
+from tflaunch.inputs.engine_words import WantedSlots, wanted
+from tflaunch.protocol.errors import ConnectError, HostfileError, NotGiven, PlanError, UsageError
+from tflaunch.slot.yarn_task import LogEcho
+
+NODES = """\
+Total Nodes:2
+         Node-Id\t     Node-State\tNode-Http-Address\tNumber-of-Running-Containers
+     host2:18000\t        RUNNING\t      host2:18042\t                           0
+Detailed Node Information :
+\tConfigured Resources : <memory:2048, vCores:8, yarn.io/gpu: 2>
+\tAllocated Resources : <memory:512, vCores:1>
+\tResource Utilization by Node : PMem:5336 MB, VMem:5336 MB, VCores:0.0
+\tResource Utilization by Containers : PMem:0 MB, VMem:0 MB, VCores:0.0
+\tNode-Labels : big,fast
+     host1:18000\t        RUNNING\t      host1:18042\t                           0
+Detailed Node Information :
+\tConfigured Resources : <memory:4096, vCores:8>
+\tAllocated Resources : <memory:0, vCores:0>
+\tResource Utilization by Node : PMem:5140 MB, VMem:5140 MB, VCores:0.0
+\tResource Utilization by Containers : PMem:0 MB, VMem:0 MB, VCores:0.0
+\tNode-Labels :\x20
+"""
+STATUS = """\
+Application Report :
+\tApplication-Id : application_7_0001
+\tApplication-Name : tflaunch-1
+\tUser : ada
+\tQueue : root.ml
+\tProgress : 0%
+\tState : ACCEPTED
+\tFinal-State : UNDEFINED
+\tDiagnostics : [Sat Nov 28 05:19:43 +0000 2026] Application is added to the scheduler and is not yet activated.
+Queue's AM resource limit exceeded.
+\tUnmanaged Application : false
+"""
+CONTAINER = "container_e17_7_0001_01_000005"
+AT = Path("/at")
+
+
+def slots(word: str) -> WantedSlots:
+    return check(wanted(word), ENGINE, word)
+
+
+def of(word: str) -> Submission:
+    return Submission("tflaunch-1", ("tflaunch", "train-abc123"), "/ds.jar", slots(word).settings)
+
+
+def test_roles_of_one_size_share_an_application() -> None:
+    assert [each.count for each in sizes(slots("yarn:4x1"))] == [4]
+    assert [each.roles for each in sizes(slots("yarn:ps=1x0+worker=2x0"))] == [(("ps", 1), ("worker", 2))]
+    assert [each.roles for each in sizes(slots("yarn:ps=1x0+worker=2x1+chief=1x0"))] == [
+        (("ps", 1), ("chief", 1)),
+        (("worker", 2),),
+    ]
+
+
+def test_what_the_client_is_told() -> None:
+    word = "yarn:4x2,memory=8g,cpus=4,queue=ml,label=big,python=/opt/python3"
+    [size] = sizes(slots(word))
+    made = client_words(size, of(word), AT)
+    for option, value in {
+        "-container_resources": "memory-mb=8192,vcores=4,yarn.io/gpu=2",
+        "-num_containers": "4",
+        "-queue": "ml",
+        "-node_label_expression": "big",
+        "-localize_files": "/at/slot.py,/at/slot.json",
+        "-application_tags": "tflaunch,train-abc123",
+        "-master_memory": "512",
+        "-shell_command": "exec /opt/python3 slot.py",
+    }.items():
+        assert made[made.index(option) + 1] == value
+    assert "-keep_containers_across_application_attempts" in made
+    # YARN's own script has the command between double quotes.
+    assert not set("\"'`$\\") & set(" ".join(made))
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        'yarn:2,python="$(id)"',
+        "yarn:2,queue=a b",
+        "yarn:2,memory=lots",
+        "yarn:2,archive=/nowhere/env.tar.gz",
+        "yarn:",
+    ],
+)
+def test_what_cannot_be(word: str) -> None:
+    with pytest.raises(UsageError):
+        client_words(sizes(slots(word))[0], of(word), AT)
+
+
+def test_settings_are_known() -> None:
+    with pytest.raises(HostfileError, match="did you mean queue"):
+        slots("yarn:2,queu=ml")
+
+
+def test_an_archive_is_unpacked_by_the_container(tmp_path: Path) -> None:
+    (tmp_path / "env.tar.gz").touch()
+    word = f"yarn:2,archive={tmp_path}/env.tar.gz"
+    made = client_words(sizes(slots(word))[0], of(word), AT)
+    assert f"{tmp_path}/env.tar.gz" in made[made.index("-localize_files") + 1]
+    command = made[made.index("-shell_command") + 1]
+    assert command == (
+        "mkdir environment && tar -xf env.tar.gz -C environment && exec ./environment/bin/python3 slot.py"
+    )
+
+
+def test_what_no_node_has_is_refused() -> None:
+    nodes = nodes_of(NODES)
+    assert nodes == [
+        NodeFacts("host2", {"memory": 2048, "vCores": 8, "yarn.io/gpu": 2}, 1536, ("big", "fast")),
+        NodeFacts("host1", {"memory": 4096, "vCores": 8}, 4096, ()),
+    ]
+    check_nodes(sizes(slots("yarn:9x2,memory=4g")), nodes)
+    for word, why in {
+        "yarn:1x3": "the largest has yarn.io/gpu:2",
+        "yarn:1,memory=5g": "the largest has memory:4096",
+        "yarn:1,memory=4g,label=big": "fits into no node with the label big: of 1 node the largest has memory:2048",
+        "yarn:1,label=slow": "has the label slow; labels there are: big, fast",
+    }.items():
+        with pytest.raises(PlanError) as refused:
+            check_nodes(sizes(slots(word)), nodes)
+        assert why in refused.value.message
+
+
+def test_the_command_tells_what_the_web_service_does() -> None:
+    report = report_of(STATUS)
+    assert (report.state, report.queue, report.pending) == ("ACCEPTED", "root.ml", None)
+    assert words.waits({"a": report}) == (
+        "ACCEPTED: Application is added to the scheduler and is not yet activated. "
+        "Queue's AM resource limit exceeded."
+    )
+    pending = AppReport("RUNNING", queue="root.ml", pending=((2, size_of({"memory": 8192, "vCores": 4})),))
+    assert words.waits({"a": pending}, nodes_of(NODES)) == (
+        "2 x <memory:8192, vCores:4> pending in the queue root.ml; free: host2 1536 MB, host1 4096 MB"
+    )
+
+
+def test_when_a_slot_is_over() -> None:
+    runs = AppReport("RUNNING", containers=frozenset([CONTAINER]))
+    assert words.gone("a", CONTAINER, runs) is None
+    # After a restart of the ResourceManager.
+    assert words.gone("a", CONTAINER, AppReport("ACCEPTED", containers=frozenset())) is None
+    assert words.gone("a", CONTAINER, AppReport("RUNNING", containers=None)) is None
+    gone = words.gone("a", CONTAINER, AppReport("RUNNING", containers=frozenset()))
+    assert gone is not None
+    assert gone.may_run_on
+    killed = words.gone("a", CONTAINER, runs, ContainerEnd(137, "Container killed on request"))
+    assert killed is not None
+    assert killed.message == f"yarn: {CONTAINER} is over, exit status 137: Container killed on request"
+    assert killed.may_run_on
+    ended = words.gone("a", CONTAINER, runs, ContainerEnd(3, ""))
+    assert ended is not None
+    assert (ended.in_order, ended.code) == (True, 3)
+    failed = words.gone("a", CONTAINER, AppReport("FINISHED", "FAILED", "failed = 1 ... Exit code is 3"))
+    assert failed is not None
+    assert (failed.in_order, failed.code) == (True, 3)
+    done = words.gone("a", CONTAINER, AppReport("FINISHED", "SUCCEEDED"))
+    assert done is not None
+    assert done.code == 0
+    by = words.gone(
+        "app_1", CONTAINER, AppReport("KILLED", "KILLED", "Application app_1 was killed by user ada")
+    )
+    assert by is not None
+    assert by.message == "yarn: Application app_1 was killed by user ada"
+    assert _application(CONTAINER) == "application_7_0001"
+
+
+def test_why_no_slots_came() -> None:
+    [size] = sizes(slots("yarn:2"))
+    assert isinstance(words.not_there("a", None, "", size), NotGiven)
+    assert isinstance(words.not_there("a", AppReport("KILLED"), "", size), NotGiven)
+    failed = words.not_there("a", AppReport("FINISHED", "FAILED"), "bash: python9: not found", size)
+    assert isinstance(failed, ConnectError)
+    assert failed.message.endswith("its slots were there: bash: python9: not found")
+
+
+def test_what_hadoop_says_without_its_stack() -> None:
+    text = (
+        "2026-11-28 05:19:43,123 INFO impl.YarnClientImpl: hello\n"
+        'Exception in thread "main" java.lang.IllegalArgumentException: Queue nosuch not present in scheduler.\n'
+        "\tat org.apache.hadoop.yarn.Client.run(Client.java:7)\n"
+    )
+    assert said(text) == "Queue nosuch not present in scheduler."
+    assert isinstance(
+        words.refused(Exception("Queue nosuch not present in scheduler configuration.")), UsageError
+    )
+
+
+def test_where_the_resource_managers_are(tmp_path: Path) -> None:
+    def site(**values: str) -> dict[str, str]:
+        lines = "".join(
+            f"<property><name>{name}</name><value>{value}</value></property>"
+            for name, value in values.items()
+        )
+        (tmp_path / "yarn-site.xml").write_text(f"<configuration>{lines}</configuration>")
+        assert configured(["/nowhere", str(tmp_path), "/jars/*"]) == tmp_path
+        return config(tmp_path)
+
+    name = "yarn.resourcemanager"
+    assert addresses(site(**{f"{name}.hostname": "rm1"})) == ["http://rm1:8088"]
+    address = {f"{name}.hostname": "rm1", f"{name}.webapp.address": f"${{{name}.hostname}}:80"}
+    assert addresses(site(**address)) == ["http://rm1:80"]
+    two = {f"{name}.ha.rm-ids": "a,b", f"{name}.hostname.a": "h1", f"{name}.webapp.https.address.b": "h2:9"}
+    assert addresses(site(**two, **{"yarn.http.policy": "HTTPS_ONLY"})) == ["https://h1:8090", "https://h2:9"]
+    assert addresses({}) == addresses(config(None)) == []
+
+
+def test_the_clusters_own_configuration_goes_before_ours_but_for_the_mask(tmp_path: Path) -> None:
+    conf, overlay = tmp_path / "conf", tmp_path / "overlay"
+    conf.mkdir()
+    (conf / "core-site.xml").touch()
+    write_overlay(overlay, conf)
+    text = (overlay / "core-site.xml").read_text()
+    assert text.index((conf / "core-site.xml").as_uri()) < text.index("077")
+    assert overlay.stat().st_mode & 0o077 == 0
+
+
+def test_slot_holders_are_found_in_logs() -> None:
+    where = {"container": CONTAINER, "node": "n1", "web": "n1:8042", "python": "/usr/bin/python3"}
+    told = {"slot": json.dumps(where), "port": 7}
+    text = f"Container: {CONTAINER} on n1_8041\nLogContents:\n{json.dumps(told)}\nworker/0: {{}}\n{{}}\n{{nonsense\n"
+    assert [each["where"] for each in read_log(text)] == [where]
+
+
+def test_tasks_lines_go_to_stdout(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    log = tmp_path / "worker-0.1.log"
+    echo = LogEcho(f"{tmp_path}/*.log")
+    echo.look()
+    with log.open("ab", buffering=0) as file:
+        file.write(b"one\ntw")
+        echo.look()
+        file.write(b"o\n{}\nrest")
+        echo.look()
+    log.write_bytes(b"")  # its task may do that
+    echo.look()
+    with log.open("ab", buffering=0) as file:
+        file.write(b" of it\n")
+        echo.look()
+    assert capfd.readouterr().out == "".join(
+        f"worker/0: {line}\n" for line in ("one", "two", "{}", "rest of it")
+    )

@@ -1,0 +1,639 @@
+"""Slots from YARN: containers of Hadoop's distributed shell, a slot holder in each.
+
+    tflaunch run yarn:ps=1x0+worker=4x1,memory=8g,queue=ml trainer.py
+
+There is an application for each size.  The launcher counts the slots itself, for YARN knows no all or none.  Holders
+tell where they listen in the log of their container, which `yarn logs` has, and to the launcher, if they can dial it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+import secrets
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from tflaunch.engines import yarn_words as words
+from tflaunch.engines.client_command import in_parallel
+from tflaunch.engines.door import SlotDoor, make_certificate
+from tflaunch.engines.engine import EngineKey, ForWhom, GivenSlots, Handle
+from tflaunch.engines.holder_text import yarn_settings, yarn_text
+from tflaunch.engines.yarn_applications import (
+    KEYS,
+    PROGRAM,
+    SETTINGS,
+    TAG,
+    Submission,
+    YarnSize,
+    check_nodes,
+    client_words,
+    jar_path,
+    sizes,
+)
+from tflaunch.engines.yarn_board import YarnBoard, read_log
+from tflaunch.engines.yarn_commands import Yarn, YarnFailed, config, configured, here, write_overlay
+from tflaunch.engines.yarn_manager import (
+    AppReport,
+    ContainerEnd,
+    Manager,
+    NodeFacts,
+    SharedLook,
+    container_end,
+)
+from tflaunch.hosts import Host
+from tflaunch.inputs.amounts import seconds
+from tflaunch.inputs.engine_words import WantedSlots
+from tflaunch.protocol.errors import ConnectError, Gone, NotGiven, TflaunchError
+from tflaunch.sessions.wires import Wire
+from tflaunch.text.numbers import counted
+
+READ_S = 0.1  # between two looks at what holders have said
+LOOK_S = 1.0  # the least between two questions to YARN about what waits
+LOGS_S = 8.0  # after the first container may run, and between two looks at the logs
+PARTIAL_S = 60.0  # for the other slots to come, once one is there
+AGAIN_S = (20.0, 60.0)  # until all are asked for again
+STARTED_S = 180.0  # for the slot holders to listen, once YARN has started all
+FIRST_S = 300.0  # for a slot holder to be called first
+FRESH_S, WAIT_S = (
+    2.0,
+    1.0,
+)  # how old an answer may be that wires share, and how long they wait for a newer one
+NODE_FRESH_S, NODE_WAIT_S = 0.5, 0.3  # the same of a container's node
+WHY_S = 1.0  # for YARN to say that an application is over, before a container's end is told
+WORDS_S = 4.0  # for it to say anything
+DOOR_S = 5.0  # for a door to answer
+LEAVE_S = 3.0  # for a slot holder to be told that the run is over
+ENDED_S = 7.0  # for the applications to end by themselves then
+GRACE_S = 5.0  # for tasks to save: they have sessions of their own, which YARN does not know
+AT_ONCE = 16
+
+
+class YarnEngine:
+    """The engine, in the launcher's process."""
+
+    keys: Sequence[EngineKey] = KEYS
+    place = ""
+    stays = ""
+    at_once = AT_ONCE
+
+    def __init__(self) -> None:
+        self._looks: dict[str, YarnLook] = {}
+        self._boards: dict[str, YarnBoard] = {}
+        self._lock = threading.Lock()
+
+    def take(self, wanted: WantedSlots, about: ForWhom) -> GivenSlots:
+        made = sizes(wanted)
+        name = f"tflaunch-{secrets.token_hex(4)}"
+        settings = wanted.settings
+        # Nothing is asked of the cluster for what cannot be.
+        client_words(made[0], Submission(name, (), "", settings), Path("/"))
+        cluster = in_parallel([partial(YarnCluster.here, settings)], about.pause)[0]
+        [nodes] = in_parallel([cluster.nodes], about.pause)
+        check_nodes(made, nodes)
+        certificate, key = make_certificate()
+        secret = {"certificate": certificate, "token": secrets.token_hex(16)}
+        asked = AskedSet(cluster, made, settings, name, about, {**secret, "key": key})
+        about.note(asked.handle)
+        board = YarnBoard(certificate, key, secret["token"])
+        with self._lock:
+            self._boards[name] = board
+        until = time.monotonic() + (seconds(settings["wait"]) if "wait" in settings else 0.0)
+        try:
+            while True:
+                try:
+                    asked.submit(board)
+                    hosts = asked.hosts(board)
+                    break
+                except PartialSet as partial_set:
+                    self._give_back(asked.handle, ())
+                    if time.monotonic() > until:
+                        raise NotGiven(f"yarn: {partial_set}; nothing was kept", _ALONE) from None
+                    self._again(str(partial_set), sum(each.count for each in made), about)
+                    asked = asked.anew()
+            board.fill()
+            return GivenSlots(asked.handle, hosts, about.run_id)
+        except BaseException:
+            self.release(asked.handle, ())
+            raise
+
+    @staticmethod
+    def _again(why: str, count: int, about: ForWhom) -> None:
+        """Leave the room that was there to others for a while: two who each have a part would wait for ever."""
+        until = time.monotonic() + random.uniform(*AGAIN_S)  # noqa: S311 - no secret
+        while (left := until - time.monotonic()) > 0:
+            about.waits(0, count, f"{why}; given back, and asked for again in {left:.0f} s")
+            about.pause(min(1.0, left))
+
+    def open(self, host: Host, command: str, first: bytes, timeout_s: float) -> Wire:
+        over = partial(self._look(host.slot).gone, host.slot)
+        return _door(host.slot).open_unless(over, command, first, timeout_s)
+
+    def why(self, host: Host) -> str | None:
+        said = self._look(host.slot).why(host.slot)
+        return f"yarn: {said}" if said else said
+
+    def release(self, handle: Handle, hosts: Sequence[Host]) -> None:
+        self._give_back(handle, hosts)
+        with self._lock:
+            board = self._boards.pop(handle.get("set", ""), None)
+            self._looks.pop(handle.get("set", ""), None)
+        if board is not None:
+            board.close()
+
+    def _give_back(self, handle: Handle, hosts: Sequence[Host]) -> None:
+        yarn, name = Yarn(handle.get("conf", "")), handle.get("set", "")
+        if not name:
+            return
+        # Its files are of use to nobody any more: all containers have them.
+        remove = threading.Thread(target=_quietly, args=[partial(yarn.remove, name)], daemon=True)
+        remove.start()
+        _quietly(partial(_end_all, yarn, handle, hosts))
+        remove.join()
+        if not hosts:
+            _quietly(partial(yarn.remove, name))  # an application may have been on its way
+
+    def there(self, settings: Mapping[str, str]) -> Sequence[GivenSlots]:  # noqa: ARG002 - of every engine
+        yarn = here()
+        try:
+            found = [each for each in yarn.listed(TAG).items() if each[1].startswith(f"{TAG}-")]
+            looks = [partial(_found, yarn, name, application) for application, name in found]
+            each_app = in_parallel(looks, time.sleep)
+        except YarnFailed as refused:
+            raise ConnectError(
+                f"yarn: your applications cannot be listed: {refused}",
+                "does yarn application -list work here?",
+            ) from None
+        sets: dict[str, list[GivenSlots]] = {}
+        for one in filter(None, each_app):
+            sets.setdefault(one.handle["set"], []).append(one)
+        return [_together(parts) for parts in sets.values()]
+
+    def _look(self, slot: Mapping[str, str]) -> YarnLook:
+        with self._lock:
+            return self._looks.setdefault(slot["set"], YarnLook(slot))
+
+
+_ALONE = "ask for less, or wait=2h asks again and again, until there is room for all at once"
+
+
+class PartialSet(Exception):
+    """A part of the slots is there, and YARN has no room for the others."""
+
+
+@dataclass(frozen=True)
+class YarnCluster:
+    """A cluster, as `yarn` on this machine knows it."""
+
+    yarn: Yarn
+    conf: Path | None
+    jar: str
+    manager: Manager
+
+    @classmethod
+    def here(cls, settings: Mapping[str, str]) -> YarnCluster:
+        """The one that the user's environment means.  Raises ConnectError."""
+        yarn = here()
+        try:
+            classpath = yarn.classpath()
+        except YarnFailed as failed:
+            raise ConnectError(f"yarn: {failed}", "does yarn classpath work here?") from None
+        jar = jar_path(settings["jar"]) if "jar" in settings else yarn.jar(classpath)
+        conf = configured(classpath)
+        return cls(yarn, conf, jar, Manager(yarn, config(conf)))
+
+    def nodes(self) -> list[NodeFacts]:
+        """The nodes that run.  Raises ConnectError."""
+        try:
+            found = self.manager.nodes()
+        except YarnFailed as failed:
+            raise ConnectError(
+                f"yarn: the cluster cannot be asked: {failed}",
+                "does yarn node -list work here? is there a ticket (klist)?",
+            ) from None
+        if not found:
+            raise ConnectError(
+                "yarn: no node of the cluster runs", "yarn node -list -all shows those that do not"
+            )
+        return found
+
+
+@dataclass
+class AskedSet:
+    """The applications that were submitted for one set of slots, once."""
+
+    cluster: YarnCluster
+    sizes: Sequence[YarnSize]
+    settings: Mapping[str, str]
+    name: str
+    about: ForWhom
+    secret: Mapping[str, str]
+    applications: dict[int, str] = field(default_factory=dict)  # by the number of their size
+
+    def anew(self) -> AskedSet:
+        """The same, before anything is submitted."""
+        return AskedSet(self.cluster, self.sizes, self.settings, self.name, self.about, self.secret)
+
+    @property
+    def count(self) -> int:
+        """How many slots are wanted."""
+        return sum(each.count for each in self.sizes)
+
+    @property
+    def handle(self) -> Handle:
+        return {
+            "set": self.name,
+            "conf": self.cluster.yarn.conf,
+            "applications": ",".join(self.applications.values()),
+            "sizes": str(len(self.sizes)),
+        }
+
+    def submit(self, board: YarnBoard) -> None:
+        """Submit them all.  Raises TflaunchError, and whatever `pause` does."""
+        stopped = threading.Event()
+        tags = (TAG, *([self.about.run_id] if self.about.run_id else []))
+        of = Submission(self.name, tags, self.cluster.jar, self.settings)
+        self.about.waits(0, self.count, "the applications are submitted")
+        with tempfile.TemporaryDirectory(prefix="tflaunch-yarn-") as made:
+            place = Path(made)
+            write_overlay(place / "conf", self.cluster.conf)
+
+            def submit(number: int, size: YarnSize) -> None:
+                files = place / str(number)
+                files.mkdir(mode=0o700)
+                _write(files / PROGRAM, yarn_text())
+                _write(files / SETTINGS, self._settings(size, board))
+                argv = client_words(size, of, files)
+                self.applications[number] = self.cluster.yarn.submit(
+                    argv, place / "conf", partial(_unless, stopped)
+                )
+
+            try:
+                in_parallel([partial(submit, *each) for each in enumerate(self.sizes)], self.about.pause)
+            except YarnFailed as failed:
+                raise words.refused(failed) from None
+            finally:
+                stopped.set()
+                self.about.note(self.handle)
+
+    def _settings(self, size: YarnSize, board: YarnBoard) -> str:
+        idle = seconds(self.settings["idle"]) if "idle" in self.settings else 20.0
+        return yarn_settings(
+            {
+                **self.secret,
+                "door": True,
+                "grace_s": GRACE_S,
+                "first_s": FIRST_S,
+                "idle_s": idle,
+                "gpus": f"count:{size.gpus}" if size.gpus else "none",  # YARN names none
+                "place": self.settings.get("dir", ""),
+            },
+            board={
+                "addresses": board.addresses,
+                "port": board.port,
+                "certificate": board.certificate,
+                "token": board.token,
+            },
+            run=self.about.run_id,
+            roles=size.roles,
+            gpus=size.gpus,
+            chosen=bool({"python", "archive"} & self.settings.keys()),
+        )
+
+    def hosts(self, board: YarnBoard) -> tuple[Host, ...]:
+        """The slots, once all are there.  Raises TflaunchError, PartialSet, and whatever `pause` does."""
+        while True:
+            told = self._told(board)
+            made = [
+                _hosts(self.handle, each, self.applications[number], self._said(size))
+                for number, size in enumerate(self.sizes)
+                if (each := told[self.applications[number]])
+            ]
+            hosts = _named([host for part in made for host in part])
+            dead = self._unreached(hosts)
+            if not dead:
+                return hosts
+            for container in dead:
+                board.drop(container)
+
+    def _said(self, size: YarnSize) -> dict[str, Any]:
+        chosen = bool({"python", "archive"} & self.settings.keys())
+        return {"roles": size.roles, "gpus": size.gpus, "chosen": chosen, "secret": self.secret}
+
+    def _unreached(self, hosts: Sequence[Host]) -> list[str]:
+        """The containers that are over meanwhile.  Raises ConnectError for one that runs and cannot be dialled."""
+
+        def look(host: Host) -> ConnectError | None:
+            try:
+                _door(host.slot).look(DOOR_S)
+            except ConnectError as error:
+                return error
+            return None
+
+        found = in_parallel([partial(look, host) for host in hosts], self.about.pause)
+        dead = []
+        for host, error in zip(hosts, found, strict=True):
+            if error is None:
+                continue
+            report = self._report().get(host.slot["application"])
+            if words.gone(host.slot["application"], host.slot["container"], report) is None:
+                raise ConnectError(
+                    f"yarn: the slot on {host.slot['node']} cannot be dialled from here: {error.message}",
+                    "nodes must let this machine in at their unprivileged ports, as spark's driver must be let in",
+                )
+            dead.append(host.slot["container"])
+        return dead
+
+    def _report(self) -> Mapping[str, AppReport | None]:
+        return {each: self.cluster.manager.report(each) for each in self.applications.values()}
+
+    def _told(self, board: YarnBoard) -> dict[str, list[Mapping[str, Any]]]:
+        """What the slot holders have said, all of them, by application."""
+        reports, logs = SharedLook(self._report), SharedLook(self._logs)
+        nodes = SharedLook(self.cluster.manager.nodes)
+        wanted = {self.applications[number]: size.count for number, size in enumerate(self.sizes)}
+        waited = Waited()
+        while True:
+            found: dict[str, list[Mapping[str, Any]]] = {each: [] for each in wanted}
+            for told in board.told():
+                if (application := _application(told["where"]["container"])) in found:
+                    found[application].append(told)
+            if all(len(found[each]) >= count for each, count in wanted.items()):
+                order = {each: sorted(found[each], key=_order) for each in wanted}
+                return {each: order[each][: wanted[each]] for each in wanted}
+            given = sum(min(len(found[each]), count) for each, count in wanted.items())
+            reported = reports.fresh(LOOK_S, 0.0) or {}
+            for number, application in self.applications.items():
+                report = reported.get(application, _UNKNOWN)
+                if report is None or report.is_over:
+                    raise self._ended(application, report, self.sizes[number])
+            why = words.waits(reported, nodes.fresh(5.0, 0.0) or ()) if reported else reports.error
+            self.about.waits(given, self.count, why or "YARN has the applications")
+            if waited.for_logs(reported):
+                board.add(logs.fresh(LOGS_S, 0.0) or ())
+            waited.look(given, reported, why)
+            self.about.pause(READ_S)
+
+    def _logs(self) -> list[dict[str, Any]]:
+        texts = [self.cluster.yarn.logs(each, "stdout") for each in self.applications.values()]
+        return [told for text in texts for told in read_log(text)]
+
+    def _ended(self, application: str, report: AppReport | None, size: YarnSize) -> TflaunchError:
+        log = ""
+        if report is not None and report.state != "KILLED":
+            for file in ("stderr", "AppMaster.stderr"):
+                with contextlib.suppress(YarnFailed, ConnectError):
+                    log = log or _last_words(self.cluster.yarn.logs(application, file))
+        return words.not_there(application, report, log, size)
+
+
+class Waited:
+    """How long what has been so."""
+
+    def __init__(self) -> None:
+        self._runs: float | None = None  # since when all applications do
+        self._partial: float | None = None  # since when some of the slots are there, and others wait for room
+        self._starting: float | None = None  # since when YARN has started all
+
+    def for_logs(self, reports: Mapping[str, AppReport | None]) -> bool:
+        """Whether it is time to look into the logs."""
+        runs = any(report is not None and report.state == "RUNNING" for report in reports.values())
+        self._runs = (self._runs or time.monotonic()) if runs else None
+        return self._runs is not None and time.monotonic() > self._runs + LOGS_S
+
+    def look(self, given: int, reports: Mapping[str, AppReport | None], why: str) -> None:
+        """Raise PartialSet where there is no room for all, ConnectError where slot holders do not start."""
+        now = time.monotonic()
+        known = [report for report in reports.values() if report is not None]
+        waits = any(report.state != "RUNNING" or report.pending or report.pending is None for report in known)
+        self._partial = (self._partial or now) if waits and given else None
+        if self._partial is not None and now > self._partial + PARTIAL_S:
+            raise PartialSet(f"there is room for {counted(given, 'slot')} alone: {why}")
+        self._starting = (self._starting or now) if known and not waits else None
+        if self._starting is not None and now > self._starting + STARTED_S:
+            raise ConnectError(
+                f"yarn: slot holders have not started within {STARTED_S:g} s",
+                "python=PATH names a Python, 3.8 or newer, of the nodes; what it said: yarn logs -log_files stderr",
+            )
+
+
+class YarnLook:
+    """What YARN says of the applications of one set of slots."""
+
+    def __init__(self, slot: Mapping[str, str]) -> None:
+        yarn = Yarn(slot["conf"])
+        self._applications = slot["applications"].split(",")
+        self._manager: Manager | None = None
+        self._yarn = yarn
+        self._reports = SharedLook(self._ask)
+        self._asked_why: dict[str, float] = {}
+        self._nodes: dict[str, SharedLook[ContainerEnd | None]] = {}  # by container
+        self._ends: dict[str, ContainerEnd] = {}
+
+    def _ask(self) -> Mapping[str, AppReport | None]:
+        if self._manager is None:
+            self._manager = Manager(self._yarn, config(configured(self._yarn.classpath())))
+        return {each: self._manager.report(each) for each in self._applications}
+
+    def gone(self, slot: Mapping[str, str]) -> Gone | None:
+        """That a slot is over; None while it is not, and where nobody knows."""
+        ended = self._ended(slot)
+        reports = self._reports.fresh(FRESH_S, WAIT_S) or {}
+        application = slot["application"]
+        return words.gone(application, slot["container"], reports.get(application), ended)
+
+    def _ended(self, slot: Mapping[str, str]) -> ContainerEnd | None:
+        container = slot["container"]
+        if (ended := self._ends.get(container)) is None:
+            look = self._nodes.setdefault(
+                container, SharedLook(partial(container_end, slot["web"], container))
+            )
+            ended = look.fresh(NODE_FRESH_S, NODE_WAIT_S)
+            if ended is not None:
+                self._ends[container] = ended  # the node forgets it soon
+        return ended
+
+    def why(self, slot: Mapping[str, str]) -> str | None:
+        """Why a slot ends; "" while that is not known, None where the slot holder knows better."""
+        application, container = slot["application"], slot["container"]
+        since = self._asked_why.setdefault(container, time.monotonic())
+        ended = self._ended(slot)
+        reports = self._reports.fresh(0.2, WAIT_S)
+        if reports is not None and (said := words.end(application, reports.get(application))):
+            return said
+        if ended is not None and time.monotonic() > since + WHY_S:
+            return words.container_words(container, ended)
+        if time.monotonic() < since + WORDS_S:
+            return ""
+        return f"{container} is over" if self.gone(slot) is not None else None
+
+
+_UNKNOWN = AppReport("")
+
+
+def _end_all(yarn: Yarn, handle: Handle, hosts: Sequence[Host]) -> None:
+    """End the applications: in order, where their slot holders can be told, else by force."""
+    applications = [each for each in handle.get("applications", "").split(",") if each]
+    if hosts and applications:
+        manager = Manager(yarn, config(configured(yarn.classpath())))
+        leave = [partial(_leave, host) for host in hosts]
+        if all(in_parallel(leave, time.sleep)):
+            until = time.monotonic() + ENDED_S
+            while time.monotonic() < until:
+                applications = [each for each in applications if not _is_over(manager.report(each))]
+                if not applications:
+                    return
+                time.sleep(0.3)
+    elif len(applications) < int(handle.get("sizes", "1")):
+        # The client was ended before it told the id.
+        applications += [each for each, name in yarn.listed(TAG).items() if name == handle["set"]]
+    if applications:
+        yarn.kill(list(dict.fromkeys(applications)))
+
+
+def _leave(host: Host) -> bool:
+    try:
+        _door(host.slot).leave("the run is over", LEAVE_S)
+    except ConnectError:
+        return False
+    return True
+
+
+def _is_over(report: AppReport | None) -> bool:
+    return report is None or report.is_over
+
+
+def _quietly(do: Callable[[], object]) -> None:
+    with contextlib.suppress(YarnFailed, ConnectError, OSError, ValueError, LookupError):
+        do()
+
+
+def _unless(stopped: threading.Event, seconds: float) -> None:
+    if stopped.wait(seconds):
+        raise YarnFailed("it is wanted no more")
+
+
+def _found(yarn: Yarn, name: str, application: str) -> GivenSlots | None:
+    """The slots of one application, by what lies in the user's home and in its logs; None where it is another's."""
+    try:
+        said = json.loads(yarn.read(f"{name}/{application}/{SETTINGS}"))
+        told = read_log(yarn.logs(application, "stdout"))
+        handle = {"set": name, "conf": yarn.conf, "applications": application, "sizes": "1"}
+        about = {**said, "secret": said["holder"]}
+        hosts = _hosts(handle, sorted(told, key=_order), application, about)
+    except (YarnFailed, ValueError, LookupError, TypeError):
+        return None
+    return GivenSlots(handle, _named(hosts), str(said["run"])) if hosts else None
+
+
+def _together(parts: Sequence[GivenSlots]) -> GivenSlots:
+    """The slots of all applications of a set."""
+    applications = ",".join(part.handle["applications"] for part in parts)
+    handle = {**parts[0].handle, "applications": applications, "sizes": str(len(parts))}
+    hosts = _named([host for part in parts for host in part.hosts], applications)
+    return GivenSlots(handle, hosts, parts[0].run_id)
+
+
+def _hosts(
+    handle: Handle, told: Sequence[Mapping[str, Any]], application: str, said: Mapping[str, Any]
+) -> list[Host]:
+    """The slots of one application, of which their holders have said that, in order."""
+    return [
+        _host(handle, each, application, said, _role(said["roles"], index)) for index, each in enumerate(told)
+    ]
+
+
+def _host(
+    handle: Handle, told: Mapping[str, Any], application: str, said: Mapping[str, Any], role: str
+) -> Host:
+    where = told["where"]
+    return Host(
+        name=where["node"],
+        connection="yarn",
+        ssh_host=where["node"],
+        address=str(told["addresses"][0]),
+        python=where["python"] if said["chosen"] else None,
+        run_dir=f"{told['directory']}/runs",
+        gpus=int(said["gpus"]),
+        slots_by=f"yarn:{application}",
+        labels={"role": role} if role else {},
+        slot={
+            "set": handle["set"],
+            "conf": handle["conf"],
+            "applications": handle["applications"],
+            "sizes": handle["sizes"],
+            "id": where["container"],
+            "application": application,
+            "container": where["container"],
+            "node": where["node"],
+            "web": where["web"],
+            "addresses": ",".join(map(str, told["addresses"])),
+            "port": str(told["port"]),
+            "certificate": said["secret"]["certificate"],
+            "token": said["secret"]["token"],
+        },
+    )
+
+
+def _role(roles: Sequence[Sequence[Any]], index: int) -> str:
+    for role, count in roles:
+        if index < count:
+            return str(role)
+        index -= count
+    return ""
+
+
+def _named(hosts: Sequence[Host], applications: str = "") -> tuple[Host, ...]:
+    """The same, each with a name of its own: its node's, with a number where there are several on it."""
+    from dataclasses import replace
+
+    nodes = [host.slot["node"] for host in hosts]
+    named = []
+    for index, host in enumerate(hosts):
+        node = nodes[index]
+        name = node if nodes.count(node) == 1 else f"{node}-{nodes[:index].count(node)}"
+        slot = {**host.slot, **({"applications": applications} if applications else {})}
+        named.append(replace(host, name=name, ssh_host=name, slot=slot))
+    return tuple(named)
+
+
+def _order(told: Mapping[str, Any]) -> tuple[str, str]:
+    return told["where"]["node"], told["where"]["container"]
+
+
+def _application(container: str) -> str:
+    """The application of `container_e17_1410901177871_0001_01_000005`."""
+    parts = container.split("_")
+    return "_".join(["application", *parts[-4:-2]])
+
+
+def _door(slot: Mapping[str, str]) -> SlotDoor:
+    return SlotDoor(
+        tuple(slot["addresses"].split(",")), int(slot["port"]), slot["certificate"], slot["token"]
+    )
+
+
+def _last_words(log: str) -> str:
+    """The last lines of containers that say why, in what `yarn logs` prints."""
+    lines = [line.strip() for line in log.splitlines()]
+    said = [line for line in lines if "ERROR" in line or "Exception" in line] or [
+        line
+        for line in lines
+        if line.startswith(("/bin/", "bash:", "slot:", "Traceback", "tar:")) or "not found" in line
+    ]
+    return words.shortened(said[-1]) if said else ""
+
+
+def _write(path: Path, text: str) -> None:
+    path.touch(mode=0o600)
+    path.write_text(text, "utf-8")
+
+
+ENGINE = YarnEngine()

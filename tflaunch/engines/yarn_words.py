@@ -1,0 +1,132 @@
+"""What YARN says of applications, in words for people: why slots are not there yet, never will be, or are over."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from tflaunch.engines.yarn_applications import YarnSize
+from tflaunch.engines.yarn_manager import AppReport, ContainerEnd, NodeFacts
+from tflaunch.protocol.errors import ConnectError, Gone, NotGiven, TflaunchError, UsageError
+
+AGAIN = "start the run again when there is room"
+LONGEST = 400  # characters of what YARN says
+TAKEN_BACK = 75  # exit status of a slot holder; greater ones are signals, or nobody's word
+FORGOTTEN = "YARN knows that application no more"
+_MISTAKES = (
+    "not present in scheduler configuration",
+    "unknown queue",
+    "cannot submit",
+    "does not have permission",
+    "Invalid label",
+    "Label=",
+    "label expression",
+    "Invalid resource request",
+    "Unrecognized option",
+)
+
+
+def shortened(diagnostics: str) -> str:
+    """YARN's diagnostics in one line, without the time before each, and as long as people read."""
+    text = re.sub(r"\[[A-Z][a-z]{2} [A-Z][a-z]{2} \d\d [^\]]{1,40}\] ?", "", " ".join(diagnostics.split()))
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
+
+
+def waits(reports: Mapping[str, AppReport | None], nodes: Sequence[NodeFacts] = ()) -> str:
+    """Why slots are not there: of the first application that waits, in YARN's own numbers."""
+    for report in reports.values():
+        if report is None or report.is_over:
+            continue
+        if report.state != "RUNNING":
+            said = shortened(report.diagnostics)
+            return f"{report.state}: {said}" if said else f"the application is {report.state}"
+        if report.pending:
+            asked = ", ".join(f"{number} x {each}" for number, each in report.pending)
+            return f"{asked} pending in the queue {report.queue}{_free(nodes)}"
+    return "the slot holders start"
+
+
+def _free(nodes: Sequence[NodeFacts]) -> str:
+    free = [f"{node.name} {node.free_mb} MB" for node in nodes if node.free_mb is not None]
+    return f"; free: {', '.join(free[:4])}{', ...' if len(free) > 4 else ''}" if free else ""
+
+
+def not_there(application: str, report: AppReport | None, log: str, made: YarnSize) -> TflaunchError:
+    """Why an application is over before its slots were there; `log` is what its containers and its master have said."""
+    if report is None:
+        return NotGiven(f"yarn: {FORGOTTEN}: {application}", AGAIN)
+    said = shortened(report.diagnostics)
+    if report.state == "KILLED":
+        return NotGiven(f"yarn: {application} was killed before its slots were there{_behind(said)}", AGAIN)
+    return ConnectError(
+        f"yarn: {application}, slots of {made.words()}, has ended with {report.final or report.state} before its "
+        f"slots were there{_behind(log or said)}",
+        f"what it said: yarn logs -applicationId {application}",
+    )
+
+
+def _behind(said: str) -> str:
+    return f": {said}" if said else ""
+
+
+def end(application: str, report: AppReport | None) -> str:
+    """Why an application is over; "" while it is not."""
+    if report is None:
+        return f"{FORGOTTEN}: {application}"
+    if not report.is_over:
+        return ""
+    said = shortened(report.diagnostics)
+    if report.state == "KILLED":
+        # `Application X was killed by user U at A`, where a user has done it.
+        return said if application in said else f"{application} was killed{_behind(said)}"
+    return f"{application} is over: {report.state} {report.final}{_behind(said)}"
+
+
+def exit_code(report: AppReport | None) -> int | None:
+    """The exit status of an application's slot holders, as far as YARN tells it."""
+    if report is None or report.state != "FINISHED":
+        return None
+    if report.final == "SUCCEEDED":
+        return 0
+    found = re.findall(r"[Ee]xit ?[Cc]ode(?: is)?:? (\d{1,3})\b", report.diagnostics)
+    return int(found[-1]) if found else None
+
+
+def gone(
+    application: str, container: str, report: AppReport | None, ended: ContainerEnd | None = None
+) -> Gone | None:
+    """That a slot is over; None while it is not, and where nobody knows.  `ended`: what its node says of it."""
+    if report is not None and report.state in ("KILLED", "FAILED"):
+        return Gone(f"yarn: {end(application, report)}", AGAIN)
+    if ended is not None:
+        in_order = 0 <= ended.code < TAKEN_BACK
+        return Gone(
+            f"yarn: {container_words(container, ended)}",
+            AGAIN,
+            in_order=in_order,
+            code=ended.code if in_order else None,
+        )
+    if report is None:
+        return None
+    if report.is_over:
+        return Gone(f"yarn: {end(application, report)}", AGAIN, in_order=True, code=exit_code(report))
+    # A ResourceManager that was started anew knows no containers for a while: then the state is not RUNNING.
+    if report.state != "RUNNING" or report.containers is None or container in report.containers:
+        return None
+    return Gone(f"yarn: {container} is over", AGAIN)
+
+
+def container_words(container: str, ended: ContainerEnd) -> str:
+    """How a container has ended: `container_1_2_3_4 is over, exit status 137: Container killed on request`."""
+    why = ended.diagnostics
+    return shortened(f"{container} is over, exit status {ended.code}{_behind(why)}")
+
+
+def refused(error: Exception) -> TflaunchError:
+    """Why the distributed shell's client has not submitted an application."""
+    text = str(error)
+    if any(words in text for words in _MISTAKES):
+        return UsageError(f"yarn: YARN refuses the application: {text}", "yarn queue -list, yarn node -list")
+    return ConnectError(
+        f"yarn: the application cannot be submitted: {text}", "does yarn node -list work here?"
+    )
