@@ -192,7 +192,7 @@ class Paces:
                         self._servers.add(address)
 
     def _counts(self, name: str, flow: Sequence[Any]) -> bool:
-        """Whether that connection is one to a task of the run; of a worker that has parameter servers, to one of them."""
+        """Whether that connection is to a task of the run; of a worker that has parameter servers, to one of these."""
         called = self._ports.get((flow[0], flow[1]))
         if called is None and flow[2] != self.watched.places[name].port:
             return False
