@@ -35,8 +35,8 @@ class Sample(NamedTuple):
     held_s: float = 0.0  # by its cgroup's quota
     segments: int = 0  # that it has sent
     again: int = 0  # ... of them again
-    links: int = 0  # connections to such tasks
-    full: int = 0  # ... whose send queue is long
+    peers: int = 0  # addresses of such tasks
+    full: int = 0  # ... to which a send queue is long
     in_disk: bool = False  # a process of it waits for a disk (state D)
     step: int = -1  # the last that it has named; -1: none
 
@@ -52,7 +52,7 @@ class Window(NamedTuple):
     held: float  # share of the time
     segments: int
     again: float  # share of the segments
-    full: float  # share of the looks that saw a long send queue on half of its links
+    full: float  # share of the looks that saw a long send queue to half of its peers
     in_disk: float  # share of the looks
 
 
@@ -79,7 +79,8 @@ class Pace:
             return
         before = self._look
         flows: dict[tuple[str, int, int], tuple[int, int, int]] = {}
-        moved = sent = again = links = full = 0
+        moved = sent = again = 0
+        full: dict[str, bool] = {}
         for flow, pace in ours:
             key = (flow[0], flow[1], flow[2])
             segments, resent = (pace[1], pace[0]) if pace else (0, 0)
@@ -89,8 +90,7 @@ class Pace:
                 moved += max(0, flows[key][0] - old[0])
                 sent += max(0, segments - old[1])
                 again += max(0, resent - old[2])
-            links += 1
-            full += flow[5] > QUEUE_BYTES
+            full[flow[0]] = full.get(flow[0], False) or flow[5] > QUEUE_BYTES
         self.samples.append(
             Sample(
                 now,
@@ -100,8 +100,8 @@ class Pace:
                 last.held_s + _grown(before, look, "held_s"),
                 min(MOST, last.segments + sent),
                 min(MOST, last.again + again),
-                links,
-                full,
+                len(full),
+                sum(full.values()),
                 any(state == "D" for _, _, state in look["processes"]),
                 look.get("step", -1),
             )
@@ -136,7 +136,7 @@ class Pace:
             min(1.0, (last.held_s - first.held_s) / seconds),
             segments,
             (last.again - first.again) / segments if segments else 0.0,
-            sum(2 * each.full >= each.links > 0 for each in rest) / len(rest),
+            sum(2 * each.full >= each.peers > 0 for each in rest) / len(rest),
             sum(each.in_disk for each in rest) / len(rest),
         )
 
@@ -154,8 +154,6 @@ class Machine(NamedTuple):
     """A host, as it was at one look; counters since its start."""
 
     at: float
-    cores: float
-    busy_s: float
     swapped: int  # bytes, in and out
     others: tuple[tuple[int, str, float], ...]  # pid, name and cores of processes that are not the run's
 
@@ -220,7 +218,7 @@ class Paces:
         at = now - fields.get("gpus_age_s", 0.0)
         for uuid, load in (fields.get("gpus") or {}).items():
             loads = self.gpus.setdefault(uuid, deque()) if uuid in self._gpus else None
-            if loads is not None and (not loads or at > loads[-1].at + 0.5):
+            if loads is not None and (not loads or at > loads[-1].at + self.limits.gpu_look_s / 2):
                 loads.append(GpuLoad(at, tuple(load.get("slowed_by", ())), load.get("heat_ms")))
                 while loads and loads[0].at < now - self.gpu_window_s:
                     loads.popleft()
@@ -228,7 +226,7 @@ class Paces:
         if machine is not None:
             seen = self.machines.setdefault(host, deque())
             others = tuple((pid, title, cores) for pid, title, cores in machine.get("others", ()))
-            seen.append(Machine(now, machine["cores"], machine["busy_s"], machine["swapped"], others))
+            seen.append(Machine(now, machine["swapped"], others))
             while seen[0].at < now - KEPT_S:
                 seen.popleft()
 
@@ -266,13 +264,6 @@ class Paces:
             if call.at >= since and call.caller in among:
                 seen.setdefault(call.called, []).append(call.unanswered)
         return {called: (len(each), sum(each) / len(each)) for called, each in seen.items()}
-
-    def busy(self, host: str, since: float) -> tuple[float, float] | None:
-        """(cores in use on that host since then, cores that it has); None if it does not tell."""
-        seen = [each for each in self.machines.get(host, ()) if each.at >= since]
-        if len(seen) < 2 or seen[-1].at <= seen[0].at:
-            return None
-        return max(0.0, seen[-1].busy_s - seen[0].busy_s) / (seen[-1].at - seen[0].at), seen[-1].cores
 
     def held_by_heat(self, seen: Sequence[GpuLoad]) -> float | None:
         """The share of the time between these loads in which heat held that GPU's clocks; None where NVML is silent."""

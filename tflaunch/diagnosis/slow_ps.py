@@ -1,7 +1,7 @@
 """A parameter server that the workers wait for: bound by its processors, or by its network.
 
-The calls to it wait for their answers in most looks, while its own calls to the workers are answered; so its time is
-what a step takes.  Then its processor time, its threads' wait for a processor and its send queues say by what.
+Its processor time, the quota of its cgroup, its threads' wait for a processor and its send queues tell.  A ps whose own
+calls to the workers wait for their answers is not what holds them up.
 
 Shipped to hosts, for the coordinator of a detached run.
 """
@@ -11,7 +11,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tflaunch.diagnosis.lasting import Finding
-from tflaunch.diagnosis.lockstep import LOOKS
 from tflaunch.diagnosis.paces import median
 from tflaunch.diagnosis.stragglers import STEADY
 from tflaunch.text.numbers import amount
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from tflaunch.diagnosis.paces import Paces, Window
     from tflaunch.diagnosis.thresholds import Thresholds
 
+LEAST = 0.001  # of a core
 UNEVEN = 2.0  # times the bytes of the other parameter servers
 
 
@@ -34,31 +34,27 @@ def bound(paces: Paces, now: float) -> dict[str, Finding]:
     since = now - limits.slow_s
     windows = paces.over(since, now)
     workers = [name for name, pace in paces.tasks.items() if pace.trains and name in windows]
-    awaited = paces.unanswered(since, workers)
     awaits = paces.unanswered(since, ps)
-    waits_itself = median(awaits[name][1] for name in workers if name in awaits)
-    if not workers or waits_itself > 1 - limits.awaited_share:
+    shares = [awaits[name][1] for name in workers if name in awaits]
+    if not workers or median(shares) >= limits.awaited_share:
         return {}
+    usual = median(windows[name].waiting / max(windows[name].cores, LEAST) for name in workers)
     found = {}
     for name in ps:
-        looks, share = awaited.get(name, (0, 0.0))
         window = windows.get(name)
-        if window is None or looks < LOOKS or share < limits.awaited_share or window.moving < STEADY:
+        if window is None or window.moving < STEADY:
             continue
-        what = _by_cpu(window, paces.tasks[name].cores, limits) or _by_network(
-            window, windows, workers, limits
-        )
+        crowded = window.waiting / max(window.cores, LEAST) >= max(limits.crowded_wait, 2 * usual)
+        what = _by_cpu(window, paces.tasks[name].cores, limits, crowded=crowded)
+        what = what or _by_network(window, windows, workers, limits)
         if what:
             who = watched.who([name])
-            text = (
-                f"{who} holds up the workers ({share:.0%} of the looks at their calls to it saw no answer yet) by its"
-                f" {what}; {_remedy(name, ps, windows)}"
-            )
+            text = f"{who} holds up the workers by its {what}; {_remedy(name, ps, windows)}"
             found[f"{name} bound"] = Finding(text, f"{who} holds up the workers no more", (name,))
     return found
 
 
-def _by_cpu(window: Window, cores: float, limits: Thresholds) -> str:
+def _by_cpu(window: Window, cores: float, limits: Thresholds, *, crowded: bool) -> str:
     used = f"processors: it has used {window.cores:.2g}"
     if window.held >= limits.held_share:
         return (
@@ -67,7 +63,7 @@ def _by_cpu(window: Window, cores: float, limits: Thresholds) -> str:
         )
     if cores and window.cores >= limits.ps_cores * cores:
         return f"{used} of its {cores:.2g} cores for {window.seconds:.0f} s"
-    if window.waiting >= limits.ps_waiting and window.waiting >= window.cores:
+    if crowded and window.waiting >= limits.ps_waiting:
         return f"{used} cores for {window.seconds:.0f} s, and {window.waiting:.1f} of its threads have waited for one"
     return ""
 

@@ -104,12 +104,7 @@ _look = {
     "?masks": [(a_whole_number, a_text)],  # tflaunch.agent.tasks.masks
 }
 # tflaunch.agent.host.load
-_machine = {
-    "cores": a_time,
-    "busy_s": a_time,
-    "swapped": a_whole_number,
-    "?others": [(a_whole_number, a_word, a_time)],
-}
+_machine = {"swapped": a_whole_number, "?others": [(a_whole_number, a_word, a_time)]}
 # tflaunch.agent.gpus.use
 _gpu_use = {
     "use": or_null(a_whole_number),

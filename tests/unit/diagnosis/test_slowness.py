@@ -201,8 +201,6 @@ def test_a_crowded_host() -> None:
     run = slowed()
     run.waiting["worker/1"], run.cores["worker/1"] = 0.9, 0.3
     run.machines["host3"] = {
-        "cores": 2,
-        "busy_s": 100.0,
         "swapped": 0,
         "others": [[77, "stress", 1.9], [78, "bash", 0.2]],
     }
@@ -377,40 +375,32 @@ def test_the_worker_whose_gradients_a_ps_waits_for() -> None:
 # ---- a ps
 
 
-def waited_for(*workers: str) -> Run:
-    run = asynchronous(*workers)
-    for each in run.links:
-        if each.called == "ps/0":
-            each.unanswered = 0.9
-    return run
-
-
 def test_a_ps_that_is_bound_by_its_cores() -> None:
-    run = waited_for()
+    run = asynchronous()
     run.cores["ps/0"] = 3.9
     text = one(run.on(90))
-    assert text.startswith("ps/0 on host1 holds up the workers (")
+    assert text.startswith("ps/0 on host1 holds up the workers by its processors: ")
     assert "by its processors: it has used 3.9 of its 4 cores for 60 s; more ps share that (--ps=2)" in text
     run.cores["ps/0"] = 1.0
     assert one(run.on(150)) == "ps/0 on host1 holds up the workers no more"
 
 
 def test_a_ps_whose_quota_holds_it() -> None:
-    run = waited_for()
+    run = asynchronous()
     run.cores["ps/0"], run.held["ps/0"] = 0.05, 0.9
     text = one(run.on(90))
     assert "it has used 0.05 cores for 60 s, and the quota of its cgroup stops it in 90% of the time" in text
 
 
 def test_a_ps_whose_threads_wait_for_a_processor() -> None:
-    run = waited_for()
+    run = asynchronous()
     run.cores["ps/0"], run.waiting["ps/0"] = 0.05, 2.5
     assert "it has used 0.05 cores for 60 s, and 2.5 of its threads have waited for one" in one(run.on(90))
 
 
 @pytest.mark.parametrize("end", ["ps/0", "worker/1"])
 def test_a_ps_behind_a_slow_link(end: str) -> None:
-    run = waited_for()
+    run = asynchronous()
     for each in run.links:
         for task in each.full if end == "ps/0" else ():
             each.full[task] = 0.7 if task == "ps/0" else 0.0
@@ -420,14 +410,21 @@ def test_a_ps_behind_a_slow_link(end: str) -> None:
     assert "by its network: 2.9 MiB/s go in and out, and more than 64 KiB wait to be sent" in text
 
 
-def test_a_ps_that_computes_much_while_nobody_waits_for_it() -> None:
+def test_a_ps_that_computes_much_and_has_cores_left() -> None:
     run = asynchronous()
-    run.cores["ps/0"] = 3.9
+    run.cores["ps/0"], run.waiting["ps/0"] = 3.0, 0.5
+    assert run.on(200) == []
+
+
+def test_a_ps_on_a_host_that_is_as_crowded_as_those_of_the_workers() -> None:
+    run = asynchronous()
+    for task in run.living:
+        run.cores[task], run.waiting[task] = 0.05, 2.5
     assert run.on(200) == []
 
 
 def test_a_ps_that_waits_for_its_workers() -> None:
-    run = waited_for()
+    run = asynchronous()
     run.cores["ps/0"] = 3.9
     for each in run.links:
         if each.caller == "ps/0":
@@ -440,7 +437,7 @@ def test_a_ps_that_has_most_of_the_variables() -> None:
     for ps in ("ps/0", "ps/1", "ps/2"):
         run.link(("worker/0", ps), ("worker/1", ps))
     for each in run.of("ps/1"):
-        each.bytes_s, each.unanswered = 5_000_000.0, 0.9
+        each.bytes_s = 5_000_000.0
     run.cores["ps/1"] = 4.0
     text = one(run.on(90))
     assert "it moves 10.0x as much as the other ps: divide its largest variable" in text
@@ -485,7 +482,7 @@ def swap(run: Run, rate: float, swapped: int) -> list[str]:
     said = []
     for _ in range(20):
         before = run.machines.get("host3", {"swapped": 0})
-        run.machines["host3"] = {"cores": 4, "busy_s": 1.0, "swapped": int(before["swapped"] + rate * LOOK_S)}
+        run.machines["host3"] = {"swapped": int(before["swapped"] + rate * LOOK_S)}
         said += run.on(LOOK_S)
     return said
 

@@ -40,24 +40,14 @@ class Load:
                 used.append((cores, each.pid, each.name))
         self._ticks, self._at = ticks, now
         used.sort(reverse=True)
-        machine = {"cores": os.cpu_count() or 1, "busy_s": busy_s(), "swapped": swapped()}  # type: Dict[str, Any]
+        machine = {"swapped": swapped()}  # type: Dict[str, Any]
         if private:
             machine["others"] = [[pid, name, round(cores, 2)] for cores, pid, name in used[:OTHERS]]
         return machine
 
 
-def busy_s(path: str = "/proc/stat") -> float:
-    """Processor time of all programs; 0.0 where /proc does not tell."""
-    try:
-        with open(path, "rb") as file:
-            words = file.readline().split()  # cpu, user, nice, system, idle, iowait, irq, softirq, steal
-        return (sum(map(int, words[1:4])) + sum(map(int, words[6:8]))) / os.sysconf("SC_CLK_TCK")
-    except (OSError, ValueError):
-        return 0.0
-
-
 def swapped(path: str = "/proc/vmstat") -> int:
-    """Bytes that have been swapped in and out."""
+    """Bytes that have been swapped in and out; 0 where /proc does not tell."""
     pages = 0
     try:
         with open(path, "rb") as file:
