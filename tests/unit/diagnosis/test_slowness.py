@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -561,6 +562,39 @@ def test_a_run_that_is_slow_for_a_minute_or_steps_seldom() -> None:
     for name in WORKERS:
         run.steps_s[name] = 0.05
     assert run.on(300) == []
+
+
+# ---- real runs, recorded with tests/diagnosis/recorder.py and TensorFlow 2.21
+
+
+def replay(name: str) -> list[str]:
+    watchdog: Watchdog | None = None
+    said: list[str] = []
+    for line in (Path(__file__).parent / "recorded" / f"{name}.jsonl").read_text("utf-8").splitlines():
+        now, what, *rest = json.loads(line)
+        if watchdog is None:
+            assert what == "watchdog"
+            watchdog = Watchdog(**rest[0])
+            watchdog.begin(now)
+        else:
+            watchdog.said(*rest, now)
+        watchdog.questions([], now)
+        said += [each.text for each in watchdog.sentences(now)]
+    return said
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("slow_input_async", "worker/1 on host2 has been 6.0x slower than the other workers for 60 s: "),
+        ("slow_work_mirrored", "worker/1 on host2 holds up the others: in 75% of the looks "),
+        ("slow_ps_network", "ps/0 on host3 holds up the workers by its network: 6.1 MiB/s go in and out"),
+        ("slow_ps_quota", "ps/0 on host3 holds up the workers by its processors: it has used 0.04 cores"),
+        ("slow_lossy", "8% of the packets of worker/1 on host2 are lost on the way, and sent again"),
+    ],
+)
+def test_a_recorded_run(name: str, words: str) -> None:
+    assert one(replay(name)).startswith(words)
 
 
 # ---- what a run remembers
