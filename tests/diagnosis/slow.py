@@ -26,8 +26,9 @@ SLOWER = r"worker/1[^\n]*x slower than"
 HOLDS_UP = r"worker/1[^\n]*holds up the others"
 WRONG = r"worker/[02] on host\d (has been [\d.]+x slower|holds up)|ps/0 on host\d holds up"
 COMPUTES = """
-for _ in range(4):
-    np.linalg.svd(np.random.rand(80, 80))
+until = time.process_time() + 0.025
+while time.process_time() < until:
+    pass
 """
 BURNER = "while True: pass"
 
@@ -39,11 +40,11 @@ def _pin(pid: int, core: int) -> None:
 
 
 def _crowd(play: Play) -> None:
-    """Three programs beside worker/1 compute on the core that it has."""
+    """Five programs beside worker/1 compute on the core that it has."""
     for task, core in (("worker/1", 1), ("worker/0", 0), ("worker/2", 0), ("ps/0", 0)):
         _pin(play.pid(task), core)
     words = ("taskset", "-c", "1", sys.executable, "-c", BURNER)
-    burners = [subprocess.Popen(play.host("worker/1").inside(*words)) for _ in range(3)]
+    burners = [subprocess.Popen(play.host("worker/1").inside(*words)) for _ in range(5)]
 
     def end() -> None:
         for burner in burners:
@@ -116,7 +117,7 @@ def _slow(name: str, story: str, trainer: str, command: tuple[str, ...], **more:
 SLOW = (
     _slow(
         "slow-crowded-async",
-        "Three programs of another user compute on the core of an asynchronous worker",
+        "Five programs of another user compute on the core of an asynchronous worker",
         asynchronous(size=20000, read=COMPUTES),
         THREE_WORKERS,
         hosts=4,

@@ -115,10 +115,14 @@ class Pace:
 
     def over(self, since: float, until: float, slack_s: float) -> Window | None:
         """What it did between these times; None unless a look is there at most `slack_s` before each of them."""
-        seen = [sample for sample in self.samples if since - slack_s <= sample.at <= until]
-        while len(seen) > 1 and seen[1].at <= since:
-            del seen[0]
-        if len(seen) < 3 or seen[-1].at < until - slack_s or seen[0].at > since:
+        seen: list[Sample] = []
+        for sample in reversed(self.samples):
+            if sample.at <= until:
+                seen.append(sample)
+                if sample.at <= since:
+                    break
+        seen.reverse()
+        if len(seen) < 3 or seen[-1].at < until - slack_s or not since - slack_s <= seen[0].at <= since:
             return None
         first, last, rest = seen[0], seen[-1], seen[1:]
         seconds = last.at - first.at
@@ -141,7 +145,7 @@ class Pace:
         )
 
 
-class Call(NamedTuple):
+class CallLook(NamedTuple):
     """A connection to a task's port, over which bytes had moved since the look before."""
 
     at: float
@@ -150,7 +154,7 @@ class Call(NamedTuple):
     unanswered: bool  # the caller has sent since it last received
 
 
-class Machine(NamedTuple):
+class HostLook(NamedTuple):
     """A host, as it was at one look; counters since its start."""
 
     at: float
@@ -173,9 +177,9 @@ class Paces:
         self.watched = watched
         self.limits = watched.thresholds
         self.tasks = {task: self._anew(task) for task in watched.places}
-        self.machines: dict[str, deque[Machine]] = {}
+        self.machines: dict[str, deque[HostLook]] = {}
         self.gpus: dict[str, deque[GpuLoad]] = {}
-        self.calls: deque[Call] = deque()
+        self.calls: deque[CallLook] = deque()
         self.now = 0.0
         self.gpu_window_s = 4 * self.limits.gpu_look_s
         self._gpus = {uuid for uuids in watched.gpus.values() for uuid in uuids}
@@ -226,7 +230,7 @@ class Paces:
         if machine is not None:
             seen = self.machines.setdefault(host, deque())
             others = tuple((pid, title, cores) for pid, title, cores in machine.get("others", ()))
-            seen.append(Machine(now, machine["swapped"], others))
+            seen.append(HostLook(now, machine["swapped"], others))
             while seen[0].at < now - KEPT_S:
                 seen.popleft()
 
@@ -238,7 +242,7 @@ class Paces:
             key, total = (name, flow[0], flow[1], flow[2]), flow[3] + flow[4]
             at, before = self._moved.get(key, (now, total))
             if now > at and total - before >= self.limits.still_flow_bytes_s * (now - at):
-                self.calls.append(Call(now, name, called, pace[2] < pace[3]))
+                self.calls.append(CallLook(now, name, called, pace[2] < pace[3]))
             self._moved[key] = (now, total)
         while self.calls and self.calls[0].at < now - KEPT_S:
             self.calls.popleft()

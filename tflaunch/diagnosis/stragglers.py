@@ -43,13 +43,15 @@ def stragglers(paces: Paces, now: float) -> dict[str, Finding]:
         return {}
     found = {}
     least = limits.slow_ratio if len(steady) > 2 else limits.slow_ratio_of_two
+    # Of two, each is compared with the other.
+    usual = [
+        (median if len(steady) > 2 else max)(window[name].bytes_s for name in steady) or 1.0
+        for window in (early, late)
+    ]
     for name in steady:
-        others = [other for other in steady if other != name]
-        was, now_is = (
-            window[name].bytes_s / (median(window[other].bytes_s for other in others) or 1.0)
-            for window in (early, late)
-        )
+        was, now_is = early[name].bytes_s / usual[0], late[name].bytes_s / usual[1]
         if max(was, now_is) < least and was <= SETTLED * now_is:
+            others = [other for other in steady if other != name]
             times = 1 / now_is
             who = watched.who([name])
             than = others[0] if len(others) == 1 else "the other workers"
