@@ -586,7 +586,7 @@ def replay(name: str) -> list[str]:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("slow_input_async", "worker/1 on host2 has been 6.0x slower than the other workers for 60 s: "),
+        ("slow_input_async", "worker/1 on host2 has been 5.8x slower than the other workers for 60 s: "),
         ("slow_work_mirrored", "worker/1 on host2 holds up the others: in 75% of the looks "),
         ("slow_ps_network", "ps/0 on host3 holds up the workers by its network: 6.1 MiB/s go in and out"),
         ("slow_ps_quota", "ps/0 on host3 holds up the workers by its processors: it has used 0.04 cores"),
