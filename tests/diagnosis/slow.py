@@ -44,7 +44,9 @@ def _crowd(play: Play) -> None:
     for task, core in (("worker/1", 1), ("worker/0", 0), ("worker/2", 0), ("ps/0", 0)):
         _pin(play.pid(task), core)
     words = ("taskset", "-c", "1", sys.executable, "-c", BURNER)
-    burners = [subprocess.Popen(play.host("worker/1").inside(*words)) for _ in range(5)]
+    # Each in a session of its own, as the kernel shares a core among sessions first.
+    host = play.host("worker/1")
+    burners = [subprocess.Popen(host.inside(*words), start_new_session=True) for _ in range(5)]
 
     def end() -> None:
         for burner in burners:
