@@ -40,13 +40,13 @@ def _pin(pid: int, core: int) -> None:
 
 
 def _crowd(play: Play) -> None:
-    """Five programs beside worker/1 compute on the core that it has."""
+    """Fifteen programs beside worker/1 compute on the core that it has."""
     for task, core in (("worker/1", 1), ("worker/0", 0), ("worker/2", 0), ("ps/0", 0)):
         _pin(play.pid(task), core)
     words = ("taskset", "-c", "1", sys.executable, "-c", BURNER)
     # Each in a session of its own, as the kernel shares a core among sessions first.
     host = play.host("worker/1")
-    burners = [subprocess.Popen(host.inside(*words), start_new_session=True) for _ in range(5)]
+    burners = [subprocess.Popen(host.inside(*words), start_new_session=True) for _ in range(15)]
 
     def end() -> None:
         for burner in burners:
@@ -119,14 +119,14 @@ def _slow(name: str, story: str, trainer: str, command: tuple[str, ...], **more:
 SLOW = (
     _slow(
         "slow-crowded-async",
-        "Five programs of another user compute on the core of an asynchronous worker",
+        "Fifteen programs of another user compute on the core of an asynchronous worker",
         asynchronous(size=20000, read=COMPUTES),
         THREE_WORKERS,
         hosts=4,
         after=TRAINS,
         fault=_crowd,
         cause=SLOWER,
-        fix=r"wait[^\n]*for a processor[^\n]*pid \d+ python[^\n]*end that",
+        fix=r"wait[^\n]*for a processor[^\n]*pid \d+ python[^\n]*end them",
     ),
     _slow(
         "slow-quota-async",
