@@ -277,7 +277,7 @@ class Paces:
         return min(1.0, max(0.0, (last.heat_ms - first.heat_ms) / 1000 / (last.at - first.at)))
 
     def other(self, host: str, since: float) -> tuple[str, float]:
-        """The process there that is not the run's and has used most, `pid 4711 stress`, and its cores; ("", 0.0)."""
+        """Of the processes there that are not the run's: who has used most, `pid 4711 stress`, and the cores of all."""
         used: dict[tuple[int, str], float] = {}
         seen = [each for each in self.machines.get(host, ()) if each.at >= since]
         for machine in seen:
@@ -285,8 +285,8 @@ class Paces:
                 used[pid, name] = used.get((pid, name), 0.0) + cores / len(seen)
         if not used:
             return "", 0.0
-        (pid, name), cores = max(used.items(), key=lambda item: item[1])
-        return f"pid {pid} {name}", cores
+        pid, name = max(used, key=lambda each: used[each])
+        return f"pid {pid} {name}", sum(used.values())
 
 
 def _grown(before: Mapping[str, Any], look: Mapping[str, Any], name: str) -> float:

@@ -1,7 +1,8 @@
 """A run that goes on, and is slower than it could be: which task or host holds it up, why, and what that costs.
 
     worker/1 on gpu02 has been 3.4x slower than the other workers for 60 s: its threads wait 2.1 s for a processor for
-    each second that they run, and pid 4711 stress uses 1.9 cores there; end that, or give the task another host
+    each second that they run (the others' 0.1 s), and programs that are not the run's use 1.9 cores of gpu02
+    (pid 4711 stress); end them, or give the task another host
 
 The finders (FINDERS, each a function in a file of its own) say what is so over the last minute; this rule says each
 finding once, and once more when it has been over for a while.  What stands still is for other rules: a finder looks at

@@ -207,7 +207,10 @@ def test_a_crowded_host() -> None:
     }
     text = one(run.on(90))
     assert "its threads wait 3.0 s for a processor for each second that they run (the others' 0.0 s)" in text
-    assert text.endswith("pid 77 stress uses 1.9 cores of host3; end that, or give the task another host")
+    assert text.endswith(
+        "and programs that are not the run's use 2.1 cores of host3 (pid 77 stress); end them, or give the task another"
+        " host"
+    )
 
 
 def test_hosts_that_are_all_as_crowded_are_not_the_reason() -> None:
