@@ -98,8 +98,8 @@ def _crowded(paces: Paces, host: str, mine: Window, theirs: list[Window], now: f
     other, cores = paces.other(host, now - paces.limits.slow_s)
     if cores >= 0.2:
         return (
-            f"{text}, and programs that are not the run's use {cores:.1f} cores of {host} ({other}); end them, or give the"
-            " task another host"
+            f"{text}, and programs that are not the run's use {cores:.1f} cores of {host} ({other}); end them, or give"
+            " the task another host"
         )
     return f"{text}; put fewer tasks on {host}, or give it another host"
 
