@@ -126,7 +126,7 @@ SLOW = (
         after=TRAINS,
         fault=_crowd,
         cause=SLOWER,
-        fix=r"wait[^\n]*for a processor[^\n]*pid \d+ python[^\n]*end them",
+        fix=r"wait[^\n]*for a processor[^\n]*another host",
     ),
     _slow(
         "slow-quota-async",
