@@ -35,6 +35,8 @@ SLOWED_BY = {
 }
 
 
+BY_HEAT = 1  # of NVML's nvmlPerfPolicyType_t; its times are nanoseconds
+
 # What a question to NVML comes to where it does not answer; users and the launcher's advice know it by these words.
 HANGS = "did not return"
 CRASHED = "crashed"
@@ -226,7 +228,7 @@ def loads(nvml: Nvml, devices: "Sequence[Tuple[str, str]]", without: "Sequence[i
 def unloaded(error: str) -> "Dict[str, Any]":
     """The load of a device that has said nothing."""
     load = dict.fromkeys(("use", "power_w", "limit_w", "pids"))  # type: Dict[str, Any]
-    load.update(memory_bytes=0, error=error)
+    load.update(memory_bytes=0, slowed_by=[], heat_ms=None, error=error)
     return load
 
 
@@ -252,6 +254,9 @@ def _load(nvml: "Any", handle: "Any", instance: bool, load: "Dict[str, Any]") ->
         load["use"] = usage.gpu if usage is not None else None
         load["power_w"] = _watts(_ask(nvml, "nvmlDeviceGetPowerUsage", handle))
         load["limit_w"] = _watts(_ask(nvml, "nvmlDeviceGetEnforcedPowerLimit", handle))
+        load["slowed_by"] = _slowed_by(nvml, handle)
+        held = _ask(nvml, "nvmlDeviceGetViolationStatus", handle, BY_HEAT)
+        load["heat_ms"] = None if held is None else int(held.violationTime // 10**6)
     running = _ask(nvml, "nvmlDeviceGetComputeRunningProcesses", handle)
     pids = sorted(process.pid for process in running or ())[:PIDS]
     most = BUSY_MIG_MEMORY_BYTES if instance else BUSY_MEMORY_BYTES
@@ -329,10 +334,7 @@ def _fill(nvml: "Any", handle: "Any", gpu: "Dict[str, Any]") -> None:
     gpu["power_limit_w"] = _watts(_ask(nvml, "nvmlDeviceGetEnforcedPowerLimit", handle))
     # Double-bit errors since the driver was loaded: what makes a result wrong.
     gpu["ecc_errors"] = _ask(nvml, "nvmlDeviceGetTotalEccErrors", handle, 1, 0)
-    reasons = _ask(nvml, "nvmlDeviceGetCurrentClocksEventReasons", handle)
-    if reasons is None:  # an older driver's name for it
-        reasons = _ask(nvml, "nvmlDeviceGetCurrentClocksThrottleReasons", handle)
-    gpu["slowed_by"] = [word for bit, word in SLOWED_BY.items() if (reasons or 0) & bit]
+    gpu["slowed_by"] = _slowed_by(nvml, handle)
     mode = _ask(nvml, "nvmlDeviceGetComputeMode", handle)
     gpu["compute_mode"] = COMPUTE_MODES.get(mode, "")
     persistence = _ask(nvml, "nvmlDeviceGetPersistenceMode", handle)
@@ -343,6 +345,13 @@ def _fill(nvml: "Any", handle: "Any", gpu: "Dict[str, Any]") -> None:
     mig = _ask(nvml, "nvmlDeviceGetMigMode", handle)
     gpu["mig_mode"] = bool(mig[0]) if mig is not None else False
     gpu["processes"] = _processes(nvml, handle)
+
+
+def _slowed_by(nvml: "Any", handle: "Any") -> "List[str]":
+    reasons = _ask(nvml, "nvmlDeviceGetCurrentClocksEventReasons", handle)
+    if reasons is None:  # an older driver's name for it
+        reasons = _ask(nvml, "nvmlDeviceGetCurrentClocksThrottleReasons", handle)
+    return [word for bit, word in SLOWED_BY.items() if (reasons or 0) & bit]
 
 
 def _memory(nvml: "Any", handle: "Any") -> "Any":

@@ -57,7 +57,7 @@ def test_use_power_and_processes(host: Host, library: Path, tmp_path: Path) -> N
     seen = looked(channel, lambda seen: bool(seen["gpus"]["GPU-a"]["pids"]))
     assert seen["gpus"]["GPU-a"] == {
         **{"use": 100, "power_w": 93.0, "limit_w": 700.0, "pids": [pid], "error": ""},
-        "memory_bytes": 60000 << 20,
+        **{"memory_bytes": 60000 << 20, "slowed_by": [], "heat_ms": None},
     }
     assert seen["gpus_age_s"] < 60
     assert seen["tasks"]["worker/0"]["masks"] == []
@@ -71,7 +71,14 @@ def test_a_look_that_does_not_ask_for_gpus_leaves_nvml_alone(
     host: Host, library: Path, tmp_path: Path
 ) -> None:
     channel, _ = started(host, Fleet(library, tmp_path / "fleet", SPINS))
-    assert channel.ask("look", answer="looked").fields.keys() == {"tasks"}
+    assert channel.ask("look", answer="looked").fields.keys() == {"tasks", "machine"}
+
+
+def test_what_holds_its_clocks_down(host: Host, library: Path, tmp_path: Path) -> None:
+    fleet = Fleet(library, tmp_path / "fleet", f"{SPINS} reasons=0x24 heat_ms=1500")
+    channel, _ = started(host, fleet)
+    seen = looked(channel, lambda seen: "gpus" in seen)["gpus"]["GPU-a"]
+    assert (seen["slowed_by"], seen["heat_ms"]) == (["power_cap", "sw_thermal"], 1500)
 
 
 def test_a_variable_that_setup_overwrites(host: Host, library: Path, tmp_path: Path) -> None:

@@ -129,6 +129,10 @@ def test_ports_connections_and_output(any_host: Host) -> None:
         assert seen["processes"] == [[pids["worker/0"], seen["processes"][0][1], "S"]]
         assert seen["waits_in"]
         assert 0 <= seen["cpu_s"] < 60
+        assert 0 <= seen["waited_s"] < 60
+        assert seen["cores"] > 0
+        assert seen["memory"][0] > 10**6
+        assert [len(pace) for pace in seen["paces"]] == [4] * len(seen["flows"])
         assert 0 <= seen["quiet_s"] < 60
         assert seen["log_bytes"] == len("bound to nothing yet\nlistens\n")
 
@@ -136,6 +140,8 @@ def test_ports_connections_and_output(any_host: Host) -> None:
         assert other["listens"] is None, "it has no port"
         assert (other["listens_on"], other["flows"], other["signs"]) == ([], [], {})
         assert (other["log_bytes"], other["says"]) == (0, "")
+        assert "step" not in other
+        assert channel.ask("look", answer="looked")["machine"]["swapped"] >= 0
         swept(channel)
 
 

@@ -13,7 +13,7 @@ never as a place or a fix.  A healthy run scores nothing; it must end with 0, an
 
 causes.py     what a cause is
 trainers.py   the programs, with a place for each fault
-hangs.py, networks.py, ends.py, healthy.py   the causes: data
+hangs.py, networks.py, ends.py, slow.py, healthy.py   the causes: data
 catalogue.py  all of them
 play.py       one of them on its bed: `python -m tests.diagnosis.play NAME`
 recorder.py   a tflaunch that notes what its watchdog is told

@@ -6,5 +6,6 @@ from tests.diagnosis.ends import ENDS
 from tests.diagnosis.hangs import HANGS
 from tests.diagnosis.healthy import HEALTHY
 from tests.diagnosis.networks import NETWORKS
+from tests.diagnosis.slow import SLOW
 
-CAUSES = (*HANGS, *NETWORKS, *ENDS, *HEALTHY)
+CAUSES = (*HANGS, *NETWORKS, *ENDS, *SLOW, *HEALTHY)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from tests.diagnosis.play import Play
 
-HANGS, NETWORKS, ENDS, HEALTHY = "hangs", "networks", "ends", "healthy"
-GROUPS = (HANGS, NETWORKS, ENDS, HEALTHY)
+HANGS, NETWORKS, ENDS, SLOW, HEALTHY = "hangs", "networks", "ends", "slow", "healthy"
+GROUPS = (HANGS, NETWORKS, ENDS, SLOW, HEALTHY)
 NEVER = r"(?!)"
 
 

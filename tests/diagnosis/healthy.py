@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import subprocess
 import sys
-import threading
-import time
 from typing import TYPE_CHECKING
 
 from tests.diagnosis import causes
@@ -72,31 +68,6 @@ def _busy(play: Play) -> None:
         for burner in burners:
             burner.kill()
             burner.wait()
-
-    play.at_the_end(end)
-
-
-def _throttle(play: Play) -> None:
-    """As cpulimit does: stopped for three quarters of the time, for 100 s."""
-    pid, stop = play.pid("worker/1"), threading.Event()
-
-    def throttle() -> None:
-        until = time.monotonic() + 100
-        try:
-            while time.monotonic() < until and not stop.is_set():
-                os.kill(pid, signal.SIGSTOP)
-                time.sleep(0.3)
-                os.kill(pid, signal.SIGCONT)
-                time.sleep(0.1)
-        except ProcessLookupError:
-            pass
-
-    thread = threading.Thread(target=throttle)
-    thread.start()
-
-    def end() -> None:
-        stop.set()
-        thread.join()
 
     play.at_the_end(end)
 
@@ -365,14 +336,6 @@ print(f"done after {steps} steps", flush=True)
         "One worker takes 20 s of computing for each step, and the other waits for it in an all-reduce",
         mirrored(steps=6, read=_at("index == 1", COMPUTES.format(seconds=20))),
         ("--ps=0", "--workers=2", "--no-flags"),
-    ),
-    _healthy(
-        "well-throttled",
-        "A worker is stopped and continued all the time, as cpulimit does it",
-        mirrored(steps=STEPS),
-        MWMS_RUN,
-        after="step 20 of worker 1",
-        fault=_throttle,
     ),
     _healthy(
         "well-many-ps",

@@ -33,7 +33,7 @@ START_S = 180.0  # until the fault must have come about: TensorFlow starts slowl
 HEALTHY_S = 420.0
 SHARED = "/dev/shm/tflaunch-diagnosis"  # -RUN: what the hosts of a cause share
 LATE_S = 4.0  # to say something misleading after the right thing
-MEMORY, FREEZER = Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup/freezer")
+MEMORY, FREEZER, CPU = (Path("/sys/fs/cgroup") / each for each in ("memory", "freezer", "cpu"))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,6 +129,13 @@ class Play:
         for pid in host.pids():
             with contextlib.suppress(OSError):
                 (group / "cgroup.procs").write_text(str(pid))
+
+    def limit_cpu(self, task: str, cores: float) -> None:
+        """The Python of a task gets no more than that, as a container with a quota."""
+        group = self._group(CPU, task.replace("/", "-"))
+        period = int((group / "cpu.cfs_period_us").read_text())
+        (group / "cpu.cfs_quota_us").write_text(str(int(period * cores)))
+        (group / "cgroup.procs").write_text(str(self.pid(task)))
 
     def _find(self, host: BedHost, task: str) -> int:
         found = [

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from tflaunch.agent.gpus.use import GpuUse
     from tflaunch.agent.holdings import Holdings
     from tflaunch.agent.host.aside import Errand
+    from tflaunch.agent.host.load import Load
     from tflaunch.agent.host.rundir import RunDirectory
     from tflaunch.agent.net.dial_check import DialCheck
     from tflaunch.agent.tasks.live_stacks import Dumps
@@ -50,6 +51,7 @@ class Staging:
         self._moves = {}  # type: Dict[str, Any]  # how the run may go on when a host is lost (protocol/moves)
         self._moved = 0  # the attempt that began with the last move
         self._gpu_use = None  # type: Optional[GpuUse]
+        self._load = None  # type: Optional[Load]
         self._go_on = lambda: None  # type: Callable[[], None]  # what to do once that process has ended
 
     # -- messages
@@ -168,16 +170,17 @@ class Staging:
 
     def look(self, viewer: "Viewer", message: "Message") -> None:
         try:
-            from tflaunch.agent.tasks.look import for_another_host, look
+            from tflaunch.agent.host.load import Load
+            from tflaunch.agent.tasks.look import look
 
-            seen = look(self._team.tasks.values())
-            if not viewer.private:
-                for_another_host(seen)
+            self._load = self._load or Load()
+            seen, more = look(self._team.tasks.values(), self._load, viewer.private)
         except OSError as error:  # no descriptor is free: the run has not failed, and the launcher asks again
             note("look: %s" % error)
-            seen = {}
+            seen, more = {}, {}
         every_s = message.fields.get("gpus_s")
-        viewer.send("looked", tasks=seen, **(self._look_at_gpus(seen, every_s) if every_s else {}))
+        more.update(self._look_at_gpus(seen, every_s) if every_s else {})
+        viewer.send("looked", tasks=seen, **more)
 
     def _look_at_gpus(self, seen: "Dict[str, Any]", every_s: float) -> "Dict[str, Any]":
         from tflaunch.agent.gpus.use import GpuUse

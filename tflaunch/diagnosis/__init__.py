@@ -19,6 +19,14 @@ inspections.py  what the agents said of their threads and stacks
 standstills.py  what stands still: all tasks, all but a few, or one
 movement.py    what a task has moved between looks
 standing.py    where the threads of a task stand, and what that means
+slowness.py    what slows down a run that goes on
+paces.py       how fast tasks go, from looks
+stragglers.py  workers of an asynchronous run that are slower than the others
+lockstep.py    the worker that the others wait for in each step
+slow_ps.py     parameter servers that hold up their workers
+slow_hosts.py  hosts that lose packets or swap, GPUs that are held down
+slower.py      a run whose steps take longer than before
+steps.py       the step that a line of a log names
 verdict.py     who is the odd one out of tasks that stand still, in words
 last_error.py  the line of a log that says why its program ended
 """

@@ -65,6 +65,23 @@ class Thresholds:
     lone_s: float = 300.0  # ... of a run with one task, and of tasks that all sleep in the program's own code
     evaluator_s: float = 120.0  # ... of an evaluator, while the chief writes on another host
     checkpoint_bytes: float = 1000.0  # what a checkpoint writes between two looks; heartbeats wrote 400
+    # A slow run (slowness.py).
+    slow_s: float = (
+        60.0  # what slows a run is told once it has lasted so long, and over when it is gone so long
+    )
+    slow_ratio: float = 0.7  # an asynchronous worker below this part of the others' median speed is slow ...
+    slow_ratio_of_two: float = 0.5  # ... where there is one other only
+    awaited_share: float = (
+        0.5  # of the looks at calls to a task, without an answer yet: the others wait for it
+    )
+    crowded_wait: float = 1.0  # seconds that threads wait for a processor, for each that they run
+    held_share: float = 0.2  # of the time: so long the quota of its cgroup stops a task that it slows
+    ps_cores: float = 0.9  # of the cores that it may use: a ps that is bound by them
+    ps_waiting: float = 1.0  # ... or so many of its threads wait for one, on average
+    full_share: float = 0.3  # of the looks: more than 64 KiB wait to be sent, so the network is slow
+    lost_share: float = 0.05  # of the packets of a task are sent again
+    swap_bytes_s: float = 1e6  # to and from the swap of a host
+    slower_ratio: float = 0.7  # of the steps in a second before: the run has become slower
     stacks_again_s: float = 600.0  # a task is asked for its stacks no sooner again
 
     @property

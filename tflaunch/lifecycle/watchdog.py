@@ -12,6 +12,7 @@ from tflaunch.diagnosis.lost_packets import LostPackets
 from tflaunch.diagnosis.lost_peers import LostPeers
 from tflaunch.diagnosis.nan_loss import NanLoss
 from tflaunch.diagnosis.rule import Place, Watched
+from tflaunch.diagnosis.slowness import Slowness
 from tflaunch.diagnosis.stillness import Stillness
 from tflaunch.diagnosis.strangers import Strangers
 from tflaunch.diagnosis.thresholds import thresholds
@@ -56,6 +57,7 @@ def rules_for(watched: Watched) -> dict[str, Rule]:
         "lost_peers": LostPeers(watched),
         "unshared": Unshared(watched),
         "stillness": stillness,
+        "slowness": Slowness(watched),
     }
 
 
@@ -114,9 +116,11 @@ class Watchdog:
         """Continue from another watchdog's `memory`; call `begin` first.  Raises ValueError for a wrong one."""
         from tflaunch.protocol.fields import anything, check
 
-        check({"rules": dict.fromkeys(self.rules, anything), "limits": anything}, memory)
+        # An older launcher hands on the memory of its rules.
+        check({"rules": {f"?{name}": anything for name in self.rules}, "limits": anything}, memory)
         for name, rule in self.rules.items():
-            rule.resume(memory["rules"][name])
+            if name in memory["rules"]:
+                rule.resume(memory["rules"][name])
         self._limits.resume(memory["limits"])
 
     def happened(self, event: Event, now: float) -> list[str]:

@@ -74,6 +74,8 @@ _flow = (
     a_whole_number,
     a_time,
 )
+# Of one of these flows: segments sent again, segments with data, ms since data was last sent, and received.
+_pace = (a_whole_number, a_whole_number, a_whole_number, a_whole_number)
 # How often lines with this sign were in the log since the task's start, the last one, and how long ago it came.
 _sign = (a_whole_number, a_text, a_time)
 _look = {
@@ -92,8 +94,17 @@ _look = {
     "?io": or_null(a_whole_number),
     "?wrote": or_null(a_whole_number),
     "?turns": a_whole_number,
+    # tflaunch.agent.tasks.pace
+    "?paces": [_pace],
+    "?waited_s": a_time,
+    "?held_s": a_time,
+    "?cores": a_time,
+    "?memory": (a_whole_number, a_whole_number),
+    "?step": a_whole_number,
     "?masks": [(a_whole_number, a_text)],  # tflaunch.agent.tasks.masks
 }
+# tflaunch.agent.host.load
+_machine = {"swapped": a_whole_number, "?others": [(a_whole_number, a_word, a_time)]}
 # tflaunch.agent.gpus.use
 _gpu_use = {
     "use": or_null(a_whole_number),
@@ -101,6 +112,8 @@ _gpu_use = {
     "limit_w": or_null(a_number),
     "memory_bytes": a_whole_number,
     "pids": or_null([a_whole_number]),
+    "?slowed_by": [a_word],
+    "?heat_ms": or_null(a_whole_number),
     "error": a_text,
 }
 # What a thread waits in: its number, name, state as in ps(1), kernel function ("" where it is hidden), CPU seconds.
@@ -290,6 +303,7 @@ FROM_AGENT = dict(
         "?gpus": Each(a_word, _gpu_use),
         "?gpus_age_s": a_time,
         "?fabrics": or_null((a_whole_number, a_whole_number)),
+        "?machine": _machine,
     },
     inspected={"tasks": Each(a_task, [_inspection]), "?asker": a_word},
     found={

@@ -107,7 +107,8 @@ sends MAGIC, so that what a login shell prints can be told from the frames.
                                                            tflaunch.protocol.dialling; names: a digest of what was found
                                                            for those of `dial`
     pushed   {bytes, seconds, rtt_ms, lost, failed}        what arrived in that time; failed: [verdict, detail] | null
-    looked   {tasks: {task: {...}}, gpus, gpus_age_s, fabrics}   see tflaunch.agent.tasks.look and gpus.use
+    looked   {tasks: {task: {...}}, gpus, gpus_age_s, fabrics, machine}   see tflaunch.agent.tasks.look, gpus.use and
+                                                          host.load
     found    {files: [[path, size, modified (ns), executable]], left: [[path, why, bad]], there, last}   left: links
                                                            and such, or (bad) what cannot be read; there: names in
                                                            that directory, if nothing matches

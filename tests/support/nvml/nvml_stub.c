@@ -19,6 +19,7 @@
  *       limit=700000 cc=9.0 bus=0000:18:00.0 mode=0 mig=0 numa=0 minor=0 serial=165 arch=9 error=0
  *                                 # (one line; all keys optional; mem/used/reserved in MiB, power/limit in mW, mode 0 default
  *                                 #  1 threads 2 prohibited 3 exclusive; error=15: every call on it says GPU_IS_LOST)
+ *                                 # (reasons: bits of nvmlClocksEventReasons; heat_ms: how long heat has held its clocks)
  *   proc gpu=0 pid=4711 mem=500   # a compute process (mem in MiB); graphics=1: a desktop; gi=7: in that MIG instance
  *   mig gpu=0 uuid=MIG-bbbb name="NVIDIA H100 80GB HBM3 MIG 1g.10gb" mem=9728 used=12 gi=7 ci=0
  *   topo 0 1 10                   # common ancestor: 0 internal 10 one switch 20 several 30 host bridge 40 NUMA node 50 system
@@ -42,7 +43,7 @@ typedef unsigned long long u64;
 typedef struct gpu {
     char name[96], uuid[96], bus[48], serial[48];
     u64 mem, used, reserved;                    /* bytes */
-    u32 util, memutil, temp, power, limit, ccmaj, ccmin, mode, mig, minor, numa, arch, error, gi, ci, index;
+    u32 util, memutil, temp, power, limit, ccmaj, ccmin, mode, mig, minor, numa, arch, error, gi, ci, index, reasons, heat;
     struct gpu *parent;                         /* for a MIG device */
 } Gpu;
 typedef Gpu *Dev;
@@ -128,6 +129,8 @@ static int load(void)
             snprintf(b, sizeof b, "0000:%02X:00.0", i + 1);
             text(l, "bus", g->bus, sizeof g->bus, b);
             text(l, "serial", g->serial, sizeof g->serial, "0");
+            g->reasons = (u32)number(l, "reasons", 0);
+            g->heat = (u32)number(l, "heat_ms", 0);
             g->mem = number(l, "mem", 16384) << 20;
             g->used = number(l, "used", 0) << 20;
             g->reserved = number(l, "reserved", 0) << 20;
@@ -288,7 +291,9 @@ API nvmlDeviceGetEccMode(Dev d, u32 *a, u32 *b) { PHYS; *a = *b = 1; return OK; 
 API nvmlDeviceGetTotalEccErrors(Dev d, u32 type, u32 counter, u64 *v) { PHYS; *v = 0; return OK; }
 API nvmlDeviceGetCurrPcieLinkGeneration(Dev d, u32 *v) { PHYS; *v = 4; return OK; }
 API nvmlDeviceGetCurrPcieLinkWidth(Dev d, u32 *v) { PHYS; *v = 16; return OK; }
-API nvmlDeviceGetCurrentClocksThrottleReasons(Dev d, u64 *v) { PHYS; *v = d->util ? 0 : 1; return OK; }
+API nvmlDeviceGetCurrentClocksThrottleReasons(Dev d, u64 *v) { PHYS; *v = d->reasons ? d->reasons : d->util ? 0 : 1; return OK; }
+API nvmlDeviceGetViolationStatus(Dev d, int policy, struct { u64 reference, violation; } *v)
+{ PHYS; if (policy != 1 || !d->heat) return NOTSUP; v->reference = 0; v->violation = (u64)d->heat * 1000000; return OK; }
 API nvmlDeviceGetCurrentClocksEventReasons(Dev d, u64 *v) { return nvmlDeviceGetCurrentClocksThrottleReasons(d, v); }
 API nvmlDeviceGetNumaNodeId(Dev d, u32 *v) { PHYS; *v = d->numa; return OK; }
 typedef struct { char legacy[16]; u32 domain, bus, device, pciDeviceId, pciSubSystemId; char busId[32]; } Pci;

@@ -60,6 +60,30 @@ def test_an_ipv4_peer_of_an_ipv6_socket_is_shown_as_one(stack: contextlib.ExitSt
     assert (seen.address, seen.port) == ("127.0.0.1", client.getsockname()[1])
 
 
+def test_whether_a_call_waits_for_its_answer(stack: contextlib.ExitStack) -> None:
+    server = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+    client = stack.enter_context(socket.create_connection(server.getsockname()))
+    other_end = stack.enter_context(server.accept()[0])
+    owners = {inode(client): "worker/0"}
+
+    def ages() -> tuple[int, int]:
+        [flow] = sockets(owners).connections
+        _, segments, sent_ago_ms, got_ago_ms = flow.pace
+        assert segments
+        return sent_ago_ms, got_ago_ms
+
+    client.sendall(b"first")
+    other_end.sendall(other_end.recv(5))
+    client.recv(5)
+    until(lambda: ages()[1] > 20, "time passes")
+    client.sendall(b"second")
+    sent, got = ages()
+    assert sent < got
+    until(lambda: ages()[0] > 20, "time passes")
+    other_end.sendall(b"answer")
+    until(lambda: ages()[1] < ages()[0], "the answer has come")
+
+
 def test_bytes_are_counted_on_both_sides(stack: contextlib.ExitStack) -> None:
     server = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
     client = stack.enter_context(socket.create_connection(server.getsockname()))
@@ -120,6 +144,7 @@ def test_what_is_shown_of_many_connections_fits_into_a_message(tasks: int) -> No
         one.port = 10_000 + number
         one.acked = one.received = 10**13
         one.queued, one.retransmits, one.rtt_ms = 10**7, number % 16, 12345.67
+        one.sent_again = one.segments = one.sent_ago_ms = one.got_ago_ms = 2**32 - 1
         own.append(one)
     shown = {f"worker/{number}": _of_connections(own, 1, there, tasks) for number in range(tasks)}
     assert len(encode("looked", b"", tasks=shown)) < ANSWER_LIMIT * 0.6

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 class Process:
     """A process when it was read.  A named tuple would take longer to load than everything else in this file."""
 
-    __slots__ = ("name", "parent", "pid", "start", "state")
+    __slots__ = ("name", "parent", "pid", "start", "state", "ticks")
 
     def __init__(self, pid: int, parent: int, state: str, start: int, name: str) -> None:
         self.pid = pid
@@ -23,6 +23,7 @@ class Process:
         self.state = state
         self.start = start  # clock ticks since boot: with the pid, the process's identity
         self.name = name
+        self.ticks = 0  # of processor time that it has used
 
 
 # The environment of every task has these; by them `tflaunch stop` finds processes that no agent knows of.
@@ -71,7 +72,9 @@ def read(pid: int) -> "Optional[Process]":
     if int(fields[4]) & PF_KTHREAD or state == b"X" or (state == b"Z" and int(fields[15]) <= 1):
         return None
     name = text[text.index(b"(") + 1 : end]
-    return Process(pid, int(parent), state.decode(), int(fields[17]), name.decode("utf-8", "replace"))
+    process = Process(pid, int(parent), state.decode(), int(fields[17]), name.decode("utf-8", "replace"))
+    process.ticks = int(fields[9]) + int(fields[10])
+    return process
 
 
 def every() -> "Dict[int, Process]":

@@ -29,6 +29,9 @@ _SOCKET = struct.Struct("=xBxx2s2s16s16s12x4xIIII")
 _INODE = struct.Struct("=I")
 _ATTRIBUTE = struct.Struct("=HH")
 # Of struct tcp_info, which grows with the kernel: each from its offset.
+# Milliseconds since data was last sent, and received; segments sent again; segments with data, from Linux 4.6.
+_SENT_AGO, _GOT_AGO = struct.Struct("=44xI"), struct.Struct("=52xI")
+_SENT_AGAIN, _SEGMENTS = struct.Struct("=100xI"), struct.Struct("=156xI")
 _RETRANSMITS, _ROUND_TRIP, _BYTES = struct.Struct("=2xB"), struct.Struct("=68xI"), struct.Struct("=120xQQ")
 TCP_INFO = _BYTES.size  # what it must have at least; a kernel before 4.1 has less
 
@@ -40,6 +43,7 @@ class Connection:
         "acked",
         "address",
         "calling",
+        "got_ago_ms",
         "inode",
         "own_port",
         "port",
@@ -47,6 +51,9 @@ class Connection:
         "received",
         "retransmits",
         "rtt_ms",
+        "segments",
+        "sent_again",
+        "sent_ago_ms",
     )
 
     def __init__(self, inode: int, calling: bool, own_port: int, address: str, port: int) -> None:
@@ -60,6 +67,10 @@ class Connection:
         self.queued = 0  # bytes that the peer has not acknowledged, sent or not
         self.retransmits = 0  # of the oldest segment that the peer has not acknowledged
         self.rtt_ms = 0.0
+        self.sent_again = 0  # segments, since the connection began
+        self.segments = 0  # that carried data, sent again or not; 0: this kernel does not tell
+        self.sent_ago_ms = 0  # since data was last sent ...
+        self.got_ago_ms = 0  # ... and received
 
     @property
     def counted(self) -> bool:
@@ -70,6 +81,11 @@ class Connection:
     def counts(self) -> "List[float]":
         """All that is counted, in the order of a flow (tflaunch.protocol.messages)."""
         return [self.acked, self.received, self.queued, self.retransmits, self.rtt_ms]
+
+    @property
+    def pace(self) -> "List[int]":
+        """What tells how fast it is, in the order of a `paces` of a look (tflaunch.protocol.messages)."""
+        return [self.sent_again, self.segments, self.sent_ago_ms, self.got_ago_ms]
 
 
 class Sockets:
@@ -185,6 +201,13 @@ def _connection(data: bytes) -> Connection:
             connection.acked, connection.received = _BYTES.unpack_from(info)
             connection.rtt_ms = round(rtt_us / 1000.0, 2)
             connection.queued = queued
+            (connection.sent_again,), (connection.sent_ago_ms,) = (
+                _SENT_AGAIN.unpack_from(info),
+                _SENT_AGO.unpack_from(info),
+            )
+            (connection.got_ago_ms,) = _GOT_AGO.unpack_from(info)
+            if len(info) >= _SEGMENTS.size:
+                (connection.segments,) = _SEGMENTS.unpack_from(info)
             return connection
         at += max(_ATTRIBUTE.size, (length + 3) & ~3)
     raise OSError("this kernel tells no bytes")

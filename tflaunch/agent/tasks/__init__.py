@@ -13,6 +13,7 @@ environment  virtual environments, made once for each requirements file and Pyth
 logs         the log of each attempt, read by offset
 log_notice   wakes the agent when a log grows
 look         what each task is doing now, from /proc, netlink and its log
+pace         how fast it goes, and what holds it up: more of a look
 dialled_again   whether a task whose connection was reset could have reached its peers
 exit_facts   what the host knows about the end of a task that failed
 end_facts    which of it an exit carries

@@ -17,7 +17,11 @@
                  peer has acknowledged, bytes received, bytes in the send queue, retransmits of the oldest segment that
                  is not acknowledged, round-trip time in ms]; null when the kernel does not tell
     listens_on   ports that the task itself listens on; null when /proc hides its sockets
+    paces        of the first of these connections, in their order: [segments that were sent again, segments with data,
+                 ms since data was last sent, ms since data was last received]
     signs        sign -> [lines with it in the log, the last one, its age in s] (tflaunch.diagnosis.signs)
+
+agent/tasks/pace.py says what else there is.
 
 Under `calling` is also the name server that a task asks (port 53).
 
@@ -30,11 +34,13 @@ import time
 from tflaunch.agent.host import processes
 from tflaunch.agent.net.connections import dns_calls, inodes_of, sockets
 from tflaunch.agent.tasks.log_signs import LogSigns, shorten
+from tflaunch.agent.tasks.pace import TAIL_BYTES, pace_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, Iterable, List, Optional, Set, Tuple
 
+    from tflaunch.agent.host.load import Load
     from tflaunch.agent.net.connections import Connection, Sockets
     from tflaunch.agent.tasks.task import Task
 
@@ -42,13 +48,20 @@ PROCESSES = 16
 PEERS = 1024  # connections of each task in one message ...
 PEERS_IN_ALL = 8192  # ... and of all tasks together: a message has its limit
 FLOWS, FLOWS_IN_ALL = 512, 4096  # the same for what takes more room
+PACES, PACES_IN_ALL = 64, 1024
 CALLS, CALLS_IN_ALL = 64, 2048
 PORTS = 64
 LINE_BYTES = 300
 
 
-def look(tasks: "Iterable[Task]") -> "Dict[str, Dict[str, Any]]":
-    """What every released task that still lives is doing, from one reading of each table of /proc."""
+def look(
+    tasks: "Iterable[Task]", load: "Load", private: bool
+) -> "Tuple[Dict[str, Dict[str, Any]], Dict[str, Any]]":
+    """What every released task that still lives is doing, from one reading of each table of /proc; and its host.
+
+    The second has the fields of `looked` beside `tasks`.  Unless the way to the viewer is `private`, what tasks print
+    is left out of both.
+    """
     living = [task for task in tasks if task.alive and task.released_at is not None and task.process]
     every = processes.every() if living else {}
     trees = {}  # type: Dict[str, List[processes.Process]]
@@ -72,10 +85,16 @@ def look(tasks: "Iterable[Task]") -> "Dict[str, Dict[str, Any]]":
         task.log_signs.read()
         found[task.id]["signs"] = task.log_signs.report(found[task.id]["quiet_s"])
     shorten([seen["signs"] for seen in found.values()])
-    return found
+    if not private:
+        _for_another_host(found)
+    if not living:
+        return found, {}
+    ours = {each.pid for tree in trees.values() for each in tree}
+    ours.add(os.getpid())
+    return found, {"machine": load.look(every, ours, private)}
 
 
-def for_another_host(seen: "Dict[str, Dict[str, Any]]") -> None:
+def _for_another_host(seen: "Dict[str, Dict[str, Any]]") -> None:
     """Leave out of the looks what a task prints, but for signs of trouble: nothing is encrypted between the hosts."""
     from tflaunch.diagnosis.hangs import waits_for
     from tflaunch.diagnosis.signs import LOSS
@@ -88,6 +107,8 @@ def for_another_host(seen: "Dict[str, Dict[str, Any]]") -> None:
 
 def _of_processes(task: "Task", tree: "List[processes.Process]") -> "Dict[str, Any]":
     moved, written = _io(tree)
+    tail = task.logs.tail(task.logs.attempt, TAIL_BYTES)
+    lines = tail.strip().splitlines()
     return {
         "processes": [[each.pid, each.name, each.state] for each in tree[:PROCESSES]],
         "waits_in": _waits_in(tree[0].pid) if tree else "",
@@ -97,7 +118,8 @@ def _of_processes(task: "Task", tree: "List[processes.Process]") -> "Dict[str, A
         "turns": sum(_turns(each.pid) for each in tree),
         "quiet_s": round(_quiet_s(task), 1),
         "log_bytes": task.logs.size(task.logs.attempt),
-        "says": _last_line(task),
+        "says": lines[-1][:LINE_BYTES].decode("utf-8", "replace") if lines else "",
+        **pace_of(tree, tail.decode("utf-8", "replace")),
     }
 
 
@@ -118,6 +140,7 @@ def _add_connections(
         seen.update(_of_connections(own[task.id], port, there, len(living)))
         if task.id in hidden:
             seen["connected"] = seen["flows"] = None
+            seen["paces"] = []
 
 
 def _of_connections(own: "List[Connection]", port: int, there: "Sockets", tasks: int) -> "Dict[str, Any]":
@@ -141,6 +164,7 @@ def _of_connections(own: "List[Connection]", port: int, there: "Sockets", tasks:
         "connected": [list(peer) for peer in list(peers[0])[: shown(PEERS, PEERS_IN_ALL)]],
         "calling": [list(peer) for peer in list(peers[1])[: shown(CALLS, CALLS_IN_ALL)]],
         "flows": flows if there.counted else None,
+        "paces": [each.pace for each in counted[: shown(PACES, PACES_IN_ALL)]] if there.counted else [],
     }
 
 
@@ -193,8 +217,3 @@ def _quiet_s(task: "Task") -> float:
     if not task.logs.size(task.logs.attempt):
         return since_start
     return max(0.0, time.time() - task.logs.written_at())
-
-
-def _last_line(task: "Task") -> str:
-    lines = task.logs.tail(task.logs.attempt, 2 * LINE_BYTES).strip().splitlines()
-    return lines[-1][:LINE_BYTES].decode("utf-8", "replace") if lines else ""

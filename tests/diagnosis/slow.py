@@ -1,0 +1,237 @@
+"""Runs that go on and are slow: which task or host holds them up, and why."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tests.diagnosis import causes
+from tests.diagnosis.causes import Cause
+from tests.diagnosis.trainers import MWMS_RUN, PS_RUN, asynchronous, mirrored, synchronous
+
+if TYPE_CHECKING:
+    from tests.diagnosis.play import Play
+    from tests.support.bed.machines import BedHost
+
+TRAINS = "step 40 of worker 1"
+THREE_WORKERS = ("--ps=1", "--workers=3")
+W1 = r"worker/1 on host2"
+SLOWER = r"worker/1[^\n]*x slower than"
+HOLDS_UP = r"worker/1[^\n]*holds up the others"
+WRONG = r"worker/[02] on host\d (has been [\d.]+x slower|holds up)|ps/0 on host\d holds up"
+COMPUTES = """
+until = time.process_time() + 0.025
+while time.process_time() < until:
+    pass
+"""
+BURNER = "while True: pass"
+
+
+def _pin(pid: int, core: int) -> None:
+    """All threads of a process run on that core from now on."""
+    for thread in Path(f"/proc/{pid}/task").iterdir():
+        os.sched_setaffinity(int(thread.name), {core})
+
+
+def _crowd(play: Play) -> None:
+    """Fifteen programs beside worker/1 compute on the core that it has."""
+    for task, core in (("worker/1", 1), ("worker/0", 0), ("worker/2", 0), ("ps/0", 0)):
+        _pin(play.pid(task), core)
+    words = ("taskset", "-c", "1", sys.executable, "-c", BURNER)
+    # Each in a session of its own, as the kernel shares a core among sessions first.
+    host = play.host("worker/1")
+    burners = [subprocess.Popen(host.inside(*words), start_new_session=True) for _ in range(15)]
+
+    def end() -> None:
+        for burner in burners:
+            burner.kill()
+            burner.wait()
+
+    play.at_the_end(end)
+
+
+def _throttle(play: Play) -> None:
+    """As cpulimit does: stopped for three quarters of the time."""
+    pid, stop = play.pid("worker/1"), threading.Event()
+
+    def throttle() -> None:
+        try:
+            while not stop.is_set():
+                os.kill(pid, signal.SIGSTOP)
+                time.sleep(0.3)
+                os.kill(pid, signal.SIGCONT)
+                time.sleep(0.1)
+        except ProcessLookupError:
+            pass
+
+    thread = threading.Thread(target=throttle)
+    thread.start()
+
+    def end() -> None:
+        stop.set()
+        thread.join()
+
+    play.at_the_end(end)
+
+
+def _quota(play: Play) -> None:
+    play.limit_cpu("ps/0", 0.05)
+
+
+def _quota_of_worker(play: Play) -> None:
+    play.limit_cpu("worker/1", 0.05)
+
+
+def _shape(host: BedHost, rate: str) -> None:
+    words = ("root", "tbf", "rate", rate, "burst", "64kb", "latency", "400ms")
+    host.do("tc", "qdisc", "add", "dev", "eth0", *words)
+
+
+def _narrow_ps(play: Play) -> None:
+    _shape(play.host("ps/0"), "20mbit")
+
+
+def _narrow_worker(play: Play) -> None:
+    _shape(play.host("worker/1"), "4mbit")
+
+
+def _lossy(play: Play) -> None:
+    play.bed.delay(play.host("worker/1"), 1, loss_percent=10)
+
+
+def _hot(play: Play) -> None:
+    """From the beginning: heat holds the clocks of host2's GPU."""
+    hot = "reasons=0x20 util=97 power=310000 limit=700000"
+    play.gpus(f'gpu name="NVIDIA H100" uuid=GPU-{{host}} mem=81559 {hot}')
+
+
+def _slow(name: str, story: str, trainer: str, command: tuple[str, ...], **more: object) -> Cause:
+    facts = {"proof": TRAINS, "place": W1, "misleading": WRONG, **more}
+    return Cause(name, causes.SLOW, story, trainer, command, **facts)  # type: ignore[arg-type]
+
+
+SLOW = (
+    _slow(
+        "slow-crowded-async",
+        "Fifteen programs of another user compute on the core of an asynchronous worker",
+        asynchronous(size=20000, read=COMPUTES),
+        THREE_WORKERS,
+        hosts=4,
+        after=TRAINS,
+        fault=_crowd,
+        cause=SLOWER,
+        fix=r"wait[^\n]*for a processor[^\n]*another host",
+    ),
+    _slow(
+        "slow-quota-async",
+        "The quota of a container gives an asynchronous worker 5 % of a core",
+        asynchronous(size=20000, read=COMPUTES),
+        THREE_WORKERS,
+        hosts=4,
+        after=TRAINS,
+        fault=_quota_of_worker,
+        cause=SLOWER,
+        fix=r"quota[^\n]*raise its limit",
+    ),
+    _slow(
+        "slow-input-async",
+        "The input of an asynchronous worker takes 0.4 s for each batch",
+        asynchronous(size=20000, read="if index == 1:\n    time.sleep(0.4)"),
+        THREE_WORKERS,
+        hosts=4,
+        proof="step 20 of worker 1",
+        cause=SLOWER,
+        fix=r"input",
+    ),
+    _slow(
+        "slow-link-async",
+        "The link of an asynchronous worker is down to 4 Mbit/s",
+        asynchronous(size=50000),
+        THREE_WORKERS,
+        hosts=4,
+        after=TRAINS,
+        fault=_narrow_worker,
+        cause=SLOWER,
+        fix=r"network is slow",
+    ),
+    _slow(
+        "slow-work-sync",
+        "A worker of SyncReplicasOptimizer computes 0.4 s longer for each step",
+        synchronous(read="if index == 1:\n    time.sleep(0.4)"),
+        THREE_WORKERS,
+        hosts=4,
+        proof="step 20 of worker 1",
+        cause=HOLDS_UP,
+    ),
+    _slow(
+        "slow-work-mirrored",
+        "A worker of an all-reduce takes 0.3 s longer for each step",
+        mirrored(size=20000, read="if index == 1:\n    time.sleep(0.3)"),
+        MWMS_RUN,
+        proof="step 20 of worker 1",
+        cause=HOLDS_UP,
+    ),
+    _slow(
+        "slow-throttled-mirrored",
+        "A worker of an all-reduce is stopped and continued all the time, as cpulimit does it",
+        mirrored(size=20000),
+        MWMS_RUN,
+        after="step 20 of worker 1",
+        fault=_throttle,
+        cause=HOLDS_UP,
+    ),
+    _slow(
+        "slow-ps-quota",
+        "The ps has 5 % of a core",
+        asynchronous(size=20000),
+        PS_RUN,
+        after=TRAINS,
+        fault=_quota,
+        cause=r"holds up the workers[^\n]*processors",
+        place=r"ps/0 on host3",
+        fix=r"more ps",
+        misleading=r"worker/\d on host\d (has been [\d.]+x slower|holds up)",
+    ),
+    _slow(
+        "slow-ps-network",
+        "The ps is behind a link of 20 Mbit/s",
+        asynchronous(size=200_000),
+        PS_RUN,
+        after=TRAINS,
+        fault=_narrow_ps,
+        cause=r"holds up the workers[^\n]*network",
+        place=r"ps/0 on host3",
+        fix=r"more ps",
+        misleading=r"worker/\d on host\d (has been [\d.]+x slower|holds up)",
+    ),
+    _slow(
+        "slow-lossy",
+        "The cable of a worker loses 10 % of all packets",
+        asynchronous(size=20000),
+        THREE_WORKERS,
+        hosts=4,
+        after=TRAINS,
+        fault=_lossy,
+        cause=r"% of the packets[^\n]*lost",
+        place=r"worker/1|host2",
+        fix="ethtool",
+        misleading=r"worker/[02] on host\d (has been [\d.]+x slower|holds up)",
+    ),
+    _slow(
+        "slow-hot-gpu",
+        "Heat holds down the clocks of the GPUs (NVML is simulated)",
+        asynchronous(size=20000),
+        PS_RUN,
+        prepare=_hot,
+        cause=r"too hot",
+        place=r"worker/\d on host[12]",
+        fix="nvidia-smi",
+        misleading="",
+    ),
+)

@@ -1,0 +1,622 @@
+"""Runs that go on and are slow, look by look: what is said of each, and that healthy runs hear no word."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.diagnosis.gpu_facts import gpu
+from tflaunch.lifecycle.watchdog import Watchdog
+from tflaunch.protocol.job import TaskId
+from tflaunch.protocol.outcome import TaskExit
+
+LOOK_S = 5.0
+PORT = 2222
+LONG_QUEUE = 200_000
+
+
+class Link:
+    """A connection from one task to another's port, as both ends see it."""
+
+    def __init__(self, caller: str, called: str, number: int) -> None:
+        self.caller, self.called, self.own_port = caller, called, 40000 + number
+        self.bytes_s = 500_000.0
+        self.unanswered = 0.0  # share of the looks that see no answer yet
+        self.full = {caller: 0.0, called: 0.0}  # share of the looks at that end that see a long send queue
+        self.again = 0.0  # share of the segments
+        self.total, self.segments, self.resent = 1_000_000.0, 1000.0, 0.0
+
+    def go(self) -> None:
+        self.total += self.bytes_s * LOOK_S
+        self.segments += self.bytes_s * LOOK_S / 1400
+        self.resent += self.bytes_s * LOOK_S / 1400 * self.again
+
+
+class Run:
+    """A run whose agents are asked every LOOK_S; each task has a host of its own unless `hosts` says otherwise."""
+
+    def __init__(self, *tasks: str, hosts: dict[str, str] | None = None, **settings: Any) -> None:
+        given = hosts or {}
+        self.places = {
+            task: (given.get(task, f"host{number + 1}"), f"10.0.0.{number + 1}", PORT)
+            for number, task in enumerate(tasks)
+        }
+        self.settings = settings
+        self.watchdog = Watchdog(self.places, {}, {}, settings)
+        self.now = 1000.0
+        self.watchdog.begin(self.now)
+        self.looks = 0
+        self.living = list(tasks)
+        self.cores = dict.fromkeys(tasks, 0.5)
+        self.waiting = dict.fromkeys(tasks, 0.02)
+        self.held = dict.fromkeys(tasks, 0.0)
+        self.steps_s = dict.fromkeys(tasks, 0.0)
+        self.facts: dict[str, dict[str, Any]] = {task: {"cores": 4.0} for task in tasks}
+        self.in_disk = dict.fromkeys(tasks, 0.0)  # share of the looks
+        self.used = {task: {"cpu_s": 9.0, "waited_s": 1.0, "held_s": 0.0, "step": 0.0} for task in tasks}
+        self.machines: dict[str, dict[str, Any]] = {}  # host -> what its agent says of it
+        self.gpus: dict[str, dict[str, Any]] = {}
+        self.links: list[Link] = []
+
+    def link(self, *pairs: tuple[str, str]) -> Run:
+        self.links += [Link(*pair, number) for number, pair in enumerate(pairs, len(self.links))]
+        return self
+
+    def between(self, caller: str, called: str) -> Link:
+        return next(each for each in self.links if (each.caller, each.called) == (caller, called))
+
+    def of(self, task: str) -> list[Link]:
+        return [each for each in self.links if task in (each.caller, each.called)]
+
+    def speed(self, task: str, bytes_s: float) -> None:
+        for each in self.of(task):
+            each.bytes_s = bytes_s
+
+    def end(self, task: str) -> None:
+        self.living.remove(task)
+        self.links = [each for each in self.links if task not in (each.caller, each.called)]
+        self.watchdog.happened(TaskExit(TaskId.parse(task), self.places[task][0], 0, None, 1.0), self.now)
+
+    def on(self, seconds: float) -> list[str]:
+        """Let time go on; what is said meanwhile."""
+        said = []
+        until = self.now + seconds
+        while self.now < until:
+            self.now += LOOK_S
+            self.looks += 1
+            for each in self.links:
+                each.go()
+            for host in sorted({place[0] for place in self.places.values()}):
+                tasks = {task: self._look(task) for task in self.living if self.places[task][0] == host}
+                more: dict[str, Any] = {"machine": self.machines[host]} if host in self.machines else {}
+                if self.gpus:
+                    more["gpus"], more["gpus_age_s"] = self.gpus, 0.1
+                self.watchdog.said(host, "looked", {"tasks": tasks, **more}, self.now)
+            self.watchdog.questions([], self.now)
+            said += [each.text for each in self.watchdog.sentences(self.now)]
+        return said
+
+    def _now(self, share: float) -> bool:
+        """True in that share of the looks, spread evenly."""
+        return int(self.looks * share) > int((self.looks - 1) * share)
+
+    def _look(self, task: str) -> dict[str, Any]:
+        used = self.used[task]
+        used["cpu_s"] += self.cores[task] * LOOK_S
+        used["waited_s"] += self.waiting[task] * LOOK_S
+        used["held_s"] += self.held[task] * LOOK_S
+        used["step"] += self.steps_s[task] * LOOK_S
+        flows, paces = [], []
+        for each in self.of(task):
+            calls = each.caller == task
+            peer = self.places[each.called if calls else each.caller]
+            ports = (PORT, each.own_port) if calls else (each.own_port, PORT)
+            queued = LONG_QUEUE if self._now(each.full[task]) else 0
+            half = int(each.total / 2)
+            flows.append([peer[1], *ports, half, half, queued, 0, 0.2])
+            waits = calls and self._now(each.unanswered)
+            paces.append([int(each.resent), int(each.segments), 5 if waits else 9, 9])
+        look = {
+            **{"listens": True, "connected": [], "calling": [], "waits_in": "", "quiet_s": 1.0, "signs": {}},
+            **{"processes": [[4711, "python3", "D" if self._now(self.in_disk[task]) else "S"]]},
+            **{"log_bytes": self.looks, "says": "step 7"},
+            **{"flows": flows, "paces": paces, "io": 0, "turns": 50 * self.looks},
+            **{"cpu_s": used["cpu_s"], "waited_s": used["waited_s"], "held_s": used["held_s"]},
+            **self.facts[task],
+        }
+        if self.steps_s[task]:
+            look["step"] = int(used["step"])
+        return look
+
+
+WORKERS = ("worker/0", "worker/1", "worker/2")
+
+
+def asynchronous(*workers: str, **settings: Any) -> Run:
+    """Workers of a ps, which calls them, too."""
+    names = workers or WORKERS
+    run = Run("ps/0", *names, **settings)
+    return run.link(*(("ps/0", name) for name in names), *((name, "ps/0") for name in names))
+
+
+def mirrored() -> Run:
+    """Three workers in a ring, in which each calls the next one."""
+    return Run(*WORKERS).link(("worker/2", "worker/1"), ("worker/0", "worker/2"), ("worker/1", "worker/0"))
+
+
+def one(said: list[str]) -> str:
+    [text] = said
+    return text
+
+
+# ---- a straggler of an asynchronous run
+
+
+def slowed(by: float = 0.3) -> Run:
+    run = asynchronous()
+    assert run.on(90) == []
+    run.speed("worker/1", 500_000 * by)
+    return run
+
+
+def test_a_worker_that_is_slower_than_the_others() -> None:
+    run = slowed()
+    text = one(run.on(90))
+    assert text.startswith("worker/1 on host3 has been 3.3x slower than the other workers for 60 s: ")
+    assert run.on(300) == []
+    assert run.watchdog.holds()[0] == [text]
+
+
+def test_that_it_is_as_fast_again_is_said_once() -> None:
+    run = slowed()
+    run.on(90)
+    run.speed("worker/1", 500_000)
+    assert one(run.on(150)) == "worker/1 on host3 is as fast as the other workers again"
+    assert run.on(300) == []
+
+
+@pytest.mark.parametrize(("by", "said"), [(0.65, 1), (0.75, 0)])
+def test_how_much_slower_it_must_be(by: float, said: int) -> None:
+    assert len(slowed(by).on(90)) == said
+
+
+@pytest.mark.parametrize(("by", "said"), [(0.45, 1), (0.6, 0)])
+def test_of_two_workers_the_ratio_must_be_clear(by: float, said: int) -> None:
+    run = asynchronous("worker/0", "worker/1")
+    run.on(60)
+    run.speed("worker/1", 500_000 * by)
+    assert len(run.on(90)) == said
+
+
+def test_the_user_sets_the_thresholds() -> None:
+    run = asynchronous(thresholds={"slow_ratio": 0.2})
+    run.speed("worker/1", 150_000)
+    assert run.on(200) == []
+
+
+def test_a_crowded_host() -> None:
+    run = slowed()
+    run.waiting["worker/1"], run.cores["worker/1"] = 0.9, 0.3
+    run.machines["host3"] = {
+        "swapped": 0,
+        "others": [[77, "stress", 1.9], [78, "bash", 0.2]],
+    }
+    text = one(run.on(90))
+    assert "its threads wait 3.0 s for a processor for each second that they run (the others' 0.0 s)" in text
+    assert text.endswith(
+        "and programs that are not the run's use 2.1 cores of host3 (pid 77 stress); end them, or give the task another"
+        " host"
+    )
+
+
+def test_hosts_that_are_all_as_crowded_are_not_the_reason() -> None:
+    run = slowed()
+    for task in WORKERS:
+        run.waiting[task] = 0.9
+    assert "for a processor" not in one(run.on(90))
+
+
+def test_a_quota_that_holds_it() -> None:
+    run = slowed()
+    run.held["worker/1"], run.facts["worker/1"] = 0.8, {"cores": 0.25}
+    text = one(run.on(90))
+    assert "the quota of its cgroup, 0.25 cores, stops it in 80% of the time; raise its limit" in text
+
+
+def test_a_slow_link() -> None:
+    run = slowed()
+    for each in run.of("worker/1"):
+        each.full["worker/1"] = 0.8
+    assert "wait to be sent in" in one(run.on(90))
+
+
+def test_a_slow_disk() -> None:
+    run = slowed()
+    run.in_disk["worker/1"] = 0.5
+    assert "it waits for a disk of host3 (state D) in 50% of the looks" in one(run.on(90))
+
+
+def test_a_worker_that_waits_for_its_input() -> None:
+    run = slowed()
+    run.cores["worker/1"] = 0.1
+    text = one(run.on(90))
+    assert "it uses 0.1 cores, the others 0.5: does it wait for its input? `tflaunch stacks`" in text
+
+
+def test_a_worker_that_works_as_much_for_less() -> None:
+    assert "has it more work in each step" in one(slowed().on(90))
+
+
+# ---- workers that do not move bytes all the time are not slow
+
+
+def test_a_chief_that_saves_now_and_then() -> None:
+    run = asynchronous()
+    for _ in range(6):
+        assert run.on(40) == []
+        run.speed("worker/0", 0)
+        assert run.on(20) == []
+        run.speed("worker/0", 500_000)
+
+
+@pytest.mark.parametrize("seconds", [30, 70, 200])
+def test_a_chief_that_evaluates(seconds: float) -> None:
+    run = asynchronous()
+    run.on(90)
+    run.speed("worker/0", 0)
+    run.cores["worker/0"] = 1.0
+    assert run.on(seconds) == []
+    run.speed("worker/0", 500_000)
+    assert run.on(120) == []
+
+
+def test_workers_that_end_early_and_leave_one() -> None:
+    run = asynchronous()
+    run.on(60)
+    run.end("worker/1")
+    run.on(30)
+    run.end("worker/2")
+    assert run.on(200) == []
+
+
+def test_a_worker_that_comes_later_or_compiles() -> None:
+    run = asynchronous()
+    run.speed("worker/2", 0)
+    run.cores["worker/2"] = 3.0
+    run.on(100)
+    run.speed("worker/2", 500_000)
+    assert run.on(120) == []
+
+
+def test_other_jobs_may_move_what_they_want() -> None:
+    names = ("chief/0", "worker/0", "worker/1", "evaluator/0")
+    run = Run("ps/0", *names).link(*((name, "ps/0") for name in names))
+    run.speed("chief/0", 20_000)
+    run.speed("evaluator/0", 10_000)
+    assert run.on(300) == []
+
+
+def test_two_kinds_of_workers_of_which_none_is_the_exception() -> None:
+    run = asynchronous(*WORKERS, "worker/3")
+    run.speed("worker/2", 100_000)
+    run.speed("worker/3", 100_000)
+    run.speed("worker/1", 90_000)
+    assert run.on(200) == []
+
+
+def test_servers_that_run_no_program_are_not_compared() -> None:
+    run = asynchronous(serves=True)
+    run.speed("worker/1", 50_000)
+    assert run.on(200) == []
+
+
+def test_agents_of_an_older_version_do_not_tell_enough_for_a_reason() -> None:
+    run = slowed()
+    look = run._look
+
+    def older(task: str) -> dict[str, Any]:
+        new = ("paces", "waited_s", "held_s", "cores", "memory", "step")
+        return {name: value for name, value in look(task).items() if name not in new}
+
+    run._look = older  # type: ignore[method-assign]
+    assert one(run.on(150)).startswith("worker/1 on host3 has been 3.3x slower")
+
+
+# ---- the one that the others wait for
+
+
+def test_the_worker_that_holds_up_an_all_reduce() -> None:
+    run = mirrored()
+    run.between("worker/2", "worker/1").unanswered = 0.8
+    text = one(run.on(90))
+    assert text.startswith("worker/1 on host2 holds up the others: in ")
+    assert "x faster: " in text
+    run.between("worker/2", "worker/1").unanswered = 0.0
+    assert one(run.on(150)) == "worker/1 on host2 holds up the others no more"
+
+
+@pytest.mark.parametrize("share", [0.0, 0.4])
+def test_an_all_reduce_of_equals(share: float) -> None:
+    run = mirrored()
+    for each in run.links:
+        each.unanswered = share
+    assert run.on(300) == []
+
+
+def test_a_ring_in_which_all_wait_alike_for_the_network() -> None:
+    run = mirrored()
+    for each in run.links:
+        each.unanswered = 0.8
+    assert run.on(300) == []
+
+
+def test_an_evaluation_for_which_the_others_wait() -> None:
+    run = mirrored()
+    run.on(60)
+    for each in run.links:
+        each.bytes_s = 1000.0
+    run.between("worker/2", "worker/1").unanswered = 1.0
+    run.cores["worker/1"] = 1.0
+    assert run.on(85) == []
+    for each in run.links:
+        each.bytes_s, each.unanswered = 500_000.0, 0.0
+    assert run.on(120) == []
+
+
+def test_workers_of_a_ps_have_no_step_in_common() -> None:
+    run = asynchronous()
+    run.between("ps/0", "worker/1").unanswered = 0.8
+    assert run.on(200) == []
+
+
+# ---- a ps
+
+
+def test_a_ps_that_is_bound_by_its_cores() -> None:
+    run = asynchronous()
+    run.cores["ps/0"] = 3.9
+    text = one(run.on(90))
+    assert text.startswith("ps/0 on host1 holds up the workers by its processors: ")
+    assert "by its processors: it has used 3.9 of its 4 cores for 60 s; more ps share that (--ps=2)" in text
+    run.cores["ps/0"] = 1.0
+    assert one(run.on(150)) == "ps/0 on host1 holds up the workers no more"
+
+
+def test_a_ps_whose_quota_holds_it() -> None:
+    run = asynchronous()
+    run.cores["ps/0"], run.held["ps/0"] = 0.05, 0.9
+    text = one(run.on(90))
+    assert "it has used 0.05 cores for 60 s, and the quota of its cgroup stops it in 90% of the time" in text
+
+
+def test_a_ps_whose_threads_wait_for_a_processor() -> None:
+    run = asynchronous()
+    run.cores["ps/0"], run.waiting["ps/0"] = 0.05, 2.5
+    assert "it has used 0.05 cores for 60 s, and 2.5 of its threads have waited for one" in one(run.on(90))
+
+
+@pytest.mark.parametrize("end", ["ps/0", "worker/1"])
+def test_a_ps_behind_a_slow_link(end: str) -> None:
+    run = asynchronous()
+    for each in run.links:
+        for task in each.full if end == "ps/0" else ():
+            each.full[task] = 0.7 if task == "ps/0" else 0.0
+        for task in each.full if end != "ps/0" else ():
+            each.full[task] = 0.0 if task == "ps/0" else 0.7
+    text = one(run.on(90))
+    assert "by its network: 2.9 MiB/s go in and out, and more than 64 KiB wait to be sent" in text
+
+
+def test_a_ps_that_computes_much_and_has_cores_left() -> None:
+    run = asynchronous()
+    run.cores["ps/0"], run.waiting["ps/0"] = 3.0, 0.5
+    assert run.on(200) == []
+
+
+def test_a_ps_on_a_host_that_is_as_crowded_as_those_of_the_workers() -> None:
+    run = asynchronous()
+    for task in run.living:
+        run.cores[task], run.waiting[task] = 0.05, 2.5
+    assert run.on(200) == []
+
+
+def test_a_ps_that_waits_for_its_workers() -> None:
+    run = asynchronous()
+    run.cores["ps/0"] = 3.9
+    for each in run.links:
+        if each.caller == "ps/0":
+            each.unanswered = 0.8
+    assert run.on(200) == []
+
+
+def test_a_ps_that_has_most_of_the_variables() -> None:
+    run = Run("ps/0", "ps/1", "ps/2", "worker/0", "worker/1")
+    for ps in ("ps/0", "ps/1", "ps/2"):
+        run.link(("worker/0", ps), ("worker/1", ps))
+    for each in run.of("ps/1"):
+        each.bytes_s = 5_000_000.0
+    run.cores["ps/1"] = 4.0
+    text = one(run.on(90))
+    assert "it moves 10.0x as much as the other ps: divide its largest variable" in text
+
+
+def test_a_ps_without_variables() -> None:
+    run = Run("ps/0", "ps/1", "worker/0").link(("worker/0", "ps/0"), ("worker/0", "ps/1"))
+    run.speed("ps/1", 0)
+    run.speed("ps/0", 500_000)
+    assert run.on(200) == []
+
+
+# ---- hosts
+
+
+@pytest.mark.parametrize(("share", "said"), [(0.08, 1), (0.03, 0)])
+def test_packets_that_are_sent_again(share: float, said: int) -> None:
+    run = asynchronous()
+    for each in run.of("worker/1"):
+        each.again = share
+    told = run.on(90)
+    assert len(told) == said
+    if said:
+        assert told[0].startswith(
+            "8% of the packets of worker/1 on host3 are lost on the way, and sent again"
+        )
+
+
+def test_a_burst_of_lost_packets_is_over_soon() -> None:
+    run = asynchronous()
+    run.on(60)
+    for each in run.of("worker/1"):
+        each.again = 0.3
+    assert run.on(15) == []
+    for each in run.of("worker/1"):
+        each.again = 0.0
+    assert run.on(120) == []
+
+
+def swap(run: Run, rate: float, swapped: int) -> list[str]:
+    run.facts["worker/1"] = {"memory": [3 << 30, swapped], "cores": 4.0}
+    said = []
+    for _ in range(20):
+        before = run.machines.get("host3", {"swapped": 0})
+        run.machines["host3"] = {"swapped": int(before["swapped"] + rate * LOOK_S)}
+        said += run.on(LOOK_S)
+    return said
+
+
+def test_a_host_that_swaps() -> None:
+    text = one(swap(asynchronous(), 30e6, 1 << 30))
+    assert text.startswith(
+        "host3 has moved 29 MiB/s to and from its swap for 60 s, and worker/1 on host3 has"
+    )
+    assert "1.0 GiB there beside 3.0 GiB in memory" in text
+
+
+@pytest.mark.parametrize(("rate", "swapped"), [(1e4, 1 << 30), (30e6, 0), (0.0, 1 << 30)])
+def test_a_host_that_has_swapped_or_whose_other_programs_do(rate: float, swapped: int) -> None:
+    assert swap(asynchronous(), rate, swapped) == []
+
+
+def held_gpu(slowed_by: Sequence[str], heat: Callable[[int], int | None]) -> list[str]:
+    run = asynchronous(gpus={"worker/1": ["GPU-1"]})
+    said = []
+    for number in range(30):
+        run.gpus = {"GPU-1": gpu(slowed_by=list(slowed_by), heat_ms=heat(number))}
+        said += run.on(LOOK_S)
+    return said
+
+
+def test_a_gpu_that_heat_holds_down() -> None:
+    text = one(held_gpu(["sw_thermal"], lambda number: 2500 * number))
+    assert text.startswith("the GPU of worker/1 on host3 is held below its clocks in 50% of the last ")
+    assert "it is too hot" in text
+
+
+def test_a_gpu_that_a_brake_holds_down() -> None:
+    text = one(held_gpu(["power_brake"], lambda _: None))
+    assert "(power_brake): the power supply's brake slows it" in text
+
+
+@pytest.mark.parametrize("reasons", [[], ["power_cap"]])
+def test_gpus_under_full_load_are_at_their_power_cap(reasons: list[str]) -> None:
+    assert held_gpu(reasons, lambda _: 0) == []
+
+
+def test_heat_for_a_moment_at_each_look_is_little() -> None:
+    assert held_gpu(["sw_thermal"], lambda number: 100 * number) == []
+
+
+# ---- the run itself
+
+
+def test_a_run_that_has_become_slower() -> None:
+    run = asynchronous()
+    for name in WORKERS:
+        run.steps_s[name] = 16.0
+    assert run.on(400) == []
+    for name in WORKERS:
+        run.steps_s[name] = 8.0
+    text = one(run.on(240))
+    assert text.startswith("the run has become 1.9x slower: 8.")
+    assert " steps/s in the last 2 minutes, 16 before; " in text
+    for name in WORKERS:
+        run.steps_s[name] = 16.0
+    assert one(run.on(240)) == "the run is as fast as before"
+
+
+def test_a_run_that_is_slow_for_a_minute_or_steps_seldom() -> None:
+    run = asynchronous()
+    for name in WORKERS:
+        run.steps_s[name] = 16.0
+    run.on(400)
+    for name in WORKERS:
+        run.steps_s[name] = 8.0
+    run.on(50)
+    for name in WORKERS:
+        run.steps_s[name] = 16.0
+    assert run.on(300) == []
+    for name in WORKERS:
+        run.steps_s[name] = 0.05
+    assert run.on(300) == []
+
+
+# ---- real runs, recorded with tests/diagnosis/recorder.py and TensorFlow 2.21
+
+
+def replay(name: str) -> list[str]:
+    watchdog: Watchdog | None = None
+    said: list[str] = []
+    for line in (Path(__file__).parent / "recorded" / f"{name}.jsonl").read_text("utf-8").splitlines():
+        now, what, *rest = json.loads(line)
+        if watchdog is None:
+            assert what == "watchdog"
+            watchdog = Watchdog(**rest[0])
+            watchdog.begin(now)
+        else:
+            watchdog.said(*rest, now)
+        watchdog.questions([], now)
+        said += [each.text for each in watchdog.sentences(now)]
+    return said
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("slow_input_async", "worker/1 on host2 has been 5.8x slower than the other workers for 60 s: "),
+        ("slow_work_mirrored", "worker/1 on host2 holds up the others: in 75% of the looks "),
+        ("slow_ps_network", "ps/0 on host3 holds up the workers by its network: 6.1 MiB/s go in and out"),
+        ("slow_ps_quota", "ps/0 on host3 holds up the workers by its processors: it has used 0.04 cores"),
+        ("slow_lossy", "8% of the packets of worker/1 on host2 are lost on the way, and sent again"),
+    ],
+)
+def test_a_recorded_run(name: str, words: str) -> None:
+    assert one(replay(name)).startswith(words)
+
+
+# ---- what a run remembers
+
+
+def test_what_was_told_is_handed_on() -> None:
+    run = slowed()
+    text = one(run.on(90))
+    old = run.watchdog
+    run.watchdog = Watchdog(run.places, {}, {}, run.settings)
+    run.watchdog.begin(run.now)
+    run.watchdog.resume(json.loads(json.dumps(old.memory())))
+    assert run.watchdog.holds()[0] == [text]
+    assert run.on(200) == []
+    run.speed("worker/1", 500_000)
+    assert one(run.on(150)) == "worker/1 on host3 is as fast as the other workers again"
+
+
+def test_the_memory_of_an_older_version_has_no_slowness() -> None:
+    run = slowed()
+    memory = json.loads(json.dumps(run.watchdog.memory()))
+    del memory["rules"]["slowness"]
+    fresh = Watchdog(run.places, {}, {}, {})
+    fresh.begin(run.now)
+    fresh.resume(memory)

@@ -1,0 +1,34 @@
+"""The steps that lines of logs name."""
+
+from __future__ import annotations
+
+import pytest
+
+from tflaunch.diagnosis.steps import last_step
+
+
+@pytest.mark.parametrize(
+    ("line", "step"),
+    [
+        ("step 120 of worker 1, global step 240, loss 0.3", 120),
+        ("INFO:tensorflow:loss = 0.5, step = 1200 (3.1 sec)", 1200),
+        ("global_step=40", 40),
+        ("Step: 7/100", 7),
+        ('{"step": 3, "loss": 0.1}', 3),
+        ("[step 12] loss 0.1", 12),
+        ("steps/s: 12.5", None),
+        ("step-2 of the recipe", None),
+        ("step 1.5", None),
+        ("next step", None),
+        ("INFO:tensorflow:global_step/sec: 18.2", None),
+        ("step " + "9" * 40, None),
+        ("x" * 1000 + " step 7", None),
+        ("", None),
+    ],
+)
+def test_what_a_line_names(line: str, step: int | None) -> None:
+    assert last_step(line) == step
+
+
+def test_the_last_line_that_names_one_counts() -> None:
+    assert last_step("step 1\nstep 2\nsaved the model\n") == 2

@@ -1,0 +1,37 @@
+"""The step that a line of a log names: `step 120 of worker 1`, `global_step = 40`, `Step: 7/100`.
+
+Shipped to hosts: the agents read it, so that the rules know it where they are not told what a task prints.
+"""
+
+from __future__ import annotations
+
+WORD = "step"
+BETWEEN = " \t=:#([{'\""
+DIGITS = 15  # a longer number is no step
+LINE = 400  # characters of a line that are looked at
+
+
+def last_step(text: str) -> int | None:
+    """The step of the last of these lines that names one; None if none does."""
+    for line in reversed(text.splitlines()):
+        step = step_in(line[:LINE])
+        if step is not None:
+            return step
+    return None
+
+
+def step_in(line: str) -> int | None:
+    """The first number that stands behind the word `step`, which may be the end of a longer name."""
+    lowered = line.lower()
+    at = lowered.find(WORD)
+    while at >= 0:
+        at += len(WORD)
+        rest = lowered[at : at + 32].lstrip(BETWEEN)
+        digits = rest[: len(rest) - len(rest.lstrip("0123456789"))]
+        # "steps/s: 12" and "step-2" name none; "step 1.5" is no count.
+        after = rest[len(digits) :]
+        decimal = after[:1] == "." and after[1:2].isdigit()
+        if digits and len(digits) <= DIGITS and not decimal:
+            return int(digits)
+        at = lowered.find(WORD, at)
+    return None
