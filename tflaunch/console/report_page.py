@@ -1,11 +1,10 @@
-"""What `tflaunch report` shows: what stands out, what happened, what each task used, what ran; two runs side by side."""
+"""What `tflaunch report` shows: what stands out, what happened, what each task used; two runs side by side."""
 
 from __future__ import annotations
 
 import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
-
 
 from tflaunch.console.graph import sparkline
 from tflaunch.console.pen import BAD, GOOD, WARN, Sheet, hint, whole
@@ -30,18 +29,24 @@ def report_lines(document: ReportDocument, sheet: Sheet) -> list[Text]:
     lines.pop()
     if sheet.columns is None:
         return [part for line in lines for part in unstacked(line)]
-    return [part for line in lines for part in ([line] if line.no_wrap else unstacked(hung(line, sheet.columns)))]
+    return [
+        part for line in lines for part in ([line] if line.no_wrap else unstacked(hung(line, sheet.columns)))
+    ]
 
 
 def _run(run: ReportedRunData, sheet: Sheet) -> Iterator[Text]:
     marks = sheet.marks
-    mark, style = {"succeeded": (marks.ok, GOOD), "running": (marks.live, "")}.get(run["status"], (marks.bad, BAD))
+    mark, style = {"succeeded": (marks.ok, GOOD), "running": (marks.live, "")}.get(
+        run["status"], (marks.bad, BAD)
+    )
     if run["status"] in ("detached", "unknown"):
         mark, style = marks.dot, ""
     took = f" after {duration(run['seconds'])}" if run["seconds"] is not None else ""
     code = f", exit code {run['exit_code']}" if run["exit_code"] else ""
     began = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(run["began"]))
-    yield Text.assemble((f"{mark} ", style), (run["run_id"], "bold"), f" {run['status']}{took}{code}; it began {began}")
+    yield Text.assemble(
+        (f"{mark} ", style), (run["run_id"], "bold"), f" {run['status']}{took}{code}; it began {began}"
+    )
     for verdict in run["verdicts"]:
         sign, how = (marks.bad, BAD) if verdict["kind"] == "failure" else (marks.warn, WARN)
         yield paragraph((f"  {sign} ", how), (verdict["text"], "bold"))
@@ -96,8 +101,17 @@ def _tasks(run: ReportedRunData, sheet: Sheet) -> list[Text]:
         Column("received", [mean(task, "received", "bytes") for task in tasks], right=True),
         Column("GPU", [mean(task, "gpu", "{:.0f} %") for task in tasks], right=True),
         Column("power", [mean(task, "watts", "{:.0f} W") for task in tasks], right=True, drop=2),
-        Column("steps/s", [Text("" if task["steps_s"] is None else f"{task['steps_s']:.3g}") for task in tasks], right=True),
-        Column("loss", [Text("" if task["loss"] is None else f"{task['loss']:.4g}") for task in tasks], right=True, drop=1),
+        Column(
+            "steps/s",
+            [Text("" if task["steps_s"] is None else f"{task['steps_s']:.3g}") for task in tasks],
+            right=True,
+        ),
+        Column(
+            "loss",
+            [Text("" if task["loss"] is None else f"{task['loss']:.4g}") for task in tasks],
+            right=True,
+            drop=1,
+        ),
         Column("cores over time", [Text(_curve(run, task["task"], sheet)) for task in tasks], drop=3),
         Column("end", [Text(_end(task)) for task in tasks], shrink=2),
     ]
@@ -110,7 +124,12 @@ def _curve(run: ReportedRunData, task: str, sheet: Sheet) -> str:
     if samples is None or task not in samples["tasks"]:
         return ""
     number = samples["tasks"].index(task)
-    values = [row[1] for each in samples["bins"] for row in each[1:] if row[0] == number and row[1:2] not in ([], [None])]
+    values = [
+        row[1]
+        for each in samples["bins"]
+        for row in each[1:]
+        if row[0] == number and row[1:2] not in ([], [None])
+    ]
     return sparkline(values, CURVE, sheet.marks.blocks)
 
 

@@ -622,7 +622,7 @@ class ReportedRunData(TypedDict):
     run_id: str
     """its id"""
     status: Literal["running", "detached", "succeeded", "failed", "interrupted", "unknown"]
-    """`succeeded`, `failed` or `interrupted` once it is over; `running`; `detached`: it goes on, or has gone on, without
+    """`succeeded`, `failed` or `interrupted` once it is over; `running`; `detached`: it goes on, or went on, without
     its launcher; `unknown`: its launcher was killed"""
     exit_code: int | None
     """of tflaunch, or null"""

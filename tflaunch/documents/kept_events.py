@@ -6,12 +6,11 @@ among the values of variables are masked wherever they stand.
 
 from __future__ import annotations
 
-import dataclasses
 import io
 import json
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -23,7 +22,6 @@ from tflaunch.runs.hidden_values import VALUE_LEFT_OUT, plan_without_values, sec
 
 if TYPE_CHECKING:
     from tflaunch.planning.cluster_plan import ClusterPlan
-    from tflaunch.protocol.job import TaskId
 
 R = TypeVar("R")
 
@@ -33,7 +31,8 @@ FOR_THE_END = 500_000  # of these, only for the events that say how tasks and th
 _LAST = frozenset(("exited", "lost", "report", "error", "failures", "detached"))
 # The methods of a reporter that tell an event.
 _TOLD = frozenset(
-    {name for name in EVENTS if hasattr(JsonReporter, name)} - {"log", "gap", "log_end"} | {"warn_once", "handed_over"}
+    {name for name in EVENTS if hasattr(JsonReporter, name)} - {"log", "gap", "log_end"}
+    | {"warn_once", "handed_over"}
 )
 
 
@@ -172,5 +171,9 @@ def read_events(directory: Path) -> Iterator[Mapping[str, Any]]:
             event = json.loads(line)
         except ValueError:  # torn, as the disk was full or the launcher was killed
             continue
-        if isinstance(event, dict) and isinstance(event.get("event"), str) and isinstance(event.get("time"), float):
+        if (
+            isinstance(event, dict)
+            and isinstance(event.get("event"), str)
+            and isinstance(event.get("time"), float)
+        ):
             yield event

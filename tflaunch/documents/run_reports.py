@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -77,8 +78,8 @@ def _missing(record: Record, events: Sequence[Mapping[str, Any]], sampled: Sampl
         )
     if detached:
         said.append(
-            "it was detached: what its tasks did and used after that is not on this machine; for how it stands: tflaunch"
-            f" status {record.run_id}"
+            "it was detached: what its tasks did and used after that is not on this machine; for how it stands:"
+            f" tflaunch status {record.run_id}"
         )
     elif sampled is None or not sampled.bins:
         said.append("no samples of what its tasks used: there are some once they have run for ten seconds")
@@ -149,12 +150,16 @@ def values_of(sampled: Sampled) -> dict[str, dict[str, list[float]]]:
 
 
 def steps_s(sampled: Sampled, task: str) -> float | None:
-    """Steps in a second, by those that the task's log names; None where there are too few, or they begin again."""
+    """Steps in a second, by those that the task's log names; None where there are too few.
+
+    A task that was started again begins with a lower one: the time until then does not count.
+    """
     steps = list(sampled.series(task, "step"))
-    if len(steps) < 2:
-        return None
-    (begun, first), (ended, last) = steps[0], steps[-1]
-    return (last - first) / (ended - begun) if ended - begun >= LEAST_S and last > first else None
+    made = passed_s = 0.0
+    for (begun, first), (ended, last) in itertools.pairwise(steps):
+        if last >= first:
+            made, passed_s = made + last - first, passed_s + ended - begun
+    return made / passed_s if made and passed_s >= LEAST_S else None
 
 
 def compared(first: ReportedRunData, second: ReportedRunData) -> list[ComparedData]:

@@ -19,7 +19,9 @@ _Event = Mapping[str, Any]
 def timeline(events: Sequence[_Event], sampled: Sampled | None) -> list[MomentData]:
     """What happened, in order."""
     found = [*_of_steps(events), *_of_tasks(events), *_of_hosts(events)]
-    found += [_moment(event["time"], event["event"], event["text"]) for event in events if event["event"] in _TOLD]
+    found += [
+        _moment(event["time"], event["event"], event["text"]) for event in events if event["event"] in _TOLD
+    ]
     found += _firsts(sampled) if sampled is not None else []
     found.sort(key=lambda moment: moment["at"])
     if len(found) > MOST:
@@ -46,7 +48,9 @@ def _of_steps(events: Sequence[_Event]) -> Iterator[MomentData]:
                 yield _moment(begun, name, event["note"], event["time"] - begun)
         elif event["event"] == "shipped":
             yield _moment(
-                event["time"], "shipped", f"{counted(event['files'], 'file')}, {amount(event['bytes'])}, {event['digest']}"
+                event["time"],
+                "shipped",
+                f"{counted(event['files'], 'file')}, {amount(event['bytes'])}, {event['digest']}",
             )
     for name, begun in open_steps.items():
         yield _moment(begun, name, "not finished")
@@ -62,9 +66,13 @@ def _of_tasks(events: Sequence[_Event]) -> Iterator[MomentData]:
     for event in starts:
         if event["attempt"]:
             yield _moment(
-                event["time"], "restarted", f"{event['task']} on {event['host']}: attempt {event['attempt'] + 1}"
+                event["time"],
+                "restarted",
+                f"{event['task']} on {event['host']}: attempt {event['attempt'] + 1}",
             )
-    for (code, signal, stopped), alike in itertools.groupby(ends, lambda end: (end["code"], end["signal"], end["stopped"])):
+    for (code, signal, stopped), alike in itertools.groupby(
+        ends, lambda end: (end["code"], end["signal"], end["stopped"])
+    ):
         group = list(alike)
         where = f" on {group[0]['host']}" if len(group) == 1 else ""
         how = f"killed by {signal}" if signal else f"exit code {code}"
@@ -85,7 +93,9 @@ def _of_hosts(events: Sequence[_Event]) -> Iterator[MomentData]:
             yield _moment(event["time"], kind, f"the run goes on without its launcher{where and ';'}{where}")
         elif kind == "waiting":
             yield _moment(
-                event["time"], kind, f"{event['place']}. in line; {event['free']} of {event['needed']} GPUs are free"
+                event["time"],
+                kind,
+                f"{event['place']}. in line; {event['free']} of {event['needed']} GPUs are free",
             )
         elif kind == "report":
             yield _moment(event["time"], event["status"], f"exit code {event['exit_code']}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tflaunch.diagnosis.rule import names_of, trains
@@ -66,7 +66,9 @@ def _failure(
 
 def _warnings(run: ReportedRunData, events: Sequence[_Event]) -> Iterator[VerdictData]:
     begun = next((event["time"] for event in events if event["event"] == "started"), None)
-    told = [event for event in events if event["event"] == "warn" and begun is not None and event["time"] > begun]
+    told = [
+        event for event in events if event["event"] == "warn" and begun is not None and event["time"] > begun
+    ]
     if told:
         more = f" (and {counted(len(told) - 1, 'more warning')})" if len(told) > 1 else ""
         after = duration(told[0]["time"] - run["began"])
@@ -81,7 +83,7 @@ def _stragglers(run: ReportedRunData, sampled: Sampled) -> Iterator[VerdictData]
     for tasks in jobs.values():
         if len(tasks) < FELLOWS:
             continue
-        paces, unit = _paces(tasks, sampled)
+        paces, unit, of_what = _paces(tasks, sampled)
         if not paces:
             continue
         slowest = min(paces, key=lambda name: paces[name])
@@ -94,21 +96,23 @@ def _stragglers(run: ReportedRunData, sampled: Sampled) -> Iterator[VerdictData]
         who = f"{slowest} on {by_name[slowest]['host']}" if len(slow) == 1 else names_of(slow)
         share = paces[slowest] / median
         text = (
-            f"{who} went at {share:.2f} of the others' pace: {unit(paces[slowest])}"
+            f"{who} went at {share:.2f} of the others' pace: {unit(paces[slowest])}{of_what}"
             f"{' at the slowest' if len(slow) > 1 else ''}, their median {unit(median)}"
         )
         text += _beside(by_name, slowest)
         advice = (
-            "see what else its host does (CPU, disk, heat), and its link: tflaunch check --bandwidth; while a run goes on:"
-            f" tflaunch stacks {run['run_id']} {slowest}"
+            "see what else its host does (CPU, disk, heat), and its link: tflaunch check --bandwidth; while a run goes"
+            f" on: tflaunch stacks {run['run_id']} {slowest}"
         )
         yield _verdict("straggler", text, advice)
 
 
-def _paces(tasks: Sequence[ReportedTaskData], sampled: Sampled) -> tuple[dict[str, float], Any]:
-    """Task -> how fast it went, while all of them ran, and how that is said; none where that is not known."""
+def _paces(
+    tasks: Sequence[ReportedTaskData], sampled: Sampled
+) -> tuple[dict[str, float], Callable[[float], str], str]:
+    """(task -> how fast it went, while all of them ran; how a pace is said; of what): no task where it is not known."""
     if all(task["steps_s"] is not None for task in tasks):
-        return {task["task"]: task["steps_s"] or 0.0 for task in tasks}, _steps
+        return {task["task"]: task["steps_s"] or 0.0 for task in tasks}, _steps, ""
     names, at = [task["task"] for task in tasks], NAMES.index("peers")
     moved: dict[str, list[float]] = {name: [] for name in names}
     for _, rows in sampled.bins:
@@ -117,9 +121,10 @@ def _paces(tasks: Sequence[ReportedTaskData], sampled: Sampled) -> tuple[dict[st
             for name, value in row.items():
                 moved[name].append(value or 0.0)
     if len(moved[names[0]]) < LEAST_BINS:
-        return {}, None
+        return {}, _bytes, ""
     means = {name: statistics.fmean(values) for name, values in moved.items()}
-    return (means, _bytes) if statistics.median(means.values()) >= LEAST_BYTES_S else ({}, None)
+    seen = statistics.median(means.values()) >= LEAST_BYTES_S
+    return means if seen else {}, _bytes, " to and from other tasks"
 
 
 def _steps(pace: float) -> str:
@@ -127,7 +132,7 @@ def _steps(pace: float) -> str:
 
 
 def _bytes(pace: float) -> str:
-    return f"{amount(pace)}/s to and from the other tasks"
+    return f"{amount(pace)}/s"
 
 
 def _beside(tasks: Mapping[str, ReportedTaskData], slowest: str) -> str:
@@ -136,7 +141,9 @@ def _beside(tasks: Mapping[str, ReportedTaskData], slowest: str) -> str:
     for column, unit in (("cores", "cores"), ("gpu", "% GPU")):
         own = tasks[slowest]["means"].get(column)
         others = [
-            task["means"][column] for name, task in tasks.items() if name != slowest and column in task["means"]
+            task["means"][column]
+            for name, task in tasks.items()
+            if name != slowest and column in task["means"]
         ]
         if own is not None and others:
             said.append(f"{own:.2g} {unit} against {statistics.median(others):.2g}")

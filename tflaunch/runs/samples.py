@@ -4,7 +4,7 @@ Time is cut into bins of equal length, from the first release of the tasks on.  
 each of COLUMNS.  When the file has as many bins as it may have, each two become one that is twice as long: a run of
 1,000 tasks keeps below 5 MB.
 
-    {"format": 1, "began": 1764.5, "every_s": 5.0, "most": 75, "tasks": ["ps/0", "worker/0"]}     always the first line
+    {"format": 1, "began": 1764.5, "every_s": 5.0, "most": 56, "tasks": ["ps/0", "worker/0"]}     always the first line
     {"at": 3.2, "task": 1, "first": "listens"}    how many seconds after that a task did something for the first time
     [7, [0, 0.98, 120000, 90000], [1, 0.99]]      a bin: its number, and a row for each task with its values
 
@@ -29,7 +29,7 @@ SAMPLES = "samples.jsonl"
 FORMAT = 1
 EVERY_S = 5.0  # the agents are asked as often
 MOST_BYTES = 4_500_000
-ROW_BYTES = 60  # of a task that has all values
+ROW_BYTES = 80  # of a task that has all values
 MOST_BINS, LEAST_BINS = 720, 16
 
 Values = list[float | None]
@@ -104,7 +104,9 @@ def merged_rows(first: Sequence[float | None], second: Sequence[float | None]) -
     for number, column in enumerate(COLUMNS):
         one = first[number] if number < len(first) else None
         two = second[number] if number < len(second) else None
-        made.append(column.merge(one, two) if one is not None and two is not None else one if two is None else two)
+        made.append(
+            column.merge(one, two) if one is not None and two is not None else one if two is None else two
+        )
     return made
 
 
@@ -159,6 +161,11 @@ class SampleFile:
                 before.most = min(before.most, most_bins(len(before.tasks)))
                 self._head = before
             self._rewrite(self._head)
+
+    @property
+    def every_s(self) -> float:
+        """How long a bin is now."""
+        return self._head.every_s
 
     @property
     def began(self) -> float:
@@ -219,7 +226,9 @@ class SampleFile:
         ]
         lines += [[number, *self._rows(rows)] for number, rows in sampled.bins]
         building = self.path.with_name(f".{self.path.name}")
-        descriptor = os.open(building, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        descriptor = os.open(
+            building, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
+        )
         with os.fdopen(descriptor, "w", encoding="ascii") as file:
             file.writelines(_text(line) + "\n" for line in lines)
         building.replace(self.path)
@@ -252,8 +261,8 @@ def _text(value: Any) -> str:
     if isinstance(value, float):
         if not math.isfinite(value):
             return "null"
-        short = f"{value:.4g}"
-        return short.replace("e+0", "e").replace("e+", "e")
+        short = f"{value:.3g}"
+        return short.replace("e+0", "e").replace("e+", "e") if "e" in short else short
     if isinstance(value, list):
         return f"[{','.join(map(_text, value))}]"
     return json.dumps(value, separators=(",", ":"))

@@ -35,7 +35,9 @@ class Sampling:
         self._gpus: Mapping[str, Sequence[str]] = watched["settings"].get("gpus", {})
         self._cluster = set(_endpoints(self._places, watched["names"]))
         self._refused = refused
-        self._before: dict[str, tuple[float, _Look]] = {}  # task -> when it was last looked at, and what was seen
+        self._before: dict[
+            str, tuple[float, _Look]
+        ] = {}  # task -> when it was last looked at, and what was seen
         self._open: dict[str, _Sum] = {}
         self._number = 0
         steady, epoch = clocks
@@ -92,7 +94,11 @@ class Sampling:
             file.first(task, "peers", now - self._zero)
         if before is None or now <= at:
             return
-        row = [*self._rates(before, look, now - at, port), *_told(look), *_of_gpus(self._gpus.get(task, ()), gpus)]
+        row = [
+            *self._rates(before, look, now - at, port),
+            *_told(look),
+            *_of_gpus(self._gpus.get(task, ()), gpus),
+        ]
         self._open.setdefault(task, _Sum()).add(row)
 
     def _rates(self, before: _Look, look: _Look, passed_s: float, port: int | None) -> list[float | None]:
