@@ -16,7 +16,7 @@ from tflaunch.documents.json_documents import ReportDocument
 from tflaunch.documents.writer import to_json
 
 # In a script element `<` could begin its end, or a comment.
-_ESCAPES = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"}
+_ESCAPES = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"})
 
 _PAGE = """\
 <!DOCTYPE html>
@@ -56,14 +56,14 @@ def page(document: ReportDocument) -> str:
         policy=policy,
         title=html.escape(" and ".join(run["run_id"] for run in document["runs"])),
         styles="\n".join(f"<style>{text}</style>" for text in styles),
-        data=embedded(to_json(document)),
+        data=embedded(to_json(document, compact=True)),
         scripts="\n".join(f"<script>{text}</script>" for text in scripts),
     )
 
 
 def embedded(json: str) -> str:
     """Return ASCII JSON as it may stand in a script element: the same data, without a character that HTML knows."""
-    return json.translate(str.maketrans(_ESCAPES))
+    return json.translate(_ESCAPES)
 
 
 def _file(name: str) -> str:

@@ -90,7 +90,8 @@ def samples_data(sampled: Sampled) -> SamplesData:
     """The samples as a document has them."""
     numbers = {task: number for number, task in enumerate(sampled.tasks)}
     bins: list[list[Any]] = [
-        [number, *([numbers[task], *row] for task, row in rows.items())] for number, rows in sampled.bins
+        [number, *([numbers[task], *map(_whole, row)] for task, row in rows.items())]
+        for number, rows in sampled.bins
     ]
     columns = {column.name: column.says for column in COLUMNS}
     return {
@@ -100,6 +101,11 @@ def samples_data(sampled: Sampled) -> SamplesData:
         "tasks": list(sampled.tasks),
         "bins": bins,
     }
+
+
+def _whole(value: float | None) -> float | None:
+    """The same number without `.0`, by which a page of many tasks would be much larger."""
+    return int(value) if value is not None and value == int(value) else value
 
 
 def _tasks(

@@ -256,13 +256,16 @@ class _Refused:
             ) from error
 
 
-def _text(value: Any) -> str:
-    """As JSON without blanks, in which a number takes few characters."""
-    if isinstance(value, float):
-        if not math.isfinite(value):
-            return "null"
-        short = f"{value:.3g}"
-        return short.replace("e+0", "e").replace("e+", "e") if "e" in short else short
-    if isinstance(value, list):
-        return f"[{','.join(map(_text, value))}]"
-    return json.dumps(value, separators=(",", ":"))
+def _text(line: Any) -> str:
+    """As JSON without blanks.  A bin's numbers take few characters: three digits, and steps as they are."""
+    if isinstance(line, dict):
+        return json.dumps(line, separators=(",", ":"))
+    rows = [",".join(map(_short, row)) for row in line[1:]]
+    text = f"[{line[0]}{''.join(f',[{row}]' for row in rows)}]"
+    return text.replace("e+0", "e").replace("e+", "e")
+
+
+def _short(value: float | None) -> str:
+    if value is None or not math.isfinite(value):
+        return "null"
+    return f"{value:.3g}" if isinstance(value, float) else str(value)

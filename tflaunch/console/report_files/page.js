@@ -64,7 +64,7 @@
     return colours.get(name);
   }
   // Where an axis may have its ticks: at round numbers of bytes, and of seconds, minutes and hours.
-  const BYTES = [0, 1, 2, 3, 4].flatMap(power => [1, 2, 5, 10, 20, 50, 100, 200, 500].map(round => round * 1024 ** power));
+  const BYTES = Array.from({ length: 50 }, (_, power) => 2 ** power);
   const TIMES = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400, 172800, 604800];
 
   function table(parent, heads, rows) {
@@ -150,7 +150,7 @@
       axes: [{ ...axis(36), incrs: TIMES, values: (_, ticks) => ticks.map(clock) },
         { ...axis(76), ...(UNITS[column].startsWith("B") ? { incrs: BYTES } : {}), values: (_, ticks) => ticks.map(tick => shown(column, tick)) }],
       series: [{ label: "after", value: (_, value) => value === null ? "" : lasted(value) },
-        ...lines.map(([label, , dashed]) => ({ label, stroke: colourOf(label), width: 1.5,
+        ...lines.map(([label, , dashed, key]) => ({ label, stroke: colourOf(key || label), width: 1.5,
           dash: dashed ? [6, 4] : undefined, spanGaps: false, points: { show: x.length < 3 },
           value: (_, value) => shown(column, value) }))],
       hooks: { draw: [u => {
@@ -302,7 +302,7 @@
         const at = new Map(own.middle.map((time, number) => [time, values[number]]));
         const last = own.middle[own.middle.length - 1];
         let before = null;   // a run with longer bins has no value of its own at each time
-        return [`${runs[index].run_id} ${name}`, x.map(time => time > last ? null : (before = at.has(time) ? at.get(time) : before)), index === 1];
+        return [`${runs[index].run_id} ${name}`, x.map(time => time > last ? null : (before = at.has(time) ? at.get(time) : before)), index === 1, name.split(":")[0]];
       }));
       chart(grid, column, x, lines, []);
     }
