@@ -194,7 +194,7 @@ OF_VERB: Mapping[str, tuple[ExitCode, ...]] = {
     "report": (
         ExitCode(0, "shown, or written"),
         ExitCode(errors.EXIT_USAGE, "it is unclear which run is meant, or the file cannot be written"),
-        ExitCode(errors.EXIT_IO, "the record of the run cannot be read"),
+        ExitCode(errors.EXIT_RECORD, "the record of the run cannot be read"),
     ),
     "stacks": (
         ExitCode(0, "shown"),

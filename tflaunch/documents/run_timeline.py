@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -11,6 +10,7 @@ from tflaunch.documents.json_things import MomentData
 from tflaunch.runs.samples import Sampled
 from tflaunch.text.numbers import amount, counted
 
+TOGETHER_S = 5.0  # between ends that are told in one sentence
 MOST = 400  # moments; of more, those in the middle are left out
 _TOLD = ("warn", "note", "say")
 _Event = Mapping[str, Any]
@@ -61,24 +61,39 @@ def _of_tasks(events: Sequence[_Event]) -> Iterator[MomentData]:
     ends = [event for event in events if event["event"] == "exited"]
     if first := [event for event in starts if not event["attempt"]]:
         at, hosts = first[0]["time"], len({event["host"] for event in first})
-        text = f"{counted(len(first), 'task')} on {counted(hosts, 'host')}, until the first end"
-        yield _moment(at, "started", text, ends[0]["time"] - at if ends else None)
+        last = {event["task"]: event["attempt"] for event in starts}
+        ended = next((end["time"] for end in ends if last.get(end["task"], 0) <= end["attempt"]), None)
+        text = f"{counted(len(first), 'task')} on {counted(hosts, 'host')}, until the first is over"
+        yield _moment(at, "started", text, ended - at if ended is not None else None)
     for event in starts:
         if event["attempt"]:
-            yield _moment(
-                event["time"],
-                "restarted",
-                f"{event['task']} on {event['host']}: attempt {event['attempt'] + 1}",
-            )
-    for (code, signal, stopped), alike in itertools.groupby(
-        ends, lambda end: (end["code"], end["signal"], end["stopped"])
-    ):
-        group = list(alike)
-        where = f" on {group[0]['host']}" if len(group) == 1 else ""
-        how = f"killed by {signal}" if signal else f"exit code {code}"
-        why = ", stopped by tflaunch" if stopped else ""
-        text = f"{names_of([end['task'] for end in group])}{where}: {how}{why}"
-        yield _moment(group[0]["time"], "ended", text)
+            text = f"{event['task']} on {event['host']}: attempt {event['attempt'] + 1}"
+            yield _moment(event["time"], "restarted", text)
+    for group in _alike(ends):
+        end = group[0]
+        where = f" on {end['host']}" if len(group) == 1 else ""
+        how = f"killed by {end['signal']}" if end["signal"] else f"exit code {end['code']}"
+        why = ", stopped by tflaunch" if end["stopped"] else ""
+        yield _moment(
+            end["time"], "ended", f"{names_of([each['task'] for each in group])}{where}: {how}{why}"
+        )
+
+
+def _alike(ends: Sequence[_Event]) -> list[list[_Event]]:
+    """Those that came one after another, soon, and are the same but for the task."""
+    groups: list[list[_Event]] = []
+    for end in ends:
+        before = groups[-1][-1] if groups else None
+        soon = before is not None and end["time"] - before["time"] <= TOGETHER_S
+        if (
+            before is not None
+            and soon
+            and all(end[name] == before[name] for name in ("code", "signal", "stopped"))
+        ):
+            groups[-1].append(end)
+        else:
+            groups.append([end])
+    return groups
 
 
 def _of_hosts(events: Sequence[_Event]) -> Iterator[MomentData]:

@@ -305,7 +305,7 @@ class LaunchedRun:
         state = first_state(self.request, plan, attempt)
         self.record.begun = True
         steering = starter.release(state.hosts, attempt, self._copy_log, self.record.logs)
-        steering.sampling = sampling_into(self.record.path, watchdog.data(), self.watcher.warn)
+        steering.sampling = sampling_into(self.record, watchdog.data(), self.watcher.warn)
         self._show_tensorboard(steering, state)
         watchdog.begin(time.monotonic(), self._released)
         self._released = self._released or time.monotonic()

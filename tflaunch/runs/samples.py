@@ -211,7 +211,8 @@ class SampleFile:
         return {"at": at, "task": self._numbers[task], "first": what}
 
     def _append(self, line: Any) -> None:
-        with self.path.open("a", encoding="ascii") as file:
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        with os.fdopen(os.open(self.path, flags, 0o600), "w", encoding="ascii") as file:
             file.write(_text(line) + "\n")
 
     def _rewrite(self, sampled: Sampled) -> None:

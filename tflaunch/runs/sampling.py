@@ -5,12 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tflaunch.diagnosis.signs import LOSS
 from tflaunch.protocol.errors import RecordError
 from tflaunch.runs.samples import COLUMNS, SAMPLES, SampleFile
 from tflaunch.sessions.printed_numbers import finite, number_of, step_in
+
+if TYPE_CHECKING:
+    from tflaunch.runs.record import Record
 
 _Look = Mapping[str, Any]
 _Ports = Mapping[str, Sequence[Any]]  # task -> its host, address and port, as the watchdog has them
@@ -115,14 +118,18 @@ class Sampling:
         return [rate("cpu_s"), *flows, rate("io"), look["quiet_s"]]
 
 
-def sampling_into(directory: Path, watched: Mapping[str, Any], warn: Callable[[str], object]) -> Sampling:
-    """Begin to keep samples in that record; if the disk refuses them, `warn` the user once, and the run goes on."""
-    return Sampling(
-        directory / SAMPLES,
-        watched,
-        lambda error: warn(f"{error.message}. {error.hint}"),
-        clocks=(time.monotonic(), time.time()),
-    )
+def sampling_into(record: Record, watched: Mapping[str, Any], warn: Callable[[str], object]) -> Sampling:
+    """Begin to keep samples in that record; if the disk refuses them, the run goes on.
+
+    The user is warned of that once, unless the disk has refused the logs, too, which is told already.
+    """
+
+    def refused(error: RecordError) -> None:
+        if not record.logs.failure:
+            warn(f"{error.message}. {error.hint}")
+
+    clocks = (time.monotonic(), time.time())
+    return Sampling(record.path / SAMPLES, watched, refused, clocks=clocks)
 
 
 class _Sum:

@@ -144,7 +144,7 @@ def opened(text: str, directory: Path) -> tuple[str, list[str]]:
 def test_a_thousand_tasks_make_a_page_below_5_mb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tasks = {f"worker/{number}": f"gpu{number:04}" for number in range(1000)}
     record = recorded(tmp_path, monkeypatch, "trainer-k3f9x2", tasks, events=started(tasks))
-    columns = {name: dict.fromkeys(tasks, [1.23e8, 0.123]) for name in NAMES}
+    columns = {name: dict.fromkeys(tasks, (1.23e8, 0.123)) for name in NAMES}
     sampled(record, **columns)
     document = report([record])
     samples = document["runs"][0]["samples"]
