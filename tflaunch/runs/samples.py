@@ -35,7 +35,7 @@ MOST_BINS, LEAST_BINS = 720, 16
 Values = list[float | None]
 
 
-class Column(NamedTuple):
+class SampleColumn(NamedTuple):
     """A value of a task, and how two become one."""
 
     name: str
@@ -52,17 +52,17 @@ def _last(_: float, second: float) -> float:
 
 
 COLUMNS = (
-    Column("cores", "processor time used in a second: 2 is two whole cores", _mean),
-    Column("sent", "bytes sent a second, over all connections", _mean),
-    Column("received", "bytes received a second", _mean),
-    Column("peers", "bytes a second to and from tasks of the run", _mean),
-    Column("files", "bytes read and written a second", _mean),
-    Column("quiet_s", "seconds since the last line of the log", max),
-    Column("step", "the last step that the log named", _last),
-    Column("loss", "the last loss that the log named", _last),
-    Column("gpu", "percent of the time in which its GPUs computed, their mean", _mean),
-    Column("watts", "power of its GPUs together", _mean),
-    Column("gpu_bytes", "memory in use on its GPUs together", max),
+    SampleColumn("cores", "processor time used in a second: 2 is two whole cores", _mean),
+    SampleColumn("sent", "bytes sent a second, over all connections", _mean),
+    SampleColumn("received", "bytes received a second", _mean),
+    SampleColumn("peers", "bytes a second to and from tasks of the run", _mean),
+    SampleColumn("files", "bytes read and written a second", _mean),
+    SampleColumn("quiet_s", "seconds since the last line of the log", max),
+    SampleColumn("step", "the last step that the log named", _last),
+    SampleColumn("loss", "the last loss that the log named", _last),
+    SampleColumn("gpu", "percent of the time in which its GPUs computed, their mean", _mean),
+    SampleColumn("watts", "power of its GPUs together", _mean),
+    SampleColumn("gpu_bytes", "memory in use on its GPUs together", max),
 )
 NAMES = tuple(column.name for column in COLUMNS)
 FIRSTS = ("printed", "listens", "peers")  # what a task does for the first time
