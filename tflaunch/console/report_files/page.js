@@ -295,6 +295,7 @@
   }
   if (runs.length === 2 && seen[0] && seen[1]) {
     add(main, "h2", "Both over each other");
+    add(main, "p", `${runs[1].run_id} is dashed; a job of several tasks is shown by their median.`, "dim");
     const grid = add(main, "div", null, "charts");
     const x = [...new Set([...seen[0].middle, ...seen[1].middle])].sort((one, two) => one - two);
     for (const column of ORDER.filter(name => columnsOf(seen[0]).includes(name) || columnsOf(seen[1]).includes(name))) {
