@@ -10,10 +10,10 @@ from tflaunch.documents.json_things import THINGS
 _ABOUT = """\
 # Documents of `--json`
 
-With `--json`, `gpus`, `check`, `ps`, `status`, `stacks`, `clean` and `config` print one JSON document to stdout, in
-ASCII, on one line. All others print [events](events.md). A command that cannot make its document prints the event
-`error` or `failures` instead, and ends with its exit code. Read past fields that you do not know: later versions may
-add some.
+With `--json`, `gpus`, `check`, `ps`, `status`, `stacks`, `report`, `clean` and `config` print one JSON document to
+stdout, in ASCII, on one line. All others print [events](events.md). A command that cannot make its document prints the
+event `error` or `failures` instead, and ends with its exit code. Read past fields that you do not know: later versions
+may add some.
 
     tflaunch gpus --json | jq -r '.hosts[] | "\\(.host) \\([.gpus[]? | select(.state == "free")] | length)"'
     tflaunch ps --json | jq -r '.runs[] | select(.detached) | .run_id'

@@ -17,7 +17,7 @@ and fields that you do not know: later versions may add some.
 
     tflaunch run hosts.yaml trainer.py --json | jq -r 'select(.event == "report") | .exit_code'
 
-`gpus`, `check`, `ps`, `status`, `stacks`, `clean` and `config` print one [document](documents.md) instead.
+`gpus`, `check`, `ps`, `status`, `stacks`, `report`, `clean` and `config` print one [document](documents.md) instead.
 Their JSON Schemas are in the package, in `tflaunch/documents/schemas`.
 
 """

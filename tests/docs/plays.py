@@ -56,6 +56,7 @@ FIRST: tuple[tuple[str, Callable[[World], object]], ...] = (
     (r"tflaunch init .*", World.without_hostfile),
     (r"tflaunch gpus lab\.yaml", World.busy),
     (r"tflaunch rerun .*", World.ended),
+    (r"tflaunch report.*", World.ended),
     (r"tflaunch clean [a-z]\w*-.*", World.ended),
     (r"tflaunch run .*--ship results.*", World.fetched),
     (r".* run\.jsonl.*json\.tool", World.reported),
@@ -111,7 +112,7 @@ def uncommented(text: str) -> str:
 
 def as_typed(text: str, run: str) -> str:
     """The command with names that exist here in place of those that a page invents."""
-    verbs = "attach|logs|status|stacks|stop|fetch|tensorboard|clean|rerun"
+    verbs = "attach|logs|status|stacks|report|stop|fetch|tensorboard|clean|rerun"
     text = re.sub(rf"(tflaunch (?:{verbs}) )[a-z]\w*-[a-z0-9]{{6}}\b", rf"\g<1>{run}", text)
     text = re.sub(r"\b[a-z][a-z0-9_]*-(?=[a-z]*\d)[a-z0-9]{6}\b", run, text)
     text = re.sub(r"(?<=\s)(RUN|NAME)(?=\s|$)", run, text)

@@ -81,7 +81,24 @@ def carry_out(
 
     Where an engine gives slots, the run is on record before they are asked for, so that every command finds it.
     leave: leaves the terminal, for a file, as soon as the engine has the request.
+    What the run tells is kept in its record.
     """
+    from tflaunch.documents.kept_events import KeptEvents
+
+    with contextlib.closing(KeptEvents()) as kept:
+        request = dataclasses.replace(request, on_record=kept.begin)
+        return _carry_out(request, ssh, kept.beside(reporter), launch, ask=ask, leave=leave)
+
+
+def _carry_out(
+    request: Request,
+    ssh: SshOptions,
+    reporter: Reporter,
+    launch: Launch,
+    *,
+    ask: Callable[[str], str] | None = None,
+    leave: Callable[[Path], None] | None = None,
+) -> int:
     hostfile = request.hostfile
     if hostfile.wanted is None:
         with connected(hostfile.hosts, ssh, reporter, ask=ask) as connector:

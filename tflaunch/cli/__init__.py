@@ -40,6 +40,7 @@ VERBS = {
     "check": ("check:check", _COMMAND),
     "ps": ("ps:ps", _COMMAND),
     "status": ("status:status", _COMMAND),
+    "report": ("report:report", _COMMAND),
     "stacks": ("stacks:stacks", _COMMAND),
     "clean": ("clean:clean", _COMMAND),
     "config": ("config:config", _COMMAND),

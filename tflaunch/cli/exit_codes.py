@@ -191,6 +191,11 @@ OF_VERB: Mapping[str, tuple[ExitCode, ...]] = {
         _OTHERS_SHOWN,
         _ASKING_STOPPED,
     ),
+    "report": (
+        ExitCode(0, "shown, or written"),
+        ExitCode(errors.EXIT_USAGE, "it is unclear which run is meant, or the file cannot be written"),
+        ExitCode(errors.EXIT_RECORD, "the record of the run cannot be read"),
+    ),
     "stacks": (
         ExitCode(0, "shown"),
         ExitCode(errors.EXIT_USAGE, "it is unclear which run is meant, or it has no such task"),

@@ -105,6 +105,14 @@ GROUPS: Mapping[str, Mapping[str, Guide]] = {
                 Example("tflaunch logs mnist --follow --grep loss", "new lines with loss, as they come"),
             ),
         ),
+        "report": Guide(
+            "Show what a run did: what stands out, when, what each task used",
+            (
+                Example("tflaunch report", "the newest run"),
+                Example("tflaunch report mnist --html mnist.html", "a page with curves, for a browser"),
+                Example("tflaunch report mnist-4f2a9c mnist-7d01be", "two runs side by side"),
+            ),
+        ),
         "stacks": Guide(
             "Show where each task's Python is just now",
             (

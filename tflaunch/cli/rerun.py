@@ -98,14 +98,9 @@ def from_here(word: Word, paths: Collection[str]) -> Word:
 def _record(run: str | None) -> Record:
     """The record of that run, else of the newest; raises UsageError, RecordError."""
     from tflaunch.runs.record import Record
-    from tflaunch.runs.record_list import list_runs
+    from tflaunch.runs.record_list import newest_run
 
-    if run is not None:
-        return Record.open(run)
-    newest = next((each for each in list_runs() if each.status != "corrupt"), None)
-    if newest is None:
-        raise UsageError("no run is on record here", "start one: tflaunch run HOSTS TRAINER.py")
-    return Record.open(newest.run_id)
+    return Record.open(run if run is not None else newest_run().run_id)
 
 
 def _ask_for(found: Recorded) -> None:

@@ -20,6 +20,7 @@ Pages: what each command shows, as lines
     fetch_page.py      what `fetch` has brought
     runs_page.py       `ps`, `status`
     stacks_page.py     `stacks`
+    report_page.py     `report`; report_html.py: the same as a page for a browser, of report_files/
     clean_page.py      `clean`
     check_page.py      `check`
     config_page.py     `config`

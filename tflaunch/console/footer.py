@@ -5,23 +5,17 @@
 
 from __future__ import annotations
 
-import re
-
 from rich.spinner import Spinner
 
 from tflaunch.console.pen import Pen
 from tflaunch.console.safe_text import Text
 from tflaunch.console.text_table import cut
 from tflaunch.protocol.job import TaskId
-from tflaunch.sessions.printed_numbers import number_of
+from tflaunch.sessions.printed_numbers import number_of, step_in
 from tflaunch.text.numbers import counted
 from tflaunch.text.times import duration
 
 _SEARCHED = 500  # characters of a line
-# As programs print them: `step 402`, `Step: 402`, `global_step=402`; `Epoch 3/10`.
-_STEP = re.compile(
-    r"\b(?:global[ _]?)?(step|epoch)\b['\"]?[ :=#]{0,4}(\d{1,12}(?:/\d{1,12})?)\b", re.IGNORECASE | re.ASCII
-)
 
 
 class Footer:
@@ -98,9 +92,9 @@ class Footer:
         task, lines = self._unread
         self._unread = None
         for line in reversed(lines.rstrip("\n").rsplit("\n", 8)):
-            step, loss = _STEP.search(line[:_SEARCHED]), number_of(line[:_SEARCHED], "loss")
+            step, loss = step_in(line[:_SEARCHED]), number_of(line[:_SEARCHED], "loss")
             if step or loss is not None:
-                found = [f"{step[1].lower()} {step[2]}"] if step else []
+                found = [" ".join(step)] if step else []
                 found += [f"loss {loss:.6g}"] if loss is not None else []
                 self._progress = f"{task}: {', '.join(found)}"
                 return

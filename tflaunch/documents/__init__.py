@@ -9,6 +9,10 @@ json_events.py     every event of --json with its fields
 json_documents.py  every document of --json, and json_things.py what is in it
 json_objects.py    the same as data, for the documentation and the tests; schemas/ has their JSON Schemas
 
+kept_events.py     the events that the record of a run keeps
+run_reports.py     the report of a run, from its record
+run_timeline.py    what happened in it; run_verdicts.py: what stands out
+
 failed_hosts.py    what is said of hosts that failed
 log_tail.py        what the last lines of a task's log say about its failure
 startup_lines.py   the lines that TensorFlow writes at each start

@@ -14,12 +14,14 @@ from typing_extensions import TypedDict
 from tflaunch.documents.json_things import (
     CheckedHostData,
     CheckedNetworkData,
+    ComparedData,
     CountsData,
     ErrorData,
     FileData,
     FindingData,
     HostData,
     PlaceData,
+    ReportedRunData,
     RowData,
     RunData,
     SettingData,
@@ -121,6 +123,17 @@ class StacksDocument(TypedDict):
     """host -> why it did not answer"""
 
 
+class ReportDocument(TypedDict):
+    """What one run did, or two."""
+
+    time: float
+    """when it was printed, in epoch seconds"""
+    runs: list[ReportedRunData]
+    """the runs that were named, one or two"""
+    compared: list[ComparedData]
+    """of two runs: their numbers side by side"""
+
+
 class CleanDocument(TypedDict):
     """What was removed, and what stays."""
 
@@ -154,6 +167,7 @@ DOCUMENTS: Mapping[str, type] = {
     "ps": PsDocument,
     "status": StatusDocument,
     "stacks": StacksDocument,
+    "report": ReportDocument,
     "clean": CleanDocument,
     "config": ConfigDocument,
 }

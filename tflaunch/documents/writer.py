@@ -35,14 +35,18 @@ _BLOCKED_S = 0.05  # how long to wait for a reader before looking for notices ag
 _HURRY_S = 0.3  # how long `close(wait=False)` waits at most
 
 
-def to_json(value: Any) -> str:
-    """Return the value as JSON in one line of ASCII; NaN and infinities, which JSON does not have, are null."""
+def to_json(value: Any, *, compact: bool = False) -> str:
+    """Return the value as JSON in one line of ASCII; NaN and infinities, which JSON does not have, are null.
+
+    compact: without blanks.
+    """
     import json
 
+    separators = (",", ":") if compact else None
     try:
-        return json.dumps(value, allow_nan=False)
+        return json.dumps(value, allow_nan=False, separators=separators)
     except ValueError:
-        return json.dumps(_finite(value))
+        return json.dumps(_finite(value), separators=separators)
 
 
 def _finite(value: Any) -> Any:

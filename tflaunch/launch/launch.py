@@ -32,6 +32,7 @@ from tflaunch.protocol.errors import DialError, RecordError, StopError, Tflaunch
 from tflaunch.protocol.job import EVALUATOR, EVALUATOR_GRACE_S, TaskId
 from tflaunch.protocol.outcome import GpuLeft, HostLost, Outcome, Reclaimed
 from tflaunch.runs.record import Record
+from tflaunch.runs.sampling import sampling_into
 from tflaunch.sessions.group import Stopped
 
 if TYPE_CHECKING:
@@ -304,6 +305,7 @@ class LaunchedRun:
         state = first_state(self.request, plan, attempt)
         self.record.begun = True
         steering = starter.release(state.hosts, attempt, self._copy_log, self.record.logs)
+        steering.sampling = sampling_into(self.record, watchdog.data(), self.watcher.warn)
         self._show_tensorboard(steering, state)
         watchdog.begin(time.monotonic(), self._released)
         self._released = self._released or time.monotonic()
@@ -459,6 +461,7 @@ class LaunchedRun:
             )
         else:
             self._record.replan(plan, hostfile)
+        request.on_record(self._record.path)
 
     def finish(self, ended: EndedCluster, seconds: float) -> int:
         """Record and report how the run ended; returns the exit code."""

@@ -9,6 +9,7 @@ import socket
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from tflaunch.hosts import Host, Hostfile
@@ -82,6 +83,8 @@ class Request:
     # tflaunch's to take.  Raises TflaunchError, Stopped.
     take_again: Callable[[float], Hostfile] | None = None
     wait_s: float | None = None  # how long to wait for GPUs that are in use; None: not at all
+    # Called with the directory of the run's record as soon as there is one, and with each plan.
+    on_record: Callable[[Path], object] = lambda _: None
 
 
 def about_run(request: Request, plan: ClusterPlan, spares: Iterable[str] = ()) -> Mapping[str, object]:

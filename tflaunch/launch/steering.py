@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from tflaunch.hosts import Host
     from tflaunch.inputs.patterns import Wish
     from tflaunch.runs.fetch_result import Fetched
+    from tflaunch.runs.sampling import Sampling
     from tflaunch.runs.tensorboard import TensorBoard
 
 REST_AFTER_TRIAL = (
@@ -47,6 +48,7 @@ class Steering(Linked):
         self._lease_s = cluster.lease_s
         self._feed = feed
         self._driver: Driver[Any] | None = None
+        self.sampling: Sampling | None = None  # keeps what the tasks use, for `tflaunch report`
         self._tensorboard: TensorBoard | None = None
         self._asked: set[str] = set()  # hosts whose agents pass on that a user wants the run handed over
         # Hands the run over to its agents; returns why not, or None once it has.
@@ -73,6 +75,8 @@ class Steering(Linked):
             self.turn()
             if self._asked and self._answer_detach():
                 break
+        if self.sampling is not None:
+            self.sampling.close()
         return driver.state
 
     def _answer_detach(self) -> bool:
@@ -165,6 +169,8 @@ class Steering(Linked):
             return
         if message.type == "log":
             self._feed.take(host, message)
+        elif message.type == "looked" and self.sampling is not None:
+            self.sampling.looked(message.fields, time.monotonic())
         elif message.type == "detach":
             self._asked.add(host)
         elif message.type == "swept":

@@ -14,6 +14,9 @@ VALUE_LEFT_OUT = "***"  # stands for the value of a variable
 # Patterns of options that set variables, and of what precedes the value; -e may be the last option of a word: -xe.
 _OPTIONS = (("--env", "[^=]+="), ("-[a-zA-Z]*?e", "[^=]+="), ("--job-env", "[^=]+=[^=]+="))
 
+_SECRET = re.compile(r"TOKEN|SECRET|PASSW|API_?KEY|ACCESS_?KEY|PRIVATE|CREDENTIAL|_KEY$", re.IGNORECASE)
+_LEAST = 6  # characters of a secret: a shorter one would be found in other words
+
 
 def without_values(words: Sequence[str]) -> tuple[str, ...]:
     """Return the words of a command line, with VALUE_LEFT_OUT for the values of --env and --job-env."""
@@ -29,6 +32,16 @@ def _without_value(before: str, word: str) -> str:
         if found:
             return found[0] + VALUE_LEFT_OUT
     return word
+
+
+def secrets_of(plan: ClusterPlan) -> set[str]:
+    """Return the values of that plan's variables that are secrets: those that are shown as ***, and by their names."""
+    return {
+        value
+        for task in plan.tasks
+        for name, value in task.env.items()
+        if len(value) >= _LEAST and (name in task.masked or _SECRET.search(name))
+    }
 
 
 def plan_without_values(plan: ClusterPlan) -> ClusterPlan:

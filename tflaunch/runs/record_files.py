@@ -4,6 +4,8 @@
     └── trainer-k3f9x2/
         ├── run.json         what was started, by which user, and how its hosts are reached
         ├── outcome.json     how the run ended; absent while it runs, and when the launcher was killed
+        ├── events.jsonl    what the run told, as --json prints it (documents/kept_events.py)
+        ├── samples.jsonl   what its tasks used while it went on (samples.py)
         ├── slots.json       what gives the slots of an engine back; absent where the run has hosts of its own
         ├── given-up.json    `tflaunch stop` has given up the request for slots; the launcher that waits ends by it
         ├── lock             locked (flock) for as long as the launcher lives, so that no pid need be trusted

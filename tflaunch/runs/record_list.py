@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from tflaunch.protocol.errors import UsageError
 from tflaunch.runs.hidden_values import without_values
 from tflaunch.runs.record_files import (
     SLOTS,
@@ -50,6 +51,14 @@ def list_runs(root: Path | None = None) -> list[RunInfo]:
     root = root or state_root()
     runs = [_info(root / run_id) for run_id in recorded_ids(root)]
     return sorted(runs, key=lambda run: (run.status == "corrupt", -run.started, run.run_id))
+
+
+def newest_run() -> RunInfo:
+    """Return the newest run on record that can be read; raises UsageError if there is none, RecordError."""
+    found = next((each for each in list_runs() if each.status != "corrupt"), None)
+    if found is None:
+        raise UsageError("no run is on record here", "start one: tflaunch run HOSTS TRAINER.py")
+    return found
 
 
 def _info(path: Path) -> RunInfo:

@@ -19,6 +19,11 @@ _NAMED = re.compile(
     re.IGNORECASE | re.ASCII,
 )
 
+# As programs print them: `step 402`, `Step: 402`, `global_step=402`; `Epoch 3/10`.
+_STEP = re.compile(
+    r"\b(?:global[ _]?)?(step|epoch)\b['\"]?[ :=#]{0,4}(\d{1,12}(?:/\d{1,12})?)\b", re.IGNORECASE | re.ASCII
+)
+
 
 @lru_cache(maxsize=64)
 def _pattern(name: str) -> re.Pattern[str]:
@@ -37,6 +42,12 @@ def number_of(line: str, name: str) -> float | None:
     found = list(_pattern(name).finditer(line[:_SEARCHED]))
     alone = [each for each in found if each.start() == 0 or line[each.start() - 1] not in "./-"]
     return _float((alone or found)[-1][1]) if found else None
+
+
+def step_in(line: str) -> tuple[str, str] | None:
+    """(`step` or `epoch`, `402` or `3/10`): the first in a line; None where it has none."""
+    found = _STEP.search(line[:_SEARCHED])
+    return (found[1].lower(), found[2]) if found else None
 
 
 def names_in(line: str) -> Iterator[str]:

@@ -1,0 +1,121 @@
+"""`tflaunch report`: what a real run has left, as text, as a document and as a page; while it goes on, and later."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tests.support.bed import Bed, FarLauncher
+from tests.support.launcher import Launcher
+from tests.support.patience import until
+from tflaunch.documents.json_objects import of_document, of_event
+
+# worker/0 sends to ps/0 as fast as it can; the run ends when the test says so.
+TRAINER = """
+    import json, os, pathlib, socket, time
+    cluster = json.loads(os.environ["TF_CONFIG"])["cluster"]
+    host, port = cluster["ps"][0].rsplit(":", 1)
+    if os.environ["TFLAUNCH_TASK"] == "ps/0":
+        server = socket.socket()
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        server.bind((host, int(port)))
+        server.listen()
+        peer, _ = server.accept()
+        while data := peer.recv(65536):
+            peer.sendall(data)
+        time.sleep(600)
+    while True:
+        try:
+            peer = socket.create_connection((host, int(port)))
+            break
+        except OSError:
+            time.sleep(0.1)
+    step = 0
+    while not pathlib.Path(os.environ["END"]).exists():
+        peer.sendall(b"x" * 50000)
+        left = 50000
+        while left:
+            left -= len(peer.recv(left))
+        step += 1
+        print(f"step {step} loss {1 / step:.4f} {os.environ['HF_TOKEN']}", flush=True)
+        time.sleep(0.05)
+    raise ValueError(f"login with {os.environ['HF_TOKEN']} failed")
+"""
+
+
+def samples(launcher: Launcher) -> int:
+    """How many bins the samples of the only run have, as its report tells it."""
+    done = launcher.run("report", "--json")
+    found = json.loads(done.out)["runs"][0]["samples"] if done.code == 0 else None
+    return len(found["bins"]) if found else 0
+
+
+def test_a_run_is_reported_while_it_goes_on_and_later(bed: Bed, far: FarLauncher, tmp_path: Path) -> None:
+    launcher, hosts = far, bed.up(2)
+    assert "no run is on record here" in launcher.run("report").ran(2).sentences
+    words = [far.hostfile(hosts), launcher.script(TRAINER), "--ps=1", "--workers=1", "--ps-grace=1s"]
+    with launcher.start("run", *words, "--env=END=/tmp/end", "--env=HF_TOKEN=geheim1234") as running:
+        until(lambda: samples(launcher) >= 2, "two bins of samples")
+        shown = launcher.run("report").ran().out
+        assert " running; it began " in shown
+        for host in hosts:
+            host.do("touch", "/tmp/end")
+        assert running.done().code == 1
+
+    (run,) = json.loads(launcher.run("report", "--json").ran().out)["runs"]
+    assert (run["status"], run["exit_code"], run["missing"]) == ("failed", 1, [])
+    failure = run["verdicts"][0]
+    assert failure["text"].startswith("worker/0 on ") and "login with *** failed" in failure["text"], failure
+    kinds = [moment["kind"] for moment in run["timeline"]]
+    for kind in (
+        "connecting",
+        "shipping",
+        "staging",
+        "started",
+        "printed",
+        "listens",
+        "peers",
+        "ended",
+        "failed",
+    ):
+        assert kind in kinds, kinds
+    tasks = {task["task"]: task for task in run["tasks"]}
+    ps, worker = tasks["ps/0"], tasks["worker/0"]
+    assert worker["end"]["code"] == 1 and ps["end"]["stopped"]
+    assert worker["means"]["peers"] > 10_000 and ps["means"]["peers"] > 10_000, (ps, worker)
+    assert worker["step"] > 10 and worker["steps_s"] > 0 and 0 < worker["loss"] < 1
+    assert worker["means"]["cores"] > 0
+    assert "--env=HF_TOKEN=***" in run["command"]
+
+    (record,) = launcher.state.iterdir()
+    for name in ("events.jsonl", "samples.jsonl"):
+        assert "geheim1234" not in (record / name).read_text(), name
+    events = [json.loads(line) for line in (record / "events.jsonl").read_text().splitlines()]
+    assert not [fault for event in events if (fault := of_event(event))]
+
+    text = launcher.run("report").ran().out
+    assert "worker/0" in text and "login with *** failed" in text and "geheim1234" not in text
+    page = tmp_path / "page.html"
+    assert f"written to {page}" in launcher.run("report", run["run_id"][:-1], "--html", page).ran().sentences
+    assert "geheim1234" not in page.read_text() and run["run_id"] in page.read_text()
+    two = launcher.run("report", run["run_id"], run["run_id"], "--json").ran()
+    assert {row["ratio"] for row in json.loads(two.out)["compared"]} <= {1.0, None}
+    assert not of_document("report", json.loads(two.out))
+
+
+def test_what_cannot_be_reported_is_said(launcher: Launcher, tmp_path: Path) -> None:
+    assert "no run 'trainer'" in launcher.run("report", "trainer").ran(2).sentences
+    launcher.run("run", launcher.local(1), launcher.script("print('done')"), "--workers=1", "--ps=0").ran()
+    refused = launcher.run("report", "--html", tmp_path / "nowhere" / "page.html").ran(2)
+    assert "No such file or directory" in refused.sentences
+    assert "leave one of them out" in launcher.run("report", "--html", "x", "--json").ran(2).out
+
+
+def test_a_detached_run_says_what_this_machine_does_not_know(launcher: Launcher) -> None:
+    hosts, script = launcher.local(1), launcher.script("import time; time.sleep(600)")
+    launcher.run("run", hosts, script, "--workers=1", "--ps=0", "--detach").ran()
+    (run,) = json.loads(launcher.run("report", "--json").ran().out)["runs"]
+    assert run["status"] == "detached"
+    assert f"tflaunch status {run['run_id']}" in run["missing"][0]
+    assert run["timeline"][-1]["kind"] == "detached"
+    launcher.run("stop").ran()

@@ -1,0 +1,213 @@
+"""The report of a run as data: what stands out, with its numbers, and what does not; the timeline; two runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.recorded_run import BEGAN, BINS, recorded, sampled, started
+from tflaunch.documents.json_objects import of_document
+from tflaunch.documents.run_reports import report, run_report
+from tflaunch.documents.run_timeline import MOST
+from tflaunch.protocol.job import TaskId
+from tflaunch.protocol.outcome import HostLost, Outcome, TaskExit
+
+TASKS = {"ps/0": "gpu01", "worker/0": "gpu01", "worker/1": "gpu02", "worker/2": "gpu03"}
+WORKERS = [task for task in TASKS if task.startswith("worker")]
+RUN = "trainer-k3f9x2"
+MIB = 2.0**20
+
+
+@pytest.fixture
+def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    return lambda run=RUN, tasks=TASKS, **more: recorded(
+        tmp_path, monkeypatch, run, tasks, **{"events": started(tasks), **more}
+    )
+
+
+def kinds(record: Any) -> list[str]:
+    return [verdict["kind"] for verdict in run_report(record)["verdicts"]]
+
+
+def pace(**values: float) -> Mapping[str, list[float]]:
+    """Bytes a second of each worker, the same in each bin."""
+    return {name.replace("_", "/"): [value] * BINS for name, value in values.items()}
+
+
+def test_a_straggler_is_seen_by_its_bytes(make: Any) -> None:
+    record = make()
+    peers = pace(worker_0=4 * MIB, worker_1=MIB, worker_2=4 * MIB, ps_0=9 * MIB)
+    sampled(record, peers=peers, cores=pace(worker_0=1.0, worker_1=0.2, worker_2=0.9))
+    (verdict,) = run_report(record)["verdicts"]
+    assert verdict["kind"] == "straggler"
+    assert verdict["text"] == (
+        "worker/1 on gpu02 went at 0.25 of the others' pace: 1.0 MiB/s to and from other tasks, their median 4.0 MiB/s;"
+        " 0.2 cores against 0.95"
+    ), verdict["text"]
+    assert "tflaunch check --bandwidth" in verdict["advice"]
+
+
+def test_a_straggler_is_seen_by_its_steps_also_where_a_task_was_started_again(make: Any) -> None:
+    record = make()
+    even = [10.0 * number for number in range(BINS)]
+    again = [10.0 * (number % 6) for number in range(BINS)]  # from step 0 once more
+    sampled(record, step={"worker/0": even, "worker/1": again, "worker/2": [each / 4 for each in even]})
+    (verdict,) = run_report(record)["verdicts"]
+    assert verdict["text"].startswith(
+        "worker/2 on gpu03 went at 0.25 of the others' pace: 0.5 steps/s, their median 2 "
+    )
+    assert [task["steps_s"] for task in run_report(record)["tasks"]] == [None, 2.0, 2.0, 0.5]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"worker_0": 4 * MIB, "worker_1": 3 * MIB, "worker_2": 3.9 * MIB},  # not far enough behind
+        {"worker_0": 4.0, "worker_1": 1.0, "worker_2": 4.0},  # heartbeats
+        {"worker_0": MIB, "ps_0": 9 * MIB, "evaluator_0": 1.0},  # no fellow in its job
+        {"worker_0": 4 * MIB, "worker_1": 2.2 * MIB},  # of two one cannot say which is the odd one
+    ],
+)
+def test_nothing_is_said_of_who_keeps_up(make: Any, values: Mapping[str, float]) -> None:
+    tasks = {name.replace("_", "/"): "gpu01" for name in values}
+    record = make(tasks=tasks)
+    sampled(record, peers=pace(**values))
+    assert kinds(record) == []
+
+
+def test_workers_in_step_are_no_stragglers_whatever_they_move(make: Any) -> None:
+    record = make()
+    steps = {worker: [10.0 * number for number in range(BINS)] for worker in WORKERS}
+    sampled(record, peers=pace(worker_0=4 * MIB, worker_1=MIB, worker_2=4 * MIB), step=steps)
+    assert kinds(record) == []
+
+
+def test_the_time_after_the_others_have_ended_does_not_count(make: Any) -> None:
+    record = make()
+    peers = {"worker/0": [MIB] * 4, "worker/1": [MIB] * 4 + [0.0] * 20, "worker/2": [MIB] * 4}
+    sampled(record, peers=peers)
+    assert kinds(record) == []
+
+
+def test_the_gravest_comes_first_and_there_are_three_at_most(make: Any) -> None:
+    first = TaskExit(TaskId("worker", 1), "gpu02", 1, None, 70.0)
+    told = {"task": "worker/1", "error": "ValueError: no"}
+    events = [
+        *started(TASKS, 60.0),
+        {"event": "warn", "time": 90.0, "text": "worker/1 stands still"},
+        {"event": "warn", "time": 95.0, "text": "worker/2 stands still"},
+        {
+            "event": "report",
+            "time": 130.0,
+            "status": "failed",
+            "exit_code": 1,
+            "first_failure": told,
+            "hint": "mend it",
+        },
+    ]
+    events.insert(0, {"event": "phase", "time": 0.0, "name": "connecting", "done": 0, "total": 3, "note": ""})
+    record = make(events=events, outcome=Outcome(RUN, "failed", 1, 130.0, {first.task: first}, first))
+    sampled(
+        record,
+        peers=pace(worker_0=4 * MIB, worker_1=MIB, worker_2=4 * MIB),
+        gpu=pace(worker_0=10.0, worker_1=20.0, worker_2=30.0),
+    )
+    found = run_report(record)
+    failure, warning, straggler = found["verdicts"]
+    assert failure["text"] == "worker/1 on gpu02 exited with code 1 after 1 min 10 s: ValueError: no"
+    assert failure["advice"] == "mend it"
+    assert warning["text"] == "after 1 min 30 s: worker/1 stands still (and 1 more warning)"
+    assert straggler["kind"] == "straggler"
+    assert (found["status"], found["exit_code"], found["seconds"]) == ("failed", 1, 130.0)
+    assert found["tasks"][2]["end"]["code"] == 1
+
+
+def test_idle_gpus_and_a_slow_start_are_told_with_their_numbers(make: Any) -> None:
+    steps = [
+        {"event": "phase", "time": 0.0, "name": "connecting", "done": 0, "total": 3, "note": ""},
+        {"event": "phase", "time": 40.0, "name": "connecting", "done": 3, "total": 3, "note": ""},
+    ]
+    record = make(events=[*steps, *started(TASKS, 45.0)], outcome=Outcome(RUN, "succeeded", 0, 100.0))
+    sampled(record, gpu=pace(worker_0=10.0, worker_1=20.0, worker_2=30.0))
+    idle, slow = run_report(record)["verdicts"]
+    assert idle["text"] == "the GPUs computed 20 % of the time, those of 3 tasks between 10 and 30 %"
+    assert slow["text"] == "45 s of 1 min 40 s went by before the tasks ran: connecting 40 s"
+
+
+def test_a_lost_host_is_named(make: Any) -> None:
+    record = make(
+        outcome=Outcome(RUN, "failed", 71, 9.0, first_failure=HostLost("gpu02", "not heard of for 60 s"))
+    )
+    (verdict,) = run_report(record)["verdicts"]
+    assert verdict["text"] == "gpu02 was lost: not heard of for 60 s"
+    assert f"tflaunch logs {RUN}" in verdict["advice"]
+
+
+def test_the_timeline_is_in_order_and_says_what_many_tasks_did_once(make: Any) -> None:
+    end = {"event": "exited", "host": "gpu01", "signal": None, "seconds": 9.0, "attempt": 0, "missing": 0}
+    events = [
+        {"event": "phase", "time": 0.0, "name": "connecting", "done": 0, "total": 3, "note": "gpu01"},
+        {"event": "phase", "time": 1.5, "name": "connecting", "done": 3, "total": 3, "note": ""},
+        {"event": "phase", "time": 1.6, "name": "training", "done": 0, "total": 4, "note": ""},
+        *started(TASKS),
+        {"event": "unreachable", "time": 8.0, "host": "gpu03", "reason": "it is silent"},
+        {"event": "back", "time": 9.0, "host": "gpu03", "seconds": 1.0},
+        {**started({"worker/1": "gpu02"}, 9.5)[0], "attempt": 1},
+        *({**end, "time": 11.0, "task": task, "code": 0, "stopped": False} for task in WORKERS[:2]),
+        {**end, "time": 40.0, "task": "worker/2", "code": 0, "stopped": False},
+        {**end, "time": 41.0, "task": "ps/0", "code": None, "signal": "SIGTERM", "stopped": True},
+        {"event": "detached", "time": 43.0, "run_id": RUN, "tasks": 4, "host": "gpu01"},
+    ]
+    found = run_report(make(events=events))
+    told = [(moment["at"] - BEGAN, moment["kind"], moment["text"]) for moment in found["timeline"]]
+    assert told == [
+        (0.0, "connecting", ""),
+        (2.0, "started", "4 tasks on 3 hosts, until the first is over"),
+        (8.0, "unreachable", "gpu03: it is silent"),
+        (9.0, "back", "gpu03"),
+        (9.5, "restarted", "worker/1 on gpu02: attempt 2"),
+        (11.0, "ended", "worker/0, worker/1: exit code 0"),
+        (40.0, "ended", "worker/2 on gpu01: exit code 0"),
+        (41.0, "ended", "ps/0 on gpu01: killed by SIGTERM, stopped by tflaunch"),
+        (43.0, "detached", "the run goes on without its launcher; gpu01 decides"),
+    ]
+    assert [moment["lasted_s"] for moment in found["timeline"][:4]] == [1.5, 9.0, None, 1.0]
+    assert found["status"] == "unknown", "its launcher is gone, and nobody knows more"
+
+
+def test_a_long_timeline_loses_its_middle(make: Any) -> None:
+    events = [{"event": "warn", "time": float(number), "text": str(number)} for number in range(3 * MOST)]
+    moments = run_report(make(events=events))["timeline"]
+    assert len(moments) == MOST + 1
+    assert moments[MOST // 2]["text"] == f"{2 * MOST} more are left out here"
+    assert (moments[0]["text"], moments[-1]["text"]) == ("0", str(3 * MOST - 1))
+
+
+def test_two_runs_stand_side_by_side(make: Any) -> None:
+    one = make(outcome=Outcome(RUN, "succeeded", 0, 100.0))
+    two = make(
+        "trainer-7d01be", {"worker/0": "gpu01"}, outcome=Outcome("trainer-7d01be", "succeeded", 0, 50.0)
+    )
+    sampled(one, cores=pace(worker_0=1.0, worker_1=3.0))
+    document = report([one, two])
+    assert not of_document("report", dict(document))
+    rows = {row["what"].partition(":")[0]: row for row in document["compared"]}
+    assert rows["tasks"]["values"] == [4.0, 1.0]
+    assert rows["seconds, from the command to the end"]["ratio"] == 0.5
+    assert rows["cores"] == {"what": rows["cores"]["what"], "values": [2.0, None], "ratio": None}
+    assert "GPUs" not in rows
+
+
+@pytest.mark.parametrize(
+    ("detached", "said"),
+    [(False, "no samples"), (True, f"tflaunch status {RUN}")],
+    ids=["launcher", "detached"],
+)
+def test_what_is_missing_is_said(make: Any, detached: bool, said: str) -> None:
+    found = run_report(make(detached=detached))
+    assert said in "".join(found["missing"])
+    assert found["samples"] is None
+    assert not of_document("report", dict(report([make("of-old-a1b2c3", events=())])))

@@ -1,0 +1,126 @@
+"""What the tasks of a run used, thinned out: what becomes of two bins, how large the file is, a torn file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tflaunch.protocol.errors import RecordError
+from tflaunch.runs.samples import (
+    EVERY_S,
+    NAMES,
+    SAMPLES,
+    SampleFile,
+    Values,
+    merged_rows,
+    most_bins,
+    read_samples,
+)
+
+DAY_S = 24 * 3600.0
+
+
+def row(**values: float | None) -> Values:
+    return [values.get(name) for name in NAMES]
+
+
+def test_two_rows_become_one() -> None:
+    first = row(cores=1.0, quiet_s=9.0, step=10, loss=0.5, sent=100.0)
+    second = row(cores=0.5, quiet_s=3.0, step=30, loss=0.25, received=7.0)
+    assert merged_rows(first, second) == row(
+        cores=0.75, quiet_s=9.0, step=30, loss=0.25, sent=100.0, received=7.0
+    )
+    assert merged_rows([1.0], row(cores=2.0, step=3)) == row(cores=1.5, step=3), "rows may be short"
+
+
+def test_what_was_written_is_read(tmp_path: Path) -> None:
+    file = SampleFile(tmp_path / SAMPLES, ["ps/0", "worker/0"], 1000.0)
+    file.add(0, {"ps/0": row(cores=0.123456), "worker/0": row(cores=2.0, step=1234567)})
+    file.add(3, {"worker/0": row(sent=123456789.0, loss=float("nan"))})
+    file.first("ps/0", "listens", 3.21)
+    file.first("ps/0", "listens", 9.0)
+    file.first("strange/7", "listens", 9.0)
+    found = read_samples(tmp_path / SAMPLES)
+    assert found is not None
+    assert (found.began, found.every_s, found.tasks) == (1000.0, EVERY_S, ["ps/0", "worker/0"])
+    assert found.firsts == {"ps/0": {"listens": 3.2}}
+    assert list(found.series("ps/0", "cores")) == [(EVERY_S / 2, 0.123)]
+    assert list(found.series("worker/0", "step")) == [(EVERY_S / 2, 1234567)]
+    assert list(found.series("worker/0", "sent")) == [(3.5 * EVERY_S, 1.23e8)]
+    assert not list(found.series("worker/0", "loss"))
+    assert (tmp_path / SAMPLES).stat().st_mode & 0o777 == 0o600
+
+
+def test_where_there_is_no_room_each_two_bins_become_one(tmp_path: Path) -> None:
+    file = SampleFile(tmp_path / SAMPLES, ["worker/0"], 0.0)
+    most = most_bins(1)
+    for number in range(most):
+        file.add(number, {"worker/0": row(cores=float(number), step=number)})
+    file.first("worker/0", "printed", 1.0)
+    file.add(file.bin_of(most * EVERY_S), {"worker/0": row(cores=7.0)})
+    found = read_samples(tmp_path / SAMPLES)
+    assert found is not None
+    assert found.every_s == 2 * EVERY_S
+    assert [number for number, _ in found.bins] == [*range(most // 2 + 1)]
+    cores = [value for _, value in found.series("worker/0", "cores")]
+    assert cores == [pytest.approx(2 * number + 0.5, rel=5e-3) for number in range(most // 2)] + [7.0]
+    assert [value for _, value in found.series("worker/0", "step")] == [*range(1, most, 2)]
+    assert found.firsts == {"worker/0": {"printed": 1.0}}
+
+
+def test_the_file_of_a_thousand_tasks_stays_below_5_mb(tmp_path: Path) -> None:
+    rows = {
+        f"worker/{number}": [1.23e8 + number if name != "step" else 10**7 + number for name in NAMES]
+        for number in range(1000)
+    }
+    file = SampleFile(tmp_path / SAMPLES, [*rows], 0.0)
+    head = (tmp_path / SAMPLES).stat().st_size
+    file.add(0, rows)
+    bin_bytes = (tmp_path / SAMPLES).stat().st_size - head
+    assert head + 1000 * 100 + most_bins(1000) * bin_bytes < 5_000_000, "100: when it did what first"
+
+
+def test_a_day_fits_and_none_of_it_is_missing(tmp_path: Path) -> None:
+    file, at = SampleFile(tmp_path / SAMPLES, [f"worker/{number}" for number in range(1000)], 0.0), 0.0
+    while at < DAY_S:  # a look for each bin: as the bins grow, there are fewer to write
+        file.add(file.bin_of(at), {"worker/7": row(cores=1.0, step=int(at))})
+        at += file.every_s
+    found = read_samples(tmp_path / SAMPLES)
+    assert found is not None
+    assert most_bins(1000) // 2 <= len(found.bins) <= most_bins(1000)
+    assert [number for number, _ in found.bins] == [*range(len(found.bins))]
+    assert len(found.bins) * found.every_s >= DAY_S
+
+
+def test_it_goes_on_after_another_launcher_and_a_torn_line(tmp_path: Path) -> None:
+    path = tmp_path / SAMPLES
+    file = SampleFile(path, ["worker/0"], 100.0)
+    file.add(4, {"worker/0": row(cores=1.0)})
+    with path.open("a") as torn:
+        torn.write("[5,[0,1.2")
+    again = SampleFile(path, ["worker/0", "worker/1"], 900.0)
+    assert again.began == 100.0
+    assert again.bin_of(0.0) == 5, "never behind what is there"
+    again.add(6, {"worker/1": row(cores=2.0)})
+    found = read_samples(path)
+    assert found is not None
+    assert [number for number, _ in found.bins] == [4, 6]
+    assert list(found.series("worker/1", "cores")) == [(6.5 * EVERY_S, 2.0)]
+
+
+@pytest.mark.parametrize("text", ["", "{}\n", "[1,2]\n", '{"format": 2}\n', '{"format": 1}\n', "\0\n"])
+def test_a_file_of_another_version_has_no_samples(tmp_path: Path, text: str) -> None:
+    (tmp_path / SAMPLES).write_text(text)
+    assert read_samples(tmp_path / SAMPLES) is None
+    assert read_samples(tmp_path / "none") is None
+
+
+def test_a_disk_that_refuses_is_told_once(tmp_path: Path) -> None:
+    file = SampleFile(tmp_path / SAMPLES, ["worker/0"], 0.0)
+    (tmp_path / SAMPLES).unlink()
+    (tmp_path / SAMPLES).mkdir()
+    with pytest.raises(RecordError, match="cannot write"):
+        file.add(1, {"worker/0": row(cores=1.0)})
+    file.add(2, {"worker/0": row(cores=1.0)})
+    file.first("worker/0", "printed", 1.0)

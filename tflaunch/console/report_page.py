@@ -1,0 +1,183 @@
+"""What `tflaunch report` shows: what stands out, what happened, what each task used; two runs side by side."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Iterator, Mapping, Sequence
+
+from tflaunch.console.graph import sparkline
+from tflaunch.console.pen import BAD, GOOD, WARN, Sheet, hint, whole
+from tflaunch.console.safe_text import Text, hung, paragraph, unstacked
+from tflaunch.console.text_table import Column, Table
+from tflaunch.documents.json_documents import ReportDocument
+from tflaunch.documents.json_things import MomentData, ReportedRunData, ReportedTaskData
+from tflaunch.text.numbers import amount, counted
+from tflaunch.text.times import duration
+
+CURVE = 20  # columns of a task's curve
+STYLES: Mapping[str, str] = {"failed": BAD, "lost": BAD, "warn": WARN, "unreachable": WARN, "succeeded": GOOD}
+
+
+def report_lines(document: ReportDocument, sheet: Sheet) -> list[Text]:
+    """The page of one run; of two, first their numbers side by side."""
+    lines: list[Text] = []
+    if document["compared"]:
+        lines = [*_compared(document, sheet), Text()]
+    for run in document["runs"]:
+        lines += [*_run(run, sheet), Text()]
+    lines.pop()
+    if sheet.columns is None:
+        return [part for line in lines for part in unstacked(line)]
+    return [
+        part for line in lines for part in ([line] if line.no_wrap else unstacked(hung(line, sheet.columns)))
+    ]
+
+
+def _run(run: ReportedRunData, sheet: Sheet) -> Iterator[Text]:
+    marks = sheet.marks
+    mark, style = {"succeeded": (marks.ok, GOOD), "running": (marks.live, "")}.get(
+        run["status"], (marks.bad, BAD)
+    )
+    if run["status"] in ("detached", "unknown"):
+        mark, style = marks.dot, ""
+    took = f" after {duration(run['seconds'])}" if run["seconds"] is not None else ""
+    code = f", exit code {run['exit_code']}" if run["exit_code"] else ""
+    began = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(run["began"]))
+    yield Text.assemble(
+        (f"{mark} ", style), (run["run_id"], "bold"), f" {run['status']}{took}{code}; it began {began}"
+    )
+    for verdict in run["verdicts"]:
+        sign, how = (marks.bad, BAD) if verdict["kind"] == "failure" else (marks.warn, WARN)
+        yield paragraph((f"  {sign} ", how), (verdict["text"], "bold"))
+        if verdict["advice"]:
+            yield hint(f"  {verdict['advice']}", marks)
+    if not run["verdicts"]:
+        yield Text("  nothing stands out", "dim")
+    for text in run["missing"]:
+        yield paragraph((f"  {marks.dot} {text}", "dim"))
+    yield Text()
+    yield from _timeline(run, sheet)
+    yield Text()
+    yield from _tasks(run, sheet)
+    yield Text()
+    yield from _ran(run)
+
+
+def _timeline(run: ReportedRunData, sheet: Sheet) -> list[Text]:
+    moments = run["timeline"]
+    table = Table(
+        [
+            Column("after", [Text(duration(each["at"] - run["began"])) for each in moments], right=True),
+            Column("what", [Text(each["kind"], STYLES.get(each["kind"], "")) for each in moments]),
+            Column("", [Text(_of_moment(each)) for each in moments], shrink=1, wraps=True, least=30),
+        ],
+        sheet.columns,
+        sheet.marks.more,
+        margin="  ",
+    )
+    return _unwrapped(table.lines())
+
+
+def _of_moment(moment: MomentData) -> str:
+    took = f"took {duration(moment['lasted_s'])}" if moment["lasted_s"] is not None else ""
+    return ": ".join(filter(None, (took, moment["text"])))
+
+
+def _tasks(run: ReportedRunData, sheet: Sheet) -> list[Text]:
+    tasks = run["tasks"]
+
+    def mean(task: ReportedTaskData, name: str, shown: str) -> Text:
+        value = task["means"].get(name)
+        if value is None:
+            return Text()
+        return Text(f"{amount(value)}/s" if shown == "bytes" else shown.format(value))
+
+    columns = [
+        Column("task", [Text(task["task"], "bold") for task in tasks]),
+        Column("host", [Text(task["host"]) for task in tasks], shrink=1),
+        Column("cores", [mean(task, "cores", "{:.2f}") for task in tasks], right=True),
+        Column("sent", [mean(task, "sent", "bytes") for task in tasks], right=True),
+        Column("received", [mean(task, "received", "bytes") for task in tasks], right=True),
+        Column("GPU", [mean(task, "gpu", "{:.0f} %") for task in tasks], right=True),
+        Column("power", [mean(task, "watts", "{:.0f} W") for task in tasks], right=True, drop=2),
+        Column(
+            "steps/s",
+            [Text("" if task["steps_s"] is None else f"{task['steps_s']:.3g}") for task in tasks],
+            right=True,
+        ),
+        Column(
+            "loss",
+            [Text("" if task["loss"] is None else f"{task['loss']:.4g}") for task in tasks],
+            right=True,
+            drop=1,
+        ),
+        Column("cores over time", [Text(_curve(run, task["task"], sheet)) for task in tasks], drop=3),
+        Column("end", [Text(_end(task)) for task in tasks], shrink=2),
+    ]
+    used = [column for column in columns if any(cell.plain for cell in column.cells)]
+    return _unwrapped(Table(used, sheet.columns, sheet.marks.more, margin="  ").lines())
+
+
+def _curve(run: ReportedRunData, task: str, sheet: Sheet) -> str:
+    samples = run["samples"]
+    if samples is None or task not in samples["tasks"]:
+        return ""
+    number = samples["tasks"].index(task)
+    values = [
+        row[1]
+        for each in samples["bins"]
+        for row in each[1:]
+        if row[0] == number and row[1:2] not in ([], [None])
+    ]
+    return sparkline(values, CURVE, sheet.marks.blocks)
+
+
+def _end(task: ReportedTaskData) -> str:
+    end, again = task["end"], f", restarted {task['restarts']} times" if task["restarts"] > 1 else ""
+    if task["restarts"] == 1:
+        again = ", restarted once"
+    if end is None:
+        return again.removeprefix(", ")
+    how = end["signal"] or f"exit code {end['code']}"
+    stopped = ", stopped" if end["stopped"] else ""
+    return f"{how} after {duration(end['seconds'])}{stopped}{again}"
+
+
+def _ran(run: ReportedRunData) -> Iterator[Text]:
+    yield whole(f"  command   {shlex.join(run['command'])}")
+    yield whole(f"  in        {run['directory']}")
+    for job, argv in run["programs"].items():
+        yield whole(f"  {job:<9} {shlex.join(argv)}")
+    yield whole(f"  code      {run['code'] or 'on the hosts'}")
+    yield whole(f"  tflaunch  {run['versions']['tflaunch']}")
+    if run["samples"] is not None:
+        count, every = len(run["samples"]["bins"]), duration(run["samples"]["every_s"])
+        yield whole(f"  samples   {counted(count, 'bin')} of {every}")
+
+
+def _compared(document: ReportDocument, sheet: Sheet) -> list[Text]:
+    first, second = document["runs"]
+    rows = document["compared"]
+
+    def numbers(at: int) -> list[Text]:
+        return [Text("" if (value := row["values"][at]) is None else _number(value)) for row in rows]
+
+    ratios = [Text("" if row["ratio"] is None else f"{row['ratio']:.2f}{sheet.marks.times}") for row in rows]
+    columns: Sequence[Column] = [
+        Column("", [Text(row["what"]) for row in rows], shrink=1, wraps=True),
+        Column(first["run_id"], numbers(0), right=True),
+        Column(second["run_id"], numbers(1), right=True),
+        Column("ratio", ratios, right=True),
+    ]
+    return _unwrapped(Table(columns, sheet.columns, sheet.marks.more).lines())
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def _unwrapped(lines: list[Text]) -> list[Text]:
+    for line in lines:
+        line.no_wrap = True
+    return lines
