@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tflaunch.engines.engine import EngineKey
 from tflaunch.engines.yarn_commands import plain_word
-from tflaunch.engines.yarn_manager import GPU, NodeFacts
+from tflaunch.engines.yarn_manager import GPU, YarnNode
 from tflaunch.inputs.amounts import size
 from tflaunch.inputs.engine_words import SlotGroup, WantedSlots
 from tflaunch.protocol.errors import ConnectError, PlanError, UsageError
@@ -191,7 +191,7 @@ def jar_path(text: str) -> str:
     return str(path)
 
 
-def check_nodes(made: Sequence[YarnSize], nodes: Sequence[NodeFacts]) -> None:
+def check_nodes(made: Sequence[YarnSize], nodes: Sequence[YarnNode]) -> None:
     """Raise PlanError for a size that no node has: YARN itself would say nothing, and wait."""
     for each in made:
         # Nodes with a label are for those alone that ask for it.

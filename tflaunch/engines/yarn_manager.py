@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import re
 import threading
 import time
 import urllib.error
@@ -30,7 +29,7 @@ ANSWER_BYTES = 64 * 1024 * 1024
 
 
 @dataclass(frozen=True)
-class NodeFacts:
+class YarnNode:
     """A node that runs."""
 
     name: str
@@ -71,7 +70,7 @@ class Manager:
         self._addresses = addresses(settings)
         self._silent_until = 0.0
 
-    def nodes(self) -> list[NodeFacts]:
+    def nodes(self) -> list[YarnNode]:
         """The nodes that run.  Raises YarnFailed, ConnectError."""
         said = self._ask("nodes?states=RUNNING")
         if said is not None:
@@ -196,13 +195,13 @@ def addresses(settings: Mapping[str, str]) -> list[str]:
 
 def resources(text: str) -> dict[str, int]:
     """The numbers of `<memory:2048, vCores:8, yarn.io/gpu: 2>`."""
-    found = re.findall(r"([\w./-]{1,80}): ?(\d{1,18})", text)
-    return {name: int(number) for name, number in found}
+    pairs = (part.strip(" <>").rpartition(":") for part in text.split(","))
+    return {name.strip(): int(number) for name, _, number in pairs if number.strip().isdecimal()}
 
 
-def nodes_of(text: str) -> list[NodeFacts]:
+def nodes_of(text: str) -> list[YarnNode]:
     """The nodes that `yarn node -list -showDetails` prints."""
-    found: list[NodeFacts] = []
+    found: list[YarnNode] = []
     name, has = "", {}
     used: dict[str, int] = {}
     for line in text.splitlines():
@@ -216,7 +215,7 @@ def nodes_of(text: str) -> list[NodeFacts]:
             used = resources(value)
         elif line.strip().startswith("Node-Labels :"):
             labels = tuple(each.strip() for each in value.split(",") if each.strip())
-            found.append(NodeFacts(name, has, has.get("memory", 0) - used.get("memory", 0), labels))
+            found.append(YarnNode(name, has, has.get("memory", 0) - used.get("memory", 0), labels))
     return found
 
 
@@ -244,7 +243,7 @@ def _listed(said: Mapping[str, Any] | None, name: str) -> list[Mapping[str, Any]
     return [found] if isinstance(found, Mapping) else list(found)
 
 
-def _node(said: Mapping[str, Any]) -> NodeFacts:
+def _node(said: Mapping[str, Any]) -> YarnNode:
     total = said.get("totalResource") or {}
     has = {"memory": int(total.get("memory", 0)), "vCores": int(total.get("vCores", 0))}
     more = _listed(total.get("resourceInformations"), "resourceInformation")
@@ -254,7 +253,7 @@ def _node(said: Mapping[str, Any]) -> NodeFacts:
     labels = said.get("nodeLabels") or ()
     if isinstance(labels, Mapping):
         labels = labels.get("nodeLabel") or ()
-    return NodeFacts(
+    return YarnNode(
         str(said["nodeHostName"]), has, int(said["availMemoryMB"]), tuple(map(str, filter(None, labels)))
     )
 

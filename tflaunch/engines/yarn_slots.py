@@ -44,8 +44,8 @@ from tflaunch.engines.yarn_manager import (
     AppReport,
     ContainerEnd,
     Manager,
-    NodeFacts,
     SharedLook,
+    YarnNode,
     container_end,
 )
 from tflaunch.hosts import Host
@@ -209,7 +209,7 @@ class YarnCluster:
         conf = configured(classpath)
         return cls(yarn, conf, jar, Manager(yarn, config(conf)))
 
-    def nodes(self) -> list[NodeFacts]:
+    def nodes(self) -> list[YarnNode]:
         """The nodes that run.  Raises ConnectError."""
         try:
             found = self.manager.nodes()

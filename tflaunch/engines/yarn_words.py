@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from tflaunch.engines.yarn_applications import YarnSize
-from tflaunch.engines.yarn_manager import AppReport, ContainerEnd, NodeFacts
+from tflaunch.engines.yarn_manager import AppReport, ContainerEnd, YarnNode
 from tflaunch.protocol.errors import ConnectError, Gone, NotGiven, TflaunchError, UsageError
 
 AGAIN = "start the run again when there is room"
@@ -32,7 +32,7 @@ def shortened(diagnostics: str) -> str:
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
 
 
-def waits(reports: Mapping[str, AppReport | None], nodes: Sequence[NodeFacts] = ()) -> str:
+def waits(reports: Mapping[str, AppReport | None], nodes: Sequence[YarnNode] = ()) -> str:
     """Why slots are not there: of the first application that waits, in YARN's own numbers."""
     for report in reports.values():
         if report is None or report.is_over:
@@ -46,7 +46,7 @@ def waits(reports: Mapping[str, AppReport | None], nodes: Sequence[NodeFacts] = 
     return "the slot holders start"
 
 
-def _free(nodes: Sequence[NodeFacts]) -> str:
+def _free(nodes: Sequence[YarnNode]) -> str:
     free = [f"{node.name} {node.free_mb} MB" for node in nodes if node.free_mb is not None]
     return f"; free: {', '.join(free[:4])}{', ...' if len(free) > 4 else ''}" if free else ""
 

@@ -252,11 +252,15 @@ class Record:
 
         Raises RecordError when the record does not hold one.
         """
+        from tflaunch.planning.binding import Cores
         from tflaunch.planning.cluster_plan import ClusterPlan, TaskPlan
 
         with reading(self.path):
             plan = tuples(self.about["plan"])
-            tasks = tuple(TaskPlan(**{**task, "id": TaskId(*task["id"])}) for task in plan["tasks"])
+            tasks = tuple(
+                TaskPlan(**{**task, "id": TaskId(*task["id"]), "cores": Cores(**task.get("cores", {}))})
+                for task in plan["tasks"]
+            )
             return ClusterPlan(**{**plan, "tasks": tasks})
 
     def replan(self, plan: ClusterPlan, hostfile: Hostfile) -> None:

@@ -786,6 +786,15 @@ class SlotCaller:
             self.close()
 
 
+def boot_id() -> str:
+    """Which start of this machine it is; "" in a sandbox that does not tell."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
 class Holder:
     """The slot holder."""
 
@@ -847,11 +856,6 @@ class Holder:
                 self.loop.watch(0, READ, self._lifeline)
             except PermissionError:
                 sys.exit("slot: the lifeline, stdin, is a file: nothing could end")
-        try:
-            with open("/proc/sys/kernel/random/boot_id") as file:
-                boot = file.read().strip()
-        except OSError:
-            boot = ""  # a sandbox without it
         environment = self.children.environment = {
             name: value
             for name, value in os.environ.items()
@@ -867,7 +871,7 @@ class Holder:
             "socket": environment["TFLAUNCH_SLOT"],
             "directory": self.place.path,
             "pid": os.getpid(),
-            "boot": boot,
+            "boot": boot_id(),
         }
         try:
             os.write(1, json.dumps(self.listens).encode("ascii") + b"\n")

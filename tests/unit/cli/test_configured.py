@@ -14,6 +14,7 @@ _OF_ONE_RUN = {
     "module", "code_dir", "show_files", "ps", "workers", "chief", "evaluator", "ps_hosts", "worker_hosts", "job",
     "job_hosts", "job_gpus", "job_env", "job_args", "job_program", "job_end", "job_grace", "gpus_per_worker", "name",
     "dry_run", "yes", "only", "json",
+    "no_dial_check",  # the key is dial_check
 }  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from tflaunch.engines.yarn_commands import config, configured, said, write_overl
 from tflaunch.engines.yarn_manager import (
     AppReport,
     ContainerEnd,
-    NodeFacts,
+    YarnNode,
     addresses,
     nodes_of,
     report_of,
@@ -132,8 +132,8 @@ def test_an_archive_is_unpacked_by_the_container(tmp_path: Path) -> None:
 def test_what_no_node_has_is_refused() -> None:
     nodes = nodes_of(NODES)
     assert nodes == [
-        NodeFacts("host2", {"memory": 2048, "vCores": 8, "yarn.io/gpu": 2}, 1536, ("big", "fast")),
-        NodeFacts("host1", {"memory": 4096, "vCores": 8}, 4096, ()),
+        YarnNode("host2", {"memory": 2048, "vCores": 8, "yarn.io/gpu": 2}, 1536, ("big", "fast")),
+        YarnNode("host1", {"memory": 4096, "vCores": 8}, 4096, ()),
     ]
     check_nodes(sizes(slots("yarn:9x2,memory=4g")), nodes)
     for word, why in {

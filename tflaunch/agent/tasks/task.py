@@ -19,6 +19,16 @@ if TYPE_CHECKING:
 DUMP_S = 2.0  # how long a program may take to write the stacks of a hundred threads
 
 
+def _marks(directory: RunDirectory, task: str, attempt: int) -> "Dict[str, str]":
+    """The variables by which all processes of an attempt are known."""
+    return {
+        processes.RUN_MARK: directory.run,
+        processes.HOST_MARK: directory.host,
+        processes.TASK_MARK: task,
+        processes.ATTEMPT: str(attempt),
+    }
+
+
 class Task:
     """One task, from its staging to the last byte of its log.  A restart is a new attempt of the same task."""
 
@@ -74,14 +84,7 @@ class Task:
             must_answer(cwd, "workdir:", patience_s)
         if not os.path.isdir(cwd):
             raise HostError("%s: no such directory" % cwd, "make it on this host, or correct `workdir:`")
-        marks = {}  # type: Dict[str, str]
-        if self._marked:
-            marks = {
-                processes.RUN_MARK: self._directory.run,
-                processes.HOST_MARK: self._directory.host,
-                processes.TASK_MARK: self.id,
-                processes.ATTEMPT: str(self.logs.attempt),
-            }
+        marks = _marks(self._directory, self.id, self.logs.attempt) if self._marked else {}
         variables = {**request["env"], **marks}
         # The task's own variables (HOME, LD_LIBRARY_PATH) may harm the container's engine.
         env = {**os.environ, **(marks if self._contained else variables)}
