@@ -126,12 +126,14 @@ def test_check_tells_of_the_network_that_a_run_takes(
     bed: Bed, far: FarLauncher, hosts: list[BedHost]
 ) -> None:
     words = ("check", far.hostfile(hosts, python=sys.executable), "--no-tensorflow")
-    assert (
-        "eth1 (10 Gbit/s, 10.78.0.0/16) connects all hosts, too: a run takes it" in far.run(*words).sentences
-    )
+
+    def said() -> str:
+        return " ".join(far.run(*words).out.split())
+
+    assert "eth1 (10 Gbit/s, 10.78.0.0/16) connects all hosts, too: a run takes it" in said()
     document = json.loads(far.run(*words, "--bandwidth", "--json").out)
     [other] = document["networks"]
     assert other["interfaces"] == {"host1": "eth1", "host2": "eth1"}
     assert other["bandwidth"]["host1"]["host2"]["bits_per_s"] > 0
     bed.block_fast(hosts[1], hosts[0])
-    assert "there (silently dropped (a firewall?)): a run goes without it" in far.run(*words).sentences
+    assert "there (silently dropped (a firewall?)): a run goes without it" in said()
