@@ -5,6 +5,7 @@ A file below the task's working directory is relative there, any other absolute.
 
 from __future__ import annotations
 
+from itertools import compress
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -24,9 +25,18 @@ def is_own(file: str) -> bool:
     return _GENERATED not in file and not any(name in file for name in _PACKAGES) and not _library(file)
 
 
+def owned(frames: Sequence[Sequence[Any]]) -> list[bool]:
+    """Of each frame, whether it is of the user's own code; a text that a library has compiled is not."""
+    found: list[bool] = []
+    for file, _, _ in reversed(frames):
+        compiled = file in _TYPED and bool(found) and not found[-1]
+        found.append(is_own(file) and not compiled)
+    return found[::-1]
+
+
 def own_frame(frames: Sequence[Sequence[Any]]) -> Sequence[Any] | None:
     """The innermost frame of the user's own code; None where there is none."""
-    return next((frame for frame in frames if is_own(frame[0])), None)
+    return next(compress(frames, owned(frames)), None)
 
 
 def short(file: str) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from tflaunch.diagnosis.frames import is_own, own_frame, place
+from tflaunch.diagnosis.frames import own_frame, owned, place
 from tflaunch.diagnosis.rule import WRAPPERS
 
 if TYPE_CHECKING:
@@ -216,10 +216,9 @@ class Stand(NamedTuple):
 
 def kind_of_frames(frames: Frames) -> str:
     """What a thread does in the libraries that the user's code has called; "" for what the frames do not show."""
-    best = len(SIGNS)
-    for path, _, function in frames:
-        if is_own(path):
-            break
+    best, own = len(SIGNS), owned(frames)
+    called = frames[: own.index(True)] if True in own else frames
+    for path, _, function in called:
         for number, (part, functions, _) in enumerate(SIGNS[:best]):
             if part in path and (not functions or function in functions):
                 best = number
@@ -270,7 +269,7 @@ def stands(process: Mapping[str, Any]) -> list[Stand]:
         return [first, *_others(process, stacks)]
     frames = stacks[0]["frames"]
     where, own = place_of(frames)
-    direct = bool(frames) and is_own(frames[0][0])
+    direct = owned(frames)[:1] == [True]
     kind = kind_of_frames(frames)
     by_channel = kind_of_channel(channel, state)
     if not kind or (kind in ("net", "event") and by_channel in ("dial", "sleep")):
@@ -297,7 +296,7 @@ def _others(process: Mapping[str, Any], stacks: Iterable[Mapping[str, Any]]) -> 
         if not kind:
             kind = next((each for each in RANK if each in channels), "lock")
         feeds = any(part in frame[0] for frame in frames for part in CALLED_BY_TENSORFLOW)
-        direct = is_own(frames[0][0])
+        direct = owned(frames)[0]
         found.append(Stand(kind, where, True, direct, False, False, feeds, process["pid"]))
     return found
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tflaunch.diagnosis.frames import is_own, own_frame, place, short
+from tflaunch.diagnosis.frames import is_own, own_frame, owned, place, short
 
 LIBRARY = "/opt/python/3.11.7/lib/python3.11/"
 
@@ -47,3 +47,14 @@ def test_the_innermost_frame_of_the_user() -> None:
 
 def test_a_name_of_64_kb_makes_no_long_sentence() -> None:
     assert len(place(["a" * 60_000, 2**62, "f" * 60_000])) < 1000
+
+
+def test_a_text_that_a_library_has_compiled_is_not_the_users() -> None:
+    compiled = [
+        ["<string>", 59, "horovod_allreduce"],
+        [LIBRARY + "site-packages/horovod/tensorflow/mpi_ops.py", 130, "_allreduce"],
+        ["t.py", 18, "<module>"],
+    ]
+    assert owned(compiled) == [False, False, True]
+    assert owned([["<string>", 3, "load"], ["<string>", 9, "<module>"]]) == [True, True]
+    assert owned([["<string>", 3, "load"], ["t.py", 9, "<module>"]]) == [True, True]
