@@ -12,11 +12,12 @@ import signal
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import yaml
 
+from tests.engines.trained import Impatient, look_from_other_terminals, train, trainer
 from tests.support import ROOT, kubernetes
 from tests.support import bed as beds
 from tests.support.bed import Bed
@@ -24,19 +25,7 @@ from tests.support.kubernetes import IMAGE, KUBERNETES_S, PATH, KubernetesCluste
 from tests.support.launcher import TFLAUNCH, Running
 from tests.support.patience import until
 
-TRAINER = """
-    import os, signal, sys, time
-    def save(*_):
-        print("saved by", os.environ["TFLAUNCH_TASK"], flush=True)
-        sys.exit(0)
-    signal.signal(signal.SIGTERM, save)
-    open("made.txt", "w").write("by " + os.environ["TFLAUNCH_TASK"])
-    print("attempt", os.environ["TFLAUNCH_ATTEMPT"], "of", os.environ["TFLAUNCH_TASK"], flush=True)
-    until = time.monotonic() + float(sys.argv[1])
-    while time.monotonic() < until:
-        time.sleep(0.05)
-    print("ends", flush=True)
-"""
+TRAINER = trainer()
 EXAMPLES = ROOT / "examples"
 TASKS = ("--ps=0", "--workers=2", "--no-flags")
 MOST = f"{750 * (os.cpu_count() or 1)}m"  # of the CPUs of a node: there is no room for two
@@ -82,29 +71,19 @@ def user(tmp_path: Path, cluster: KubernetesCluster) -> Iterator[OnKubernetes]:
     user.space.close()
 
 
-class Impatient(OnKubernetes):
-    """Whose tflaunch tells after a second what it waits for, and keeps a part of its slots for 3 s."""
+class ImpatientOnKubernetes(Impatient, OnKubernetes):
+    """Keeps a part of its slots for 3 s."""
 
-    def argv(self, verb: str, *words: str | bytes | Path) -> list[str | bytes | Path]:
-        inside = self.bed.launcher.inside(cwd=self.code)
-        return [*inside, sys.executable, "-c", IMPATIENT, *super().argv(verb, *words)[len(inside) + 3 :]]
-
-
-IMPATIENT = """
-import sys
-from tflaunch.console import phases
-from tflaunch.engines import kubernetes_slots
-phases._SLOW_S = 1.0
-kubernetes_slots.PARTIAL_S, kubernetes_slots.AGAIN_S = 3.0, (3.0, 4.0)
-from tflaunch.cli import main
-sys.exit(main())
-"""
+    changes: ClassVar = {
+        "kubernetes_slots.PARTIAL_S": 3.0,
+        "kubernetes_slots.AGAIN_S": (3.0, 4.0),
+    }
 
 
 @pytest.fixture
-def impatient(tmp_path: Path, cluster: KubernetesCluster) -> Iterator[Impatient]:
+def impatient(tmp_path: Path, cluster: KubernetesCluster) -> Iterator[ImpatientOnKubernetes]:
     """A user with less patience."""
-    user = Impatient(tmp_path, cluster.bed)
+    user = ImpatientOnKubernetes(tmp_path, cluster.bed)
     user.space = cluster.space()
     yield user
     user.close()
@@ -112,11 +91,8 @@ def impatient(tmp_path: Path, cluster: KubernetesCluster) -> Iterator[Impatient]
 
 
 def training(user: OnKubernetes, *words: str, slots: str = "", seconds: float = 600) -> Running:
-    """A run whose two tasks train."""
-    slots = slots or user.slots("2")
-    running = user.start("run", slots, user.script(TRAINER), *TASKS, *words, "--", str(seconds))
-    running.wait_for("attempt 0 of", 2)
-    return running
+    """A run whose tasks train, one in each slot."""
+    return train(user, TRAINER, slots or user.slots("2"), TASKS, *words, "--", str(seconds))
 
 
 def test_a_run_in_slots_of_kubernetes(user: OnKubernetes) -> None:
@@ -130,16 +106,7 @@ def test_a_run_in_slots_of_kubernetes(user: OnKubernetes) -> None:
 
 
 def test_other_terminals(user: OnKubernetes) -> None:
-    with training(user) as running:
-        assert "2/2" in user.run("ps").ran().out
-        assert "running" in user.run("status").ran().out
-        assert "attempt 0 of worker/1" in user.run("logs", running.run_id, "worker/1").ran().out
-        with user.start("attach") as viewer:
-            viewer.wait_for("attempt 0 of", 2)
-            assert "is stopped" in user.run("stop").ran().sentences
-            assert viewer.end() == 143
-        assert running.end() == 143, running.err
-    assert "stopped" in user.run("ps", "-a").ran().out
+    look_from_other_terminals(user, training(user))
     user.space.wait_until_free()
 
 
@@ -274,7 +241,7 @@ def test_what_can_never_be_is_told_at_once(user: OnKubernetes) -> None:
     assert user.records() == []
 
 
-def test_slots_are_waited_for(impatient: Impatient, cluster: KubernetesCluster) -> None:
+def test_slots_are_waited_for(impatient: ImpatientOnKubernetes, cluster: KubernetesCluster) -> None:
     """First for a queue, as Kueue keeps Jobs waiting, then for a node; a request that waits for a quota is given up."""
     user = impatient
     script = user.script(TRAINER)
@@ -511,7 +478,7 @@ def test_workers_train_together(user: OnKubernetes, cluster: KubernetesCluster) 
     user.space.wait_until_free()
 
 
-def test_a_part_of_the_slots_is_not_kept(impatient: Impatient) -> None:
+def test_a_part_of_the_slots_is_not_kept(impatient: ImpatientOnKubernetes) -> None:
     user = impatient
     user.space.allow([rule for rule in role() if "podgroups" not in rule["resources"]])
     user.space.apply(kind="Pod", metadata={"name": "other"}, spec=LARGE)
@@ -526,7 +493,7 @@ def test_a_part_of_the_slots_is_not_kept(impatient: Impatient) -> None:
     user.space.wait_until_free()
 
 
-def test_pods_are_placed_all_together(impatient: Impatient) -> None:
+def test_pods_are_placed_all_together(impatient: ImpatientOnKubernetes) -> None:
     """Where the cluster does that, and the user may ask for it: no part of them has room for a moment."""
     user = impatient
     user.space.apply(kind="Pod", metadata={"name": "other"}, spec=LARGE)

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.engines.trained import Impatient, train, trainer
 from tests.support import ROOT
 from tests.support import bed as beds
 from tests.support import slurm as slurms
@@ -23,20 +24,7 @@ from tests.support.launcher import TFLAUNCH, Running
 from tests.support.patience import until
 from tests.support.slurm import SLURM_S, OnSlurm, SlurmCluster
 
-TRAINER = """
-    import os, signal, sys, time
-    def save(*_):
-        print("saved by", os.environ["TFLAUNCH_TASK"], flush=True)
-        sys.exit(0)
-    signal.signal(signal.SIGTERM, save)
-    open("made.txt", "w").write("by " + os.environ["TFLAUNCH_TASK"])
-    misleading = [name for name in os.environ if name.startswith(("SLURM_STEP", "SLURM_NTASKS", "SLURM_PROCID"))]
-    print("attempt", os.environ["TFLAUNCH_ATTEMPT"], "of", os.environ["TFLAUNCH_TASK"], misleading, flush=True)
-    until = time.monotonic() + float(sys.argv[1])
-    while time.monotonic() < until:
-        time.sleep(0.05)
-    print("ends", flush=True)
-"""
+TRAINER = trainer("SLURM_STEP", "SLURM_NTASKS", "SLURM_PROCID")
 EXAMPLES = ROOT / "examples"
 TASKS = ("--ps=0", "--workers=3", "--no-flags")
 
@@ -69,38 +57,22 @@ def user(tmp_path: Path, cluster: SlurmCluster) -> Iterator[OnSlurm]:
     user.close()
 
 
-class Impatient(OnSlurm):
-    """Whose tflaunch tells after a second what it waits for."""
-
-    def argv(self, verb: str, *words: str | bytes | Path) -> list[str | bytes | Path]:
-        inside = self.bed.launcher.inside(cwd=self.code)
-        return [*inside, sys.executable, "-c", IMPATIENT, *super().argv(verb, *words)[len(inside) + 3 :]]
-
-
-IMPATIENT = """
-import sys
-from tflaunch.console import phases
-phases._SLOW_S = 1.0
-from tflaunch.cli import main
-sys.exit(main())
-"""
+class ImpatientOnSlurm(Impatient, OnSlurm):
+    """With less patience."""
 
 
 @pytest.fixture
-def impatient(tmp_path: Path, cluster: SlurmCluster) -> Iterator[Impatient]:
+def impatient(tmp_path: Path, cluster: SlurmCluster) -> Iterator[ImpatientOnSlurm]:
     """A user with less patience."""
-    user = Impatient(tmp_path, cluster.bed)
+    user = ImpatientOnSlurm(tmp_path, cluster.bed)
     user.cluster = cluster
     yield user
     user.close()
 
 
 def training(user: OnSlurm, *words: str, slots: str = "", seconds: float = 600) -> Running:
-    """A run whose three tasks train."""
-    slots = slots or user.slots("3")
-    running = user.start("run", slots, user.script(TRAINER), *TASKS, *words, "--", str(seconds))
-    running.wait_for("attempt 0 of", 3)
-    return running
+    """A run whose tasks train, one in each slot."""
+    return train(user, TRAINER, slots or user.slots("3"), TASKS, *words, "--", str(seconds))
 
 
 def test_a_job_of_its_own(user: OnSlurm, cluster: SlurmCluster) -> None:
@@ -180,7 +152,7 @@ def test_roles_are_one_heterogeneous_job(user: OnSlurm, cluster: SlurmCluster) -
 
 
 def test_it_waits_in_slurms_words_and_leaves_nothing_in_the_queue(
-    impatient: Impatient, cluster: SlurmCluster
+    impatient: ImpatientOnSlurm, cluster: SlurmCluster
 ) -> None:
     user = impatient
     with training(user, slots=user.slots("3", "options=--exclusive", "time=1h")) as first:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.engines.trained import look_from_other_terminals, train, trainer
 from tests.support import ROOT
 from tests.support import bed as beds
 from tests.support import spark as sparks
@@ -21,20 +22,7 @@ from tests.support.launcher import Running
 from tests.support.patience import PATIENCE_S, until
 from tests.support.spark import SPARK_S, OnSpark, SparkCluster, is_holder
 
-TRAINER = """
-    import os, signal, sys, time
-    def save(*_):
-        print("saved by", os.environ["TFLAUNCH_TASK"], flush=True)
-        sys.exit(0)
-    signal.signal(signal.SIGTERM, save)
-    open("made.txt", "w").write("by " + os.environ["TFLAUNCH_TASK"])
-    misleading = [name for name in os.environ if name.startswith(("SPARK", "PYSPARK", "_PYSPARK", "PYTHON_"))]
-    print("attempt", os.environ["TFLAUNCH_ATTEMPT"], "of", os.environ["TFLAUNCH_TASK"], misleading, flush=True)
-    until = time.monotonic() + float(sys.argv[1])
-    while time.monotonic() < until:
-        time.sleep(0.05)
-    print("ends", flush=True)
-"""
+TRAINER = trainer("SPARK", "PYSPARK", "_PYSPARK", "PYTHON_")
 TASKS = ("--ps=0", "--workers=2", "--no-flags")
 EXAMPLES = ROOT / "examples"
 
@@ -67,9 +55,7 @@ def user(tmp_path: Path, cluster: SparkCluster) -> Iterator[OnSpark]:
 
 def training(user: OnSpark, *words: str, seconds: float = 600) -> Running:
     """A run whose two tasks train."""
-    running = user.start("run", user.slots("2"), user.script(TRAINER), *TASKS, *words, "--", str(seconds))
-    running.wait_for("attempt 0 of", 2)
-    return running
+    return train(user, TRAINER, user.slots("2"), TASKS, *words, "--", str(seconds))
 
 
 def test_a_run_in_slots_of_spark(user: OnSpark) -> None:
@@ -84,16 +70,7 @@ def test_a_run_in_slots_of_spark(user: OnSpark) -> None:
 
 
 def test_other_terminals(user: OnSpark) -> None:
-    with training(user) as running:
-        assert "2/2" in user.run("ps").ran().out
-        assert "running" in user.run("status").ran().out
-        assert "attempt 0 of worker/1" in user.run("logs", running.run_id, "worker/1").ran().out
-        with user.start("attach") as viewer:
-            viewer.wait_for("attempt 0 of", 2)
-            assert "is stopped" in user.run("stop").ran().sentences
-            assert viewer.end() == 143
-        assert running.end() == 143, running.err
-    assert "stopped" in user.run("ps", "-a").ran().out
+    look_from_other_terminals(user, training(user))
 
 
 def test_what_cannot_be_is_told_before_a_task_starts(user: OnSpark) -> None:

@@ -9,9 +9,11 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
+from tests.engines.trained import Impatient, train, trainer
 from tests.runs.test_up import CLIENT
 from tests.support import bed as beds
 from tests.support import yarn as yarns
@@ -20,20 +22,7 @@ from tests.support.launcher import Running
 from tests.support.patience import until
 from tests.support.yarn import YARN_S, OnYarn, YarnCluster
 
-TRAINER = """
-    import os, signal, sys, time
-    def save(*_):
-        print("saved by", os.environ["TFLAUNCH_TASK"], flush=True)
-        sys.exit(0)
-    signal.signal(signal.SIGTERM, save)
-    open("made.txt", "w").write("by " + os.environ["TFLAUNCH_TASK"])
-    misleading = [name for name in os.environ if name.startswith(("MALLOC_ARENA", "JVM_PID", "YARN_SHELL"))]
-    print("attempt", os.environ["TFLAUNCH_ATTEMPT"], "of", os.environ["TFLAUNCH_TASK"], misleading, flush=True)
-    until = time.monotonic() + float(sys.argv[1])
-    while time.monotonic() < until:
-        time.sleep(0.05)
-    print("ends", flush=True)
-"""
+TRAINER = trainer("MALLOC_ARENA", "JVM_PID", "YARN_SHELL")
 TASKS = ("--ps=0", "--workers=2", "--no-flags")
 
 pytestmark = [pytest.mark.own_cluster, pytest.mark.skipif(bool(yarns.missing()), reason=yarns.missing())]
@@ -66,12 +55,8 @@ def user(tmp_path: Path, cluster: YarnCluster) -> Iterator[OnYarn]:
 
 
 def training(user: OnYarn, *words: str, slots: str = "", seconds: float = 600) -> Running:
-    """A run whose two tasks train."""
-    running = user.start(
-        "run", slots or user.slots("2"), user.script(TRAINER), *TASKS, *words, "--", str(seconds)
-    )
-    running.wait_for("attempt 0 of", 2)
-    return running
+    """A run whose tasks train, one in each slot."""
+    return train(user, TRAINER, slots or user.slots("2"), TASKS, *words, "--", str(seconds))
 
 
 def test_roles_in_slots_of_yarn(user: OnYarn, cluster: YarnCluster) -> None:
@@ -113,29 +98,16 @@ def test_cards(user: OnYarn, cluster: YarnCluster) -> None:
     assert "fits into no node: of 2 nodes the largest has yarn.io/gpu:2" in done.sentences
 
 
-class Impatient(OnYarn):
-    """Whose tflaunch tells after a second what it waits for, and waits 5 s for the rest of its slots."""
+class ImpatientOnYarn(Impatient, OnYarn):
+    """Waits 5 s for the rest of its slots."""
 
-    def argv(self, verb: str, *words: str | bytes | Path) -> list[str | bytes | Path]:
-        inside = self.bed.launcher.inside(cwd=self.code)
-        return [*inside, sys.executable, "-c", IMPATIENT, *super().argv(verb, *words)[len(inside) + 3 :]]
-
-
-IMPATIENT = """
-import sys
-from tflaunch.console import phases
-from tflaunch.engines import yarn_slots
-phases._SLOW_S = 1.0
-yarn_slots.PARTIAL_S = 5.0
-from tflaunch.cli import main
-sys.exit(main())
-"""
+    changes: ClassVar = {"yarn_slots.PARTIAL_S": 5.0}
 
 
 @pytest.fixture
-def impatient(tmp_path: Path, cluster: YarnCluster) -> Iterator[Impatient]:
+def impatient(tmp_path: Path, cluster: YarnCluster) -> Iterator[ImpatientOnYarn]:
     """A user with less patience."""
-    user = Impatient(tmp_path, cluster.bed)
+    user = ImpatientOnYarn(tmp_path, cluster.bed)
     user.cluster = cluster
     yield user
     user.close()
@@ -154,7 +126,7 @@ def test_what_can_never_be(user: OnYarn, cluster: YarnCluster) -> None:
     assert user.staged() == []
 
 
-def test_it_waits_in_yarns_words_and_leaves_nothing(impatient: Impatient, cluster: YarnCluster) -> None:
+def test_it_waits_in_yarns_words_and_leaves_nothing(impatient: ImpatientOnYarn, cluster: YarnCluster) -> None:
     user, script = impatient, impatient.script(TRAINER)
     # The master takes of one node what a slot would need.
     with user.start("run", user.slots("2", "memory=2g"), script, *TASKS, "--", "1") as running:
