@@ -395,7 +395,7 @@ def test_a_detached_run_from_another_machine(user: OnKubernetes, tmp_path: Path)
     until(lambda: "2/2" in user.run("ps", "--hosts", "k8s:", env=elsewhere).out, "the run in ps")
     assert "attempt 0 of worker/1" in user.run("logs", "--hosts", "k8s:", env=elsewhere).ran().out
     logs = [user.space.do("logs", each["metadata"]["name"]) for each in user.space.pods()]
-    assert sorted(re.findall(r"(?m)^(worker/\d) \| attempt 0 of \1$", "".join(logs))) == [
+    assert sorted(re.findall(r"(?m)^(worker/\d) \| attempt 0 of \1 \[\]$", "".join(logs))) == [
         "worker/0",
         "worker/1",
     ]
