@@ -89,6 +89,11 @@ SHOWN: tuple[str, ...] = (
 # ... and those that other tests make, or that take too long to make for a page.
 SHOWN_ELSEWHERE: tuple[tuple[str, str], ...] = (
     (
+        r"! \S+ on \S+ has been \S+x slower",
+        "takes a minute of training: tests/unit/diagnosis/test_slowness.py",
+    ),
+    (r"! the tasks dial each other over", "takes hosts with two networks: tests/runs/test_networks.py"),
+    (
         r"! \S+ on \S+ (has done nothing|has waited|is stopped|listens on|takes itself for)",
         "takes a minute: tests/runs/test_hangs.py",
     ),

@@ -11,6 +11,7 @@ from tests.docs.pages import Command, commands, files, outputs
 from tests.docs.world import Reader, rename
 from tests.support import ROOT
 from tests.support.bed import Bed
+from tests.support.patience import until
 
 PAGE = ROOT / "docs/cookbook.md"
 # Of `123456`, the code that the bastion asks for.
@@ -64,7 +65,7 @@ def test_behind_a_jump_host_with_a_second_factor(bed: Bed, tmp_path: Path) -> No
     assert "succeeded" in play(reader, run)
     assert bastion.log().count("Accepted password") == 1  # the code was typed once
     play(reader, logout)
-    assert not reader.left()
+    until(lambda: not reader.left(), "the end of what the commands have started")
     shutil.rmtree(sockets)
 
 
@@ -78,4 +79,4 @@ def test_many_small_machines(bed: Bed, tmp_path: Path) -> None:
     assert len(found) == 5
     for command in found:
         play(reader, command)
-    assert not reader.left()
+    until(lambda: not reader.left(), "the end of what the commands have started")

@@ -12,7 +12,7 @@ from tflaunch.sessions import payload
 
 HOSTS = 3
 THREADS = 1  # for each host: paramiko's own; what sends the agent and the code goes when that is done
-OTHER_THREADS = 2  # the one that decides, the one that writes to the terminal
+OTHER_THREADS = 3  # the one that decides, one that writes to the terminal, one that keeps the events
 WARM_BYTES = 12_000  # of SSH, its handshake included, to a host that has the agent and the code
 
 

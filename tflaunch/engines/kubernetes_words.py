@@ -18,6 +18,7 @@ TAKEN_BACK = 75
 KILLED = 137
 AGAIN = "start the run again"
 QUOTA = "exceeded quota: "
+GANG = "minCount ("  # how the scheduler's word begins for a pod that waits for others of its group
 LONGEST = 400  # characters of what Kubernetes says
 # What does not become right by itself, as the kubelet names it.
 PULL = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable")
@@ -192,8 +193,11 @@ def waits(jobs: Sequence[Thing], pods: Sequence[Thing], events: Sequence[Thing],
         if condition := _condition(pod, "PodScheduled", "False"):
             message = _short(condition.get("message", "")) or str(condition.get("reason", ""))
             unplaced[message] = unplaced.get(message, 0) + 1
+    # Of a group that has no room only one pod has the reason; the others wait for it.
+    waiting = sum(unplaced.pop(each) for each in [*unplaced] if each.startswith(GANG) and len(unplaced) > 1)
     if unplaced:
         message, count = max(unplaced.items(), key=lambda each: each[1])
+        count += waiting
         for rest in (" no new claims to deallocate", " preemption: "):  # of no use here
             message = message.partition(rest)[0].rstrip(".,")
         return f"{counted(count, 'pod')} {'has' if count == 1 else 'have'} no node yet: {message}"

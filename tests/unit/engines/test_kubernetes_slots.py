@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -199,6 +200,14 @@ def test_why_slots_are_not_there() -> None:
     )
     del unplaced["spec"]["nodeName"]
     assert words.waits([job(2)], [unplaced] * 2, []) == (
+        "2 pods have no node yet: 0/1 nodes are available: 1 Insufficient cpu"
+    )
+    # As the scheduler of 1.37 tells it of pods in one PodGroup.
+    waiting = json.loads(json.dumps(unplaced))
+    waiting["status"]["conditions"][0]["message"] = (
+        "minCount (2) cannot be satisfied: 0 scheduled, 1 remaining"
+    )
+    assert words.waits([job(2)], [unplaced, waiting], []) == (
         "2 pods have no node yet: 0/1 nodes are available: 1 Insufficient cpu"
     )
     assert words.waits([job(2, suspend=True)], [], [], "night") == "the Job waits in the queue night"
