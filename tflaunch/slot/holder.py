@@ -931,7 +931,7 @@ class Holder:
             self.called = True
             self._start(caller, said["start"], str(said.get("call", "")))
         elif "agent" in said and caller.seal is None:
-            caller.agent, self.over, self.ran = True, False, UNKNOWN
+            caller.agent, self.called, self.over, self.ran = True, True, False, UNKNOWN
             self.lines.add(str(said.get("logs", "")))
             if self.ends_at is not None:
                 self._tell(caller)
