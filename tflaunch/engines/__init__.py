@@ -25,6 +25,8 @@ slurm_words       why it waits, and why it ends
 slurm_commands    Slurm, by its own commands
 yarn_slots        YARN: containers of applications
 yarn_applications these, of Hadoop's distributed shell, from settings
+yarn_look         what YARN says of slots: whether they are over, and why
+yarn_hosts        slots as hosts, from what their holders tell
 yarn_words        why containers do not come, and why they end
 yarn_manager      the ResourceManager: its nodes and applications
 yarn_board        where slot holders tell that they are there

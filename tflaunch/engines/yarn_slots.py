@@ -23,7 +23,7 @@ from typing import Any
 
 from tflaunch.engines import yarn_words as words
 from tflaunch.engines.client_command import in_parallel
-from tflaunch.engines.door import SlotDoor, make_certificate
+from tflaunch.engines.door import make_certificate
 from tflaunch.engines.engine import EngineKey, ForWhom, GivenSlots, Handle
 from tflaunch.engines.holder_text import yarn_settings, yarn_text
 from tflaunch.engines.yarn_applications import (
@@ -40,18 +40,18 @@ from tflaunch.engines.yarn_applications import (
 )
 from tflaunch.engines.yarn_board import YarnBoard, read_log
 from tflaunch.engines.yarn_commands import Yarn, YarnFailed, config, configured, here, write_overlay
+from tflaunch.engines.yarn_hosts import application_of, door_of, hosts_of, named, order
+from tflaunch.engines.yarn_look import YarnLook
 from tflaunch.engines.yarn_manager import (
     AppReport,
-    ContainerEnd,
     Manager,
     SharedLook,
     YarnNode,
-    container_end,
 )
 from tflaunch.hosts import Host
 from tflaunch.inputs.amounts import seconds
 from tflaunch.inputs.engine_words import WantedSlots
-from tflaunch.protocol.errors import ConnectError, Gone, NotGiven, TflaunchError
+from tflaunch.protocol.errors import ConnectError, NotGiven, TflaunchError
 from tflaunch.sessions.wires import Wire
 from tflaunch.text.numbers import counted
 
@@ -62,13 +62,6 @@ PARTIAL_S = 60.0  # for the other slots to come, once one is there
 AGAIN_S = (20.0, 60.0)  # until all are asked for again
 STARTED_S = 180.0  # for the slot holders to listen, once YARN has started all
 FIRST_S = 300.0  # for a slot holder to be called first
-FRESH_S, WAIT_S = (
-    2.0,
-    1.0,
-)  # how old an answer may be that wires share, and how long they wait for a newer one
-NODE_FRESH_S, NODE_WAIT_S = 0.5, 0.3  # the same of a container's node
-WHY_S = 1.0  # for YARN to say that an application is over, before a container's end is told
-WORDS_S = 4.0  # for it to say anything
 DOOR_S = 5.0  # for a door to answer
 LEAVE_S = 3.0  # for a slot holder to be told that the run is over
 ENDED_S = 7.0  # for the applications to end by themselves then
@@ -134,7 +127,7 @@ class YarnEngine:
 
     def open(self, host: Host, command: str, first: bytes, timeout_s: float) -> Wire:
         over = partial(self._look(host.slot).gone, host.slot)
-        return _door(host.slot).open_unless(over, command, first, timeout_s)
+        return door_of(host.slot).open_unless(over, command, first, timeout_s)
 
     def why(self, host: Host) -> str | None:
         said = self._look(host.slot).why(host.slot)
@@ -312,11 +305,11 @@ class AskedSet:
         while True:
             told = self._told(board)
             made = [
-                _hosts(self.handle, each, self.applications[number], self._said(size))
+                hosts_of(self.handle, each, self.applications[number], self._said(size))
                 for number, size in enumerate(self.sizes)
                 if (each := told[self.applications[number]])
             ]
-            hosts = _named([host for part in made for host in part])
+            hosts = named([host for part in made for host in part])
             dead = self._unreached(hosts)
             if not dead:
                 return hosts
@@ -332,7 +325,7 @@ class AskedSet:
 
         def look(host: Host) -> ConnectError | None:
             try:
-                _door(host.slot).look(DOOR_S)
+                door_of(host.slot).look(DOOR_S)
             except ConnectError as error:
                 return error
             return None
@@ -363,10 +356,10 @@ class AskedSet:
         while True:
             found: dict[str, list[Mapping[str, Any]]] = {each: [] for each in wanted}
             for told in board.told():
-                if (application := _application(told["where"]["container"])) in found:
+                if (application := application_of(told["where"]["container"])) in found:
                     found[application].append(told)
             if all(len(found[each]) >= count for each, count in wanted.items()):
-                order = {each: sorted(found[each], key=_order) for each in wanted}
+                order = {each: sorted(found[each], key=order) for each in wanted}
                 return {each: order[each][: wanted[each]] for each in wanted}
             given = sum(min(len(found[each]), count) for each, count in wanted.items())
             reported = reports.fresh(LOOK_S, 0.0) or {}
@@ -424,57 +417,6 @@ class Waited:
             )
 
 
-class YarnLook:
-    """What YARN says of the applications of one set of slots."""
-
-    def __init__(self, slot: Mapping[str, str]) -> None:
-        yarn = Yarn(slot["conf"])
-        self._applications = slot["applications"].split(",")
-        self._manager: Manager | None = None
-        self._yarn = yarn
-        self._reports = SharedLook(self._ask)
-        self._asked_why: dict[str, float] = {}
-        self._nodes: dict[str, SharedLook[ContainerEnd | None]] = {}  # by container
-        self._ends: dict[str, ContainerEnd] = {}
-
-    def _ask(self) -> Mapping[str, AppReport | None]:
-        if self._manager is None:
-            self._manager = Manager(self._yarn, config(configured(self._yarn.classpath())))
-        return {each: self._manager.report(each) for each in self._applications}
-
-    def gone(self, slot: Mapping[str, str]) -> Gone | None:
-        """That a slot is over; None while it is not, and where nobody knows."""
-        ended = self._ended(slot)
-        reports = self._reports.fresh(FRESH_S, WAIT_S) or {}
-        application = slot["application"]
-        return words.gone(application, slot["container"], reports.get(application), ended)
-
-    def _ended(self, slot: Mapping[str, str]) -> ContainerEnd | None:
-        container = slot["container"]
-        if (ended := self._ends.get(container)) is None:
-            look = self._nodes.setdefault(
-                container, SharedLook(partial(container_end, slot["web"], container))
-            )
-            ended = look.fresh(NODE_FRESH_S, NODE_WAIT_S)
-            if ended is not None:
-                self._ends[container] = ended  # the node forgets it soon
-        return ended
-
-    def why(self, slot: Mapping[str, str]) -> str | None:
-        """Why a slot ends; "" while that is not known, None where the slot holder knows better."""
-        application, container = slot["application"], slot["container"]
-        since = self._asked_why.setdefault(container, time.monotonic())
-        ended = self._ended(slot)
-        reports = self._reports.fresh(0.2, WAIT_S)
-        if reports is not None and (said := words.end(application, reports.get(application))):
-            return said
-        if ended is not None and time.monotonic() > since + WHY_S:
-            return words.container_words(container, ended)
-        if time.monotonic() < since + WORDS_S:
-            return ""
-        return f"{container} is over" if self.gone(slot) is not None else None
-
-
 _UNKNOWN = AppReport("")
 
 
@@ -500,7 +442,7 @@ def _end_all(yarn: Yarn, handle: Handle, hosts: Sequence[Host]) -> None:
 
 def _leave(host: Host) -> bool:
     try:
-        _door(host.slot).leave("the run is over", LEAVE_S)
+        door_of(host.slot).leave("the run is over", LEAVE_S)
     except ConnectError:
         return False
     return True
@@ -527,97 +469,18 @@ def _found(yarn: Yarn, name: str, application: str) -> GivenSlots | None:
         told = read_log(yarn.logs(application, "stdout"))
         handle = {"set": name, "conf": yarn.conf, "applications": application, "sizes": "1"}
         about = {**said, "secret": said["holder"]}
-        hosts = _hosts(handle, sorted(told, key=_order), application, about)
+        hosts = hosts_of(handle, sorted(told, key=order), application, about)
     except (YarnFailed, ValueError, LookupError, TypeError):
         return None
-    return GivenSlots(handle, _named(hosts), str(said["run"])) if hosts else None
+    return GivenSlots(handle, named(hosts), str(said["run"])) if hosts else None
 
 
 def _together(parts: Sequence[GivenSlots]) -> GivenSlots:
     """The slots of all applications of a set."""
     applications = ",".join(part.handle["applications"] for part in parts)
     handle = {**parts[0].handle, "applications": applications, "sizes": str(len(parts))}
-    hosts = _named([host for part in parts for host in part.hosts], applications)
+    hosts = named([host for part in parts for host in part.hosts], applications)
     return GivenSlots(handle, hosts, parts[0].run_id)
-
-
-def _hosts(
-    handle: Handle, told: Sequence[Mapping[str, Any]], application: str, said: Mapping[str, Any]
-) -> list[Host]:
-    """The slots of one application, of which their holders have said that, in order."""
-    return [
-        _host(handle, each, application, said, _role(said["roles"], index)) for index, each in enumerate(told)
-    ]
-
-
-def _host(
-    handle: Handle, told: Mapping[str, Any], application: str, said: Mapping[str, Any], role: str
-) -> Host:
-    where = told["where"]
-    return Host(
-        name=where["node"],
-        connection="yarn",
-        ssh_host=where["node"],
-        address=str(told["addresses"][0]),
-        python=where["python"] if said["chosen"] else None,
-        run_dir=f"{told['directory']}/runs",
-        gpus=int(said["gpus"]),
-        slots_by=f"yarn:{application}",
-        labels={"role": role} if role else {},
-        slot={
-            "set": handle["set"],
-            "conf": handle["conf"],
-            "applications": handle["applications"],
-            "sizes": handle["sizes"],
-            "id": where["container"],
-            "application": application,
-            "container": where["container"],
-            "node": where["node"],
-            "web": where["web"],
-            "addresses": ",".join(map(str, told["addresses"])),
-            "port": str(told["port"]),
-            "certificate": said["secret"]["certificate"],
-            "token": said["secret"]["token"],
-        },
-    )
-
-
-def _role(roles: Sequence[Sequence[Any]], index: int) -> str:
-    for role, count in roles:
-        if index < count:
-            return str(role)
-        index -= count
-    return ""
-
-
-def _named(hosts: Sequence[Host], applications: str = "") -> tuple[Host, ...]:
-    """The same, each with a name of its own: its node's, with a number where there are several on it."""
-    from dataclasses import replace
-
-    nodes = [host.slot["node"] for host in hosts]
-    named = []
-    for index, host in enumerate(hosts):
-        node = nodes[index]
-        name = node if nodes.count(node) == 1 else f"{node}-{nodes[:index].count(node)}"
-        slot = {**host.slot, **({"applications": applications} if applications else {})}
-        named.append(replace(host, name=name, ssh_host=name, slot=slot))
-    return tuple(named)
-
-
-def _order(told: Mapping[str, Any]) -> tuple[str, str]:
-    return told["where"]["node"], told["where"]["container"]
-
-
-def _application(container: str) -> str:
-    """The application of `container_e17_1410901177871_0001_01_000005`."""
-    parts = container.split("_")
-    return "_".join(["application", *parts[-4:-2]])
-
-
-def _door(slot: Mapping[str, str]) -> SlotDoor:
-    return SlotDoor(
-        tuple(slot["addresses"].split(",")), int(slot["port"]), slot["certificate"], slot["token"]
-    )
 
 
 def _last_words(log: str) -> str:

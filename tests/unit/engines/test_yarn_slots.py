@@ -12,6 +12,7 @@ from tflaunch.engines.engine import check
 from tflaunch.engines.yarn_applications import Submission, check_nodes, client_words, sizes
 from tflaunch.engines.yarn_board import read_log
 from tflaunch.engines.yarn_commands import config, configured, said, write_overlay
+from tflaunch.engines.yarn_hosts import application_of
 from tflaunch.engines.yarn_manager import (
     AppReport,
     ContainerEnd,
@@ -21,7 +22,7 @@ from tflaunch.engines.yarn_manager import (
     report_of,
     size_of,
 )
-from tflaunch.engines.yarn_slots import ENGINE, _application
+from tflaunch.engines.yarn_slots import ENGINE
 from tflaunch.inputs.engine_words import WantedSlots, wanted
 from tflaunch.protocol.errors import ConnectError, HostfileError, NotGiven, PlanError, UsageError
 from tflaunch.slot.yarn_task import LogEcho
@@ -69,7 +70,7 @@ def of(word: str) -> Submission:
     return Submission("tflaunch-1", ("tflaunch", "train-abc123"), "/ds.jar", slots(word).settings)
 
 
-def test_roles_of_one_size_share_an_application() -> None:
+def test_roles_of_one_size_share_anapplication_of() -> None:
     assert [each.count for each in sizes(slots("yarn:4x1"))] == [4]
     assert [each.roles for each in sizes(slots("yarn:ps=1x0+worker=2x0"))] == [(("ps", 1), ("worker", 2))]
     assert [each.roles for each in sizes(slots("yarn:ps=1x0+worker=2x1+chief=1x0"))] == [
@@ -187,7 +188,7 @@ def test_when_a_slot_is_over() -> None:
     )
     assert by is not None
     assert by.message == "yarn: Application app_1 was killed by user ada"
-    assert _application(CONTAINER) == "application_7_0001"
+    assert application_of(CONTAINER) == "application_7_0001"
 
 
 def test_why_no_slots_came() -> None:
