@@ -72,7 +72,7 @@ def named(hosts: Sequence[Host], applications: str = "") -> tuple[Host, ...]:
     return tuple(found)
 
 
-def order(told: Mapping[str, Any]) -> tuple[str, str]:
+def by_node(told: Mapping[str, Any]) -> tuple[str, str]:
     """By what the holders of an application are put in order: node, then container."""
     return told["where"]["node"], told["where"]["container"]
 

@@ -40,7 +40,7 @@ from tflaunch.engines.yarn_applications import (
 )
 from tflaunch.engines.yarn_board import YarnBoard, read_log
 from tflaunch.engines.yarn_commands import Yarn, YarnFailed, config, configured, here, write_overlay
-from tflaunch.engines.yarn_hosts import application_of, door_of, hosts_of, named, order
+from tflaunch.engines.yarn_hosts import application_of, by_node, door_of, hosts_of, named
 from tflaunch.engines.yarn_look import YarnLook
 from tflaunch.engines.yarn_manager import (
     AppReport,
@@ -359,7 +359,7 @@ class AskedSet:
                 if (application := application_of(told["where"]["container"])) in found:
                     found[application].append(told)
             if all(len(found[each]) >= count for each, count in wanted.items()):
-                order = {each: sorted(found[each], key=order) for each in wanted}
+                order = {each: sorted(found[each], key=by_node) for each in wanted}
                 return {each: order[each][: wanted[each]] for each in wanted}
             given = sum(min(len(found[each]), count) for each, count in wanted.items())
             reported = reports.fresh(LOOK_S, 0.0) or {}
@@ -469,7 +469,7 @@ def _found(yarn: Yarn, name: str, application: str) -> GivenSlots | None:
         told = read_log(yarn.logs(application, "stdout"))
         handle = {"set": name, "conf": yarn.conf, "applications": application, "sizes": "1"}
         about = {**said, "secret": said["holder"]}
-        hosts = hosts_of(handle, sorted(told, key=order), application, about)
+        hosts = hosts_of(handle, sorted(told, key=by_node), application, about)
     except (YarnFailed, ValueError, LookupError, TypeError):
         return None
     return GivenSlots(handle, named(hosts), str(said["run"])) if hosts else None
