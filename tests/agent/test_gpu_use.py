@@ -146,7 +146,7 @@ def test_a_lost_gpu_and_a_mig_instance(library: Path, tmp_path: Path) -> None:
     devices = [("MIG-a", "0.0"), ("GPU-lost", "1"), ("GPU-none", "2")]
     (asked,) = ask(fleet, (None, {"ask": "loads", "devices": devices}))
     told = asked.found
-    nothing = dict.fromkeys(("use", "power_w", "limit_w"))
+    nothing = {**dict.fromkeys(("use", "power_w", "limit_w", "heat_ms")), "slowed_by": []}
     assert told[0] == {**nothing, "memory_bytes": 15 << 20, "pids": [], "error": ""}
     assert (told[1]["error"], told[2]["error"]) == ("NVML: GPU is lost", "NVML: Not Found")
 

@@ -7,13 +7,20 @@ import signal
 
 import pytest
 
-from tests.support.bed import Bed
+from tests.support.bed import Bed, BedHost
+from tests.support.launcher import Process
+from tests.support.patience import until
 from tests.support.stopping import Stopping
 
 SLEEPS = "import time\nprint('begun', flush=True)\ntime.sleep(600)\n"
 # Stops itself before it boots the agent.
 STOPPED = '#!/bin/sh\nkill -STOP $$\nexec /usr/bin/python3 "$@"\n'
 ENDS_S = 25.0  # to connect in 10 s, to end on the others, to start Python on a busy machine; it was 48 s
+
+
+def of_a_run(host: BedHost) -> list[Process]:
+    """The processes there of an agent, or of a task."""
+    return [each for each in host.processes() if each.is_agent or "TFLAUNCH_RUN" in each.env]
 
 
 @pytest.mark.parametrize("stage", ["boot", "probe", "code", "stage", "dial", "entrust", "coordinate"])
@@ -35,7 +42,7 @@ def test_an_agent_that_hangs_while_a_run_starts_ends_it_by_its_deadline(
     assert "host2" in done.err
     assert re.search(r"\b10 s\b|\b11 s\b", done.err), done.err
     assert "Traceback" not in done.err
-    assert [each for each in one.processes() if each.is_agent or "TFLAUNCH_RUN" in each.env] == []
+    until(lambda: not of_a_run(one), "the end of all that the run has started there")
     for each in [*agents, *two.processes()]:
         each.kill(signal.SIGCONT)
 
@@ -51,6 +58,6 @@ def test_ctrl_c_ends_a_start_while_an_agent_hangs(bed: Bed, stopping: Stopping, 
         done = running.done(ENDS_S)
     assert done.code == 76, done.err  # not 130: something may be left
     assert "host2: could not check that nothing is left" in done.sentences
-    assert [each for each in one.processes() if each.is_agent or "TFLAUNCH_RUN" in each.env] == []
+    until(lambda: not of_a_run(one), "the end of all that the run has started there")
     for each in agents:
         each.kill(signal.SIGCONT)
