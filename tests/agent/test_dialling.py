@@ -357,8 +357,12 @@ def test_names_are_looked_up_by_a_child_that_ends(loop: Loop, answering: Answeri
     assert closed == [REFUSED, ""]
     assert set(dialling.addresses) == {"localhost"}
     assert set(dialling.addresses["localhost"]) <= {"127.0.0.1", "::1"}
+    until(childless, "the child to end")  # it has answered before
+
+
+def childless() -> bool:
     processes.reap()
-    assert not processes.descendants(os.getpid(), processes.every())
+    return not processes.descendants(os.getpid(), processes.every())
 
 
 def test_a_name_server_that_is_silent_holds_nothing_up(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,9 +49,10 @@ def test_a_host_has_everything_of_its_own(bed: Bed) -> None:
     assert "10.77.0.1/16" in one.do("ip", "-o", "address")
     assert one.do("ps", "-A", "-o", "comm=").split() == ["sh", "sshd", "sleep", "ps"]
     for place in ("/home", "/tmp", "/var/tmp", "/run"):
-        one.do("touch", f"{place}/mine")
-        assert not two.path(f"{place}/mine").exists()
-        assert not Path(f"{place}/mine").exists()
+        mine = f"{place}/{bed.directory.name}.mine"
+        one.do("touch", mine)
+        assert not two.path(mine).exists()
+        assert not Path(mine).exists()
     assert one.do("python3", "-c", f"import os; print(os.path.exists({str(bed.directory)!r}))") == "False\n"
     assert one.do(sys.executable, "-c", "import tflaunch; print(tflaunch.__file__)", cwd=ROOT).startswith(
         f"{ROOT}/"

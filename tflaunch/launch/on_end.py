@@ -124,24 +124,28 @@ def _run(command: str, environment: Mapping[str, str]) -> str:
     """Run it, with all that it starts in one process group; return why it failed, or ""."""
     from concurrent.futures import ThreadPoolExecutor
 
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start() -> None:
+        words = ["/bin/sh", "-c", command]
+        started.append(
+            subprocess.Popen(
+                words, env=environment, stdin=subprocess.DEVNULL, stdout=2, start_new_session=True
+            )
+        )
+
     starter = ThreadPoolExecutor(1)  # Ctrl-C meets the main thread alone, and leaves none half started
-    starting = starter.submit(
-        subprocess.Popen,
-        ["/bin/sh", "-c", command],
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=2,
-        start_new_session=True,
-    )
     try:
-        code = starting.result().wait(LIMIT_S)
+        starter.submit(start).result()
+        code = started[0].wait(LIMIT_S)
     except (OSError, ValueError) as error:  # a null character, or too long
         return str(error)
     except (subprocess.TimeoutExpired, KeyboardInterrupt) as error:
-        process = starting.result()
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        starter.shutdown()  # Ctrl-C may have come before it was started
+        for process in started:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
         slow = isinstance(error, subprocess.TimeoutExpired)
         return f"killed, since it did not end within {LIMIT_S:.0f} s" if slow else "killed by Ctrl-C"
     finally:
