@@ -17,22 +17,30 @@ class Meetings:
         self._there = {}  # type: Dict[str, Rendezvous]
 
     def serve(self, task: "Task") -> None:
-        """Serve an empty one at the port of this task, if the tasks of its program meet there."""
+        """See that one is served at the port of this task, if the tasks of its program meet there."""
         request = task.request
-        if not request.get("rendezvous"):
+        if not request.get("rendezvous") or task.id in self._there:
             return
         from tflaunch.agent.tasks.rendezvous import Rendezvous
         from tflaunch.frameworks.horovod import RENDEZVOUS_PORT
 
-        there, port = self._there.get(task.id), int(request["env"][RENDEZVOUS_PORT])
+        port = int(request["env"][RENDEZVOUS_PORT])
         try:
-            if there is not None:
-                there.renew()
-            else:
-                self._there[task.id] = Rendezvous(port, request["rendezvous"])
+            self._there[task.id] = Rendezvous(port, request["rendezvous"])
         except OSError as error:  # the tasks find nobody there, and say so
-            self._there.pop(task.id, None)
             note("port %d, for the rendezvous of %s: %s" % (port, task.id, error))
+
+    def ended(self, task: str) -> None:
+        """An attempt of this task is over: what comes now is of the next one.
+
+        Not only when that begins here: on other hosts it may begin earlier, and what they have written must stay.
+        """
+        try:
+            if task in self._there:
+                self._there[task].renew()
+        except OSError as error:
+            del self._there[task]
+            note("the rendezvous of %s: %s" % (task, error))
 
     def reaped(self, pid: int) -> bool:
         """Whether the child process that has ended was one of these; the next start of its task has a new one."""

@@ -1,9 +1,9 @@
 """The rendezvous of a Horovod program: a key-value store over HTTP, in a process of its own beside the agent.
 
 Horovod sends an address, a port, `/scope/key` and bytes, and nothing that would prove who it is.  So a stranger is told
-by what is left: the address that it calls from must be one of the run's hosts, and what one address has written nobody
-writes over, nor any other address removes.  Who shares a host with a task is not told from it.  Each start of the tasks
-has a new store, so that no address of an earlier one is left in it.
+by what is left: the address that it calls from must be one of the run's hosts, and what one address has written no other
+writes over or removes.  Who shares a host with a task is not told from it.  Each start of the tasks has a new store, so
+that no address of an earlier one is left in it.
 """
 
 import os
@@ -41,11 +41,14 @@ class Store:
         return self._values.get((scope, key))
 
     def put(self, scope: str, key: str, value: bytes, writer: str = "") -> bool:
-        """Whether the value is kept: not where another one is, nor where there is no more room."""
+        """Whether the value is kept: not where another address has written, nor where there is no more room.
+
+        A task that was being ended may have written after rank 0's end: its next attempt writes over that.
+        """
+        if self._writers.get((scope, key), writer) != writer:
+            return self._values[scope, key] == value
         before = self._values.get((scope, key))
-        if before is not None:
-            return before == value
-        size = self._size(scope, key, value)
+        size = self._size(scope, key, value) - (0 if before is None else self._size(scope, key, before))
         if self._bytes + size > STORE_BYTES:
             return False
         self._bytes += size

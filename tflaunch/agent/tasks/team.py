@@ -309,6 +309,8 @@ class Team:
     def _report_exit(self, task: Task) -> None:
         if task.sweep_first and not self.ending:  # nothing is left that could write more
             task.logs.end()
+        if not self.ending:
+            self._meetings.ended(task.id)
         task.unreported = False
         self._journal.add(
             "exit",
