@@ -41,8 +41,8 @@ _OF_A_CLUSTER = {
     "PYTHONPATH": "begins with a directory of the run, by which `tflaunch stacks` asks Python for its stacks",
 }
 _OF_BOUND = {
-    "OMP_NUM_THREADS": "how many cores it has",
-    "TF_NUM_INTRAOP_THREADS": "how many CPUs those cores have: with hyperthreads, two each",
+    "OMP_NUM_THREADS": "how many cores it has, or its part of a quota",
+    "TF_NUM_INTRAOP_THREADS": "how many CPUs those cores have: with hyperthreads, two each; or its part of a quota",
     "TF_NUM_INTEROP_THREADS": "as `TF_NUM_INTRAOP_THREADS`",
 }
 _OF_NCCL = {

@@ -419,6 +419,18 @@ def test_no_secret_of_the_setup_is_in_an_argv(host: Host) -> None:
     assert file.stat().st_mode & 0o077 == 0
 
 
+def test_a_login_profile_chooses_the_network_where_nobody_else_has(host: Host, tmp_path: Path) -> None:
+    (tmp_path / ".profile").write_text("export GLOO_SOCKET_IFNAME=ib7 NCCL_SOCKET_IFNAME=ib7 NCCL_IB_HCA=x\n")
+    host.env["HOME"] = str(tmp_path)
+    channel = host.start()
+    names = ["GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "OMP_NUM_THREADS"]
+    env = {**dict.fromkeys(names, "=it's eth0"), "NCCL_IB_HCA": "the user's"}
+    script = " ".join(["printf '%s|'", *(f'"${name}"' for name in env)])
+    running(channel, shell(script, env=env, setup=["true"], yielding=names))
+    whole = channel.read_log("worker/0", lambda log: log.count(b"|") == len(env))
+    assert whole == b"ib7|ib7|=it's eth0|the user's|"
+
+
 def test_a_login_profile_does_not_change_the_requested_environment(host: Host, tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir()

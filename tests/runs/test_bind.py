@@ -97,3 +97,11 @@ def test_a_host_that_allows_some_cpus_only(far: FarLauncher, bed: Bed, host: Bed
     assert said(done) == {"worker/0": [[1], {}], "worker/1": [[1], {}]}
     [plan] = [event for event in done.events if event["event"] == "plan"]
     assert [task["cpus"] for task in plan["tasks"]] == ["", ""]
+
+
+def test_a_host_whose_containers_have_a_quota(far: FarLauncher, bed: Bed) -> None:
+    """Two cores, and the time of one: no thread pool has two threads, though nothing is bound."""
+    [made] = bed.up(1)
+    words = (far.hostfile([made]), far.script(SHOWS), "--ps=0", "--json")
+    with made.quota(1.0):
+        assert said(far.run("run", *words).ran()) == {"worker/0": [[0, 1], POOLS]}

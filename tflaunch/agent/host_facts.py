@@ -13,6 +13,7 @@ from tflaunch.agent.host import cores
 from tflaunch.agent.host.journal import note
 from tflaunch.agent.host.rundir import HostError
 from tflaunch.agent.net import nics
+from tflaunch.agent.tasks import pace
 from tflaunch.protocol import wire
 from tflaunch.protocol.light_stdlib import socket
 from tflaunch.protocol.machine import first_line
@@ -79,7 +80,8 @@ def collect(
         "python": "%d.%d.%d" % sys.version_info[:3],
         "cores": len(os.sched_getaffinity(0)),
         "nodes": nodes,
-        "set_there": [name for name in cores.POOLS if os.environ.get(name)] + nics.set_there(),
+        "cpu_quota": pace.quota_of(os.getpid())[0],
+        "set_there": nics.set_there(),
         "nics": nics.nics(named, probed["gpus"]),
         "gpudirect": nics.gpudirect(),
         "load": os.getloadavg()[0],

@@ -1,7 +1,11 @@
-"""Which cores of its host each task is bound to, so that no two tasks of the host have one in common; pure.
+"""Which cores of its host each task is bound to, so that no two tasks of the host have one in common, and how many threads
+it should have; pure.
 
 A GPU has an equal part of the cores of its NUMA node, whichever runs have the other GPUs there: runs that share a host
 by GPUs share its cores likewise, and never meet.  A node without GPUs goes to the nearest one that has some.
+
+A quota of processor time, as containers have one, is no core less: each thread runs, and then all are stopped at once.  So
+the tasks of a host share its quota, and their thread pools are no larger than that.
 """
 
 from __future__ import annotations
@@ -25,6 +29,7 @@ class Cores:
 
     cores: tuple[Core, ...] = ()
     said: tuple[str, ...] = ()  # variables that the host itself sets
+    most: int = 0  # threads that its part of the host's quota has time for; 0: any number
 
     @property
     def cpus(self) -> str:
@@ -39,37 +44,51 @@ class Cores:
 
     @property
     def thread_pools(self) -> dict[str, str]:
-        """The variables that size thread pools to these cores, but for those that the host sets.
+        """The variables that size thread pools to these cores and the quota, but for those that the host sets.
 
         OpenMP's threads compute, one on each core; TensorFlow counts CPUs, as it does by itself.
         """
-        if not self.cores:
+        if not (self.cores or self.most):
             return {}
-        cpus = str(sum(map(len, self.cores)))
+        cores, cpus = (
+            str(min(filter(None, (count, self.most)))) for count in (len(self.cores), sum(map(len, self.cores)))
+        )
         sizes = {
-            "OMP_NUM_THREADS": str(len(self.cores)),
+            "OMP_NUM_THREADS": cores,
             "TF_NUM_INTRAOP_THREADS": cpus,
             "TF_NUM_INTEROP_THREADS": cpus,
         }
         return {name: size for name, size in sizes.items() if name not in self.said}
 
     def part(self, number: int, count: int) -> Cores:
-        """Part `number` of `count` equal ones; all of it where there are fewer cores."""
-        if len(self.cores) < count:
-            return self
-        return Cores(tuple(_part(self.cores, number, count)), self.said)
+        """Part `number` of `count` equal ones; all cores where there are fewer."""
+        mine = self.cores if len(self.cores) < count else tuple(_part(self.cores, number, count))
+        return Cores(mine, self.said, max(1, self.most // count) if self.most else 0)
 
 
 UNBOUND = Cores()
 
 
 def share_out(bind: Bind, facts: HostFacts, tasks: Mapping[T, Sequence[GpuOrInstance]]) -> dict[T, Cores]:
-    """The cores of these tasks, all that a run has on that host, each with its GPUs; unbound ones are left out.
+    """The cores of these tasks, all that a run has on that host, each with its GPUs.
 
-    numa: a task gets the parts of its GPUs; one without GPUs gets as much as a GPU has, from those tasks; where no task
+    Those that are neither bound nor held by a quota are left out.  none: all.  numa: a task gets the parts of its GPUs; one without GPUs gets as much as a GPU has, from those tasks; where no task
     has GPUs, none is bound.  cores: only the run's own GPUs have parts; without any, the tasks share out the nodes.
     """
-    if bind == "none" or not facts.nodes or (bind == "auto" and len(facts.nodes) == 1):
+    if bind == "none":
+        return {}
+    shares = {} if bind == "auto" and len(facts.nodes) == 1 else _shares(bind, facts, tasks)
+    most = max(1, int(facts.cpu_quota / max(1, len(tasks)))) if facts.cpu_quota else 0
+    most = most if most < facts.cores else 0
+    found = {task: Cores(tuple(shares.get(task, ())), facts.set_there, most) for task in tasks}
+    return {task: cores for task, cores in found.items() if cores.cores or cores.most}
+
+
+def _shares(
+    bind: Bind, facts: HostFacts, tasks: Mapping[T, Sequence[GpuOrInstance]]
+) -> Mapping[T, Sequence[Core]]:
+    """The cores of each task that is bound."""
+    if not facts.nodes:
         return {}
     own = {_gpu(device) for devices in tasks.values() for device in devices}
     beside = _beside(facts.nodes, own if bind == "cores" else None)
@@ -83,7 +102,7 @@ def share_out(bind: Bind, facts: HostFacts, tasks: Mapping[T, Sequence[GpuOrInst
         shares |= _taken(shares, bare, weight, facts.nodes)
     elif bind == "cores":
         shares = _shared_out(facts.nodes, bare)
-    return {task: Cores(tuple(cores), facts.set_there) for task, cores in shares.items() if cores}
+    return shares
 
 
 def why_unbound(bind: Bind, facts: HostFacts, gpus: int) -> str:

@@ -32,6 +32,7 @@ class TaskPlan:
     container: str = ""  # the image that it runs in, with `setup`
     mounts: tuple[str, ...] = ()
     filled: tuple[str, ...] = ()  # variables whose placeholders were filled in
+    yielding: tuple[str, ...] = ()  # variables that the profile of a login shell may set otherwise
     masked: tuple[str, ...] = ()  # variables whose values are shown as ***
     listens: bool = True  # on its port, if it has one; of PyTorch and JAX only rank 0 does
     shares_port: bool = (
@@ -83,6 +84,8 @@ class TaskPlan:
         }
         if self.cpus:
             request["cpus"] = self.cpus
+        if (self.setup or self.container) and (names := [name for name in self.yielding if name in self.env]):
+            request["yielding"] = names
         if self.rendezvous:
             request["rendezvous"] = list(self.rendezvous)
         return {**request, "shares_port": True} if self.shares_port else request

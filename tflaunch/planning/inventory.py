@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, make_dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -234,6 +235,11 @@ class HostFacts(MachineFacts):
     nodes: tuple[Node, ...] = ()
     nics: tuple[Nic, ...] = ()
     queue: tuple[Ticket, ...] = ()  # first one first
+
+    @property
+    def usable_cores(self) -> int:
+        """Its CPU cores, or fewer where the quota of its cgroup allows no more time."""
+        return self.cores if not self.cpu_quota else min(self.cores, math.ceil(self.cpu_quota))
 
     @property
     def gpus_or_instances(self) -> tuple[GpuOrInstance, ...]:

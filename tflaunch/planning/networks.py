@@ -169,7 +169,10 @@ def nccl_variables(facts: HostFacts, interface: str) -> dict[str, str]:
     """What NCCL is told on a host whose peers reach it by that interface: it, and the RDMA devices like its own.
 
     Nothing of RDMA devices where all that are there are alike, or its interface has none: NCCL finds them itself.
+    Nothing of what the host sets itself; where that is the interface, it may be another one than this.
     """
+    if "NCCL_SOCKET_IFNAME" in facts.set_there:
+        return {}
     found = {"NCCL_SOCKET_IFNAME": f"={interface}"}
     fabrics = [(nic.fabric, nic.mbit_s) for nic in facts.nics if nic.rdma and nic.name == interface]
     devices = [nic for nic in facts.nics if nic.rdma]

@@ -169,6 +169,7 @@ def _task_plans(
                     host_variables(
                         inventory[task.host], mine, over_network.get(task.host, "") if uuids else ""
                     ),
+                    inventory[task.host].set_there,
                 ),
                 setup=setup(host),
                 cwd=host.workdir,
@@ -176,6 +177,7 @@ def _task_plans(
                 container=image(host, job),
                 mounts=(*host.mounts, *job.mounts),
                 filled=command.filled(task.id, host),
+                yielding=command.yielding(task.id, host),
                 masked=tuple(sorted(job.masked)),
                 listens=(not framework.by_rank or (task.id == command.first and not framework.rendezvous))
                 and (job.role(task.id.job).opens_port or command.learns_its_port(task.id, host)),
@@ -460,7 +462,7 @@ def _place_workers(
         before = len(waiting)
         for capacity in capacities:
             # One round of "pack" fills the host; without GPUs and slots, a full host has a task per core.
-            turn = 1 if job.place == "spread" else max(1, capacity.facts.cores)
+            turn = 1 if job.place == "spread" else max(1, capacity.facts.usable_cores)
             if capacity.room is not None:
                 turn = capacity.room if job.place == "pack" else min(turn, capacity.room)
                 capacity.room -= min(turn, len(waiting))
@@ -481,7 +483,7 @@ def _place_bare(job: JobSpec, share: _Share, ps: int, placed: list[_Placed]) -> 
     index = 0
     while index < wanted:
         count, there, order, capacity = heapq.heappop(queue)
-        turn = 1 if job.place == "spread" else max(1, capacity.facts.cores - count)
+        turn = 1 if job.place == "spread" else max(1, capacity.facts.usable_cores - count)
         turn = min(turn, wanted - index)
         placed.extend(_Placed(TaskId(share.job, index + i), capacity.host.name) for i in range(turn))
         index += turn
@@ -543,7 +545,7 @@ def _note_machines(placed: Sequence[_Placed], inventory: Inventory, notes: list[
     """Hosts of workers without GPUs of which one has much fewer cores, or less memory, than another."""
     workers = {task.host: None for task in placed if task.id.job in (WORKER, CHIEF, MASTER) and not task.gpus}
     there = {
-        "cores": {host: inventory[host].cores for host in workers},
+        "cores": {host: inventory[host].usable_cores for host in workers},
         "GiB of memory": {host: inventory[host].memory_bytes >> 30 for host in workers},
     }
     for what, amounts in there.items():

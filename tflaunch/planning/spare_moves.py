@@ -238,7 +238,7 @@ class _Requests:
         more = host_variables(
             self._inventory[task.host], task.cores, self._interfaces.get(task.host, "") if task.gpus else ""
         )
-        env = command.env(task.id, host, task.gpus, more)
+        env = command.env(task.id, host, task.gpus, more, self._inventory[task.host].set_there)
         decided = [name for name in DECIDED if name in env]
         return {**request, "argv": list(command.argv(task.id, host)), "env": env, "decided": decided}
 

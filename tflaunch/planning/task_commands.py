@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from tflaunch.frameworks.table import environment
 from tflaunch.hosts import Host, Hostfile, fold
@@ -26,6 +26,7 @@ from tflaunch.protocol.job import (
     TaskId,
     by_python,
 )
+from tflaunch.protocol.machine import YIELDING
 
 
 def endpoint(address: str, port: int) -> str:
@@ -137,9 +138,16 @@ class Command:
         return tuple(f"{name}={value}" for name, value in pairs)
 
     def env(
-        self, task: TaskId, host: Host, gpus: Sequence[str], more: Mapping[str, str] = {}
+        self,
+        task: TaskId,
+        host: Host,
+        gpus: Sequence[str],
+        more: Mapping[str, str] = {},
+        set_there: Collection[str] = (),
     ) -> dict[str, str]:
         """The variables that a task gets on top of its host's own; `gpus` are the UUIDs of its GPUs.
+
+        Of the ranks' variables, those that the host sets itself, `set_there`, are left out.
 
         `env:` of the hostfile, then the job's own and its role's come last, with their placeholders filled in, and
         win, also over `more`, PYTHONUNBUFFERED, PYTHONFAULTHANDLER, CUDA_DEVICE_ORDER, no_grpc_proxy and the ranks of
@@ -161,6 +169,7 @@ class Command:
                     text if name in literal else self._filling.text(text, task, host, f"{where}{joint}{name}")
                 )
         rank = rank_of(task, self._ranks, self._cluster, self._interfaces.get(host.name, ""))
+        ranked = environment(self._job.framework, rank) if rank else {}
         me = f'{{"type":"{task.job}","index":{task.index}}}'
         return {
             "TF_CONFIG": f'{{"cluster":{self._cluster_json},"task":{me}}}',
@@ -173,10 +182,15 @@ class Command:
             "no_grpc_proxy": self._no_proxy,
             "TFLAUNCH_RUN": self._run_id,
             "TFLAUNCH_TASK": str(task),
-            **(environment(self._job.framework, rank) if rank else {}),
+            **{name: value for name, value in ranked.items() if name not in set_there},
             **more,
             **own,
         }
+
+    def yielding(self, task: TaskId, host: Host) -> tuple[str, ...]:
+        """The variables of that task that its host's profile may set otherwise: the user has not set them here."""
+        role = self._job.role(task.job)
+        return tuple(name for name in YIELDING if name not in {**host.env, **self._job.env, **role.env})
 
     def filled(self, task: TaskId, host: Host) -> tuple[str, ...]:
         """The variables of that task whose placeholders are filled in."""

@@ -268,6 +268,9 @@ class MachineFacts:
     nodes: "Any" = fact(
         [record(NodeFacts)], "its NUMA nodes that have cores for programs of yours", default=()
     )
+    cpu_quota: "Optional[float]" = fact(
+        or_null(a_number), "how many cores' time the quota of its cgroup allows; null: any", default=None
+    )
     set_there: "Tuple[str, ...]" = fact(
         [a_word],
         "the variables that size thread pools or choose networks, and that it sets itself",

@@ -8,6 +8,17 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, List
 
+# What sizes the thread pools of OpenMP and TensorFlow, and names the network of NCCL and gloo, where no program says it.
+YIELDING = (
+    "OMP_NUM_THREADS",
+    "TF_NUM_INTRAOP_THREADS",
+    "TF_NUM_INTEROP_THREADS",
+    "NCCL_SOCKET_IFNAME",
+    "NCCL_IB_HCA",
+    "GLOO_SOCKET_IFNAME",
+    "HOROVOD_GLOO_IFACE",
+)
+
 
 def libc(function: str, *arguments: "Any") -> int:
     """Call a function of the C library, without importing ctypes; raises OSError or AttributeError if there is none."""

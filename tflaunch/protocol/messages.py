@@ -404,6 +404,7 @@ _request = {
     "?port": or_null(a_port),
     "?shares_port": a_flag,
     "?rendezvous": [a_word],
+    "?yielding": [a_word],
     "?gpus": [a_word],
     "?gpu_labels": [a_word],
     "?cpus": a_text,

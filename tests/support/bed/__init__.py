@@ -35,7 +35,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from tests.support import ROOT
-from tests.support.bed.machines import CLOCK_ENV, PIDS_CGROUPS, PRIVATE, BedHost, Machine
+from tests.support.bed.machines import CGROUPS, CLOCK_ENV, PRIVATE, BedHost, Machine
 from tests.support.bed.network import Rule, Switch
 from tests.support.launcher import Inside, Launcher, Process
 from tests.support.sshd import PRIVILEGE_SEPARATION, SSHD, make_key
@@ -295,8 +295,9 @@ def clock_library(directory: Path) -> Path:
 
 
 def _remove_old_groups(of: int = 0) -> None:
-    """The one thing that outlives a test that was killed: the empty cgroups of `BedHost.at_most`."""
-    for group in (each for place in PIDS_CGROUPS for each in place.glob("tflaunch-bed-*")):
+    """The one thing that outlives a test that was killed: the empty cgroups of `BedHost.at_most` and `quota`."""
+    places = (CGROUPS / "pids", CGROUPS / "cpu", CGROUPS)  # of either generation
+    for group in (each for place in places for each in place.glob("tflaunch-bed-*")):
         found = re.match(r"tflaunch-bed-(\d+)-", group.name)
         if found and (int(found[1]) == of or not Path(f"/proc/{found[1]}").exists()):
             with contextlib.suppress(OSError):

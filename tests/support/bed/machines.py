@@ -368,17 +368,34 @@ class BedHost(Machine):
     @contextlib.contextmanager
     def at_most(self, processes: int) -> Iterator[None]:
         """Inside, the host has room for so many more processes, as a user with `ulimit -u` has."""
-        group = _pids_cgroup() / f"tflaunch-bed-{os.getpid()}-{self.name}"
+        with self._in_group(_cgroup("pids")) as group:
+            (group / "pids.max").write_text(str(len(self.pids()) + processes))
+            try:
+                yield
+            finally:
+                (group / "pids.max").write_text("max")
+
+    @contextlib.contextmanager
+    def quota(self, cores: float) -> Iterator[None]:
+        """Inside, its processes get no more processor time than that, as a container with a limit."""
+        with self._in_group(_cgroup("cpu")) as group:
+            if (group / "cpu.max").exists():
+                (group / "cpu.max").write_text(f"{int(cores * 100_000)} 100000")
+            else:
+                (group / "cpu.cfs_quota_us").write_text(str(int(cores * 100_000)))
+            yield
+
+    @contextlib.contextmanager
+    def _in_group(self, above: Path) -> Iterator[Path]:
+        """A cgroup with all its processes, and those that they start."""
+        group = above / f"tflaunch-bed-{os.getpid()}-{self.name}"
         group.mkdir(exist_ok=True)
-        pids = self.pids()
-        for pid in pids:
+        for pid in self.pids():
             with contextlib.suppress(ProcessLookupError):
                 (group / "cgroup.procs").write_text(str(pid))
-        (group / "pids.max").write_text(str(len(pids) + processes))
         try:
-            yield
+            yield group
         finally:
-            (group / "pids.max").write_text("max")
             for left in (group / "cgroup.procs").read_text().split():
                 with contextlib.suppress(ProcessLookupError):
                     (group.parent / "cgroup.procs").write_text(left)
@@ -523,17 +540,17 @@ def _passwd() -> str:
     return "\n".join([*lines, "ada:x:20001:20001:Ada:/home/ada:/bin/bash", ""])
 
 
-PIDS_CGROUPS = (Path("/sys/fs/cgroup/pids"), Path("/sys/fs/cgroup"))  # of either generation
+CGROUPS = Path("/sys/fs/cgroup")
 
 
-def _pids_cgroup() -> Path:
-    """The directory of the controller that counts processes."""
-    old, new = PIDS_CGROUPS
+def _cgroup(controller: str) -> Path:
+    """The directory of that controller, in either generation."""
+    old = CGROUPS / controller
     if old.is_dir():
         return old
     with contextlib.suppress(OSError):
-        (new / "cgroup.subtree_control").write_text("+pids")
-    return new
+        (CGROUPS / "cgroup.subtree_control").write_text(f"+{controller}")
+    return CGROUPS
 
 
 def _removed(group: Path) -> bool:

@@ -95,12 +95,17 @@ def test_several_switches_are_further_than_one(machine: SimulatedSys) -> None:
 
 
 def test_what_the_host_says_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in nics.CHOICES:
+    for name in nics.YIELDING:
         monkeypatch.delenv(name, raising=False)
     own = tmp_path / "nccl.conf"
     own.write_text("# by the administrator\nNCCL_IB_HCA = mlx5_0\nNCCL_DEBUG=WARN\n")
     monkeypatch.setattr(nics, "NCCL_FILES", (str(own), str(tmp_path / "none")))
     assert nics.set_there() == ["NCCL_IB_HCA"]
+    other = tmp_path / "other.conf"
+    other.write_text("NCCL_SOCKET_IFNAME==eth7\n")
+    monkeypatch.setenv("NCCL_CONF_FILE", str(other))
+    assert nics.set_there() == ["NCCL_SOCKET_IFNAME", "NCCL_IB_HCA"]
+    monkeypatch.delenv("NCCL_CONF_FILE")
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "eth1")
     assert nics.set_there() == ["NCCL_IB_HCA", "GLOO_SOCKET_IFNAME"]
 

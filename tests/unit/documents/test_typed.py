@@ -33,6 +33,7 @@ NEW = {
     ("check", "networks"),
     ("host", "nodes"),
     ("host", "set_there"),
+    ("host", "cpu_quota"),
     ("host", "nics"),
     ("host", "gpudirect"),
 }

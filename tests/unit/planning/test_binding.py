@@ -15,6 +15,8 @@ from tflaunch.planning.cluster_plan import ClusterPlan
 from tflaunch.planning.inventory import HostFacts, Node
 from tflaunch.protocol.job import JobSpec
 
+INTRA = "TF_NUM_INTRAOP_THREADS"
+
 
 def nodes(
     *sizes: int, gpus: tuple[tuple[int, ...], ...] = (), threads: int = 1, **far: Any
@@ -161,6 +163,31 @@ def test_thread_pools_that_the_user_sizes_stay() -> None:
     assert told["TF_NUM_INTRAOP_THREADS"] == "28"
 
 
+def test_thread_pools_are_no_larger_than_a_quota() -> None:
+    """Also of tasks that are not bound, where TensorFlow would start a thread for each CPU."""
+
+    def pools(bind: str, quota: float | None, tasks: int) -> set[tuple[str | None, ...]]:
+        there = facts("c1", nodes=nodes(8), cores=8, cpu_quota=quota)
+        planned = plan(job(bind, workers=tasks), there)
+        return {tuple(task.env.get(name) for name in ("OMP_NUM_THREADS", INTRA)) for task in planned.tasks}
+
+    assert pools("auto", 4.0, 1) == {("4", "4")}
+    assert pools("auto", 4.0, 2) == {("2", "2")}
+    assert pools("auto", 0.5, 1) == {("1", "1")}
+    assert pools("auto", 9.5, 1) == pools("auto", None, 1) == pools("none", 4.0, 1) == {(None, None)}
+    assert pools("cores", 4.0, 1) == {("4", "4")}
+    assert pools("cores", 7.9, 4) == {("1", "1")}
+    assert pools("cores", 64.0, 2) == {("4", "4")}
+
+
+def test_a_quota_counts_as_so_many_cores() -> None:
+    """Where hosts are filled, one task for each core."""
+    held = facts("c1", nodes=nodes(8), cores=8, cpu_quota=1.5)
+    planned = plan(job(workers=6, place="pack"), held, facts("c2", nodes=nodes(8), cores=8))
+    assert [task.host for task in planned.tasks] == ["c1", "c1", "c2", "c2", "c2", "c2"]
+    assert any("c1 has 2 cores, c2 8" in note for note in planned.notes)
+
+
 def test_an_unknown_place_of_a_gpu_binds_nothing_by_itself() -> None:
     there = facts("g1", some_gpus("g1", 2), nodes=nodes(4, 4))  # a virtual machine may not say it
     assert bound(plan(job(), there)) == {}
@@ -213,3 +240,6 @@ def test_a_share_of_cores_is_divided_without_rest() -> None:
     assert all("OMP_NUM_THREADS" not in each.thread_pools for each in parts)
     assert [whole.part(number, 8) for number in range(8)] == [whole] * 8
     assert replace(whole, said=()).thread_pools["OMP_NUM_THREADS"] == "7"
+    held = Cores((), (), 5)
+    assert [held.part(number, 2).thread_pools["OMP_NUM_THREADS"] for number in range(2)] == ["2", "2"]
+    assert held.part(0, 8).most == 1

@@ -7,8 +7,6 @@ if TYPE_CHECKING:
     from typing import Any, Dict, Iterable, List, Sequence
 
 SYSTEM = "/sys/devices/system"
-# What sizes the thread pools of OpenMP and of TensorFlow, where no program says it.
-POOLS = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
 
 
 def nodes(gpus: "Sequence[Dict[str, Any]]", system: str = SYSTEM) -> "List[Dict[str, Any]]":

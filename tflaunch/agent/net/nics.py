@@ -2,14 +2,14 @@
 
 import os
 
+from tflaunch.protocol.machine import YIELDING
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, Iterable, List, Optional, Sequence, Set, Tuple
 
     Address = Tuple[str, str, int]  # of an interface: its name, the address, the bits of its network
 
-# What names the network of NCCL and gloo, where no program says it.
-CHOICES = ("NCCL_SOCKET_IFNAME", "NCCL_IB_HCA", "GLOO_SOCKET_IFNAME")
 NCCL_FILES = ("/etc/nccl.conf", "~/.nccl.conf")
 
 
@@ -84,10 +84,11 @@ def _bridges(place: str) -> "List[str]":
 
 
 def set_there() -> "List[str]":
-    """Which of CHOICES the host itself sets, in its environment or in NCCL's own files."""
-    lines = [line for path in NCCL_FILES for line in _read(os.path.expanduser(path)).splitlines()]
+    """Which of YIELDING the host itself sets, in its environment or in NCCL's own files."""
+    files = (*NCCL_FILES, os.environ.get("NCCL_CONF_FILE", ""))
+    lines = [line for path in files for line in _read(os.path.expanduser(path)).splitlines()]
     said = {line.partition("=")[0].strip() for line in lines}
-    return [name for name in CHOICES if os.environ.get(name) or name in said]
+    return [name for name in YIELDING if os.environ.get(name) or name in said]
 
 
 def gpudirect(system: str = "/sys") -> str:

@@ -6,8 +6,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Dict, Iterable, List
 
-# A login bash runs this file, since `module` and `conda` need one.  After the profile come the task's own variables;
-# then the setup, which ends at the first line that fails; then the variables that the plan has decided.
+# A login bash runs this file, since `module` and `conda` need one.  After the profile come the task's own variables, of
+# which some leave it its own; then the setup, which ends at the first line that fails; then the variables that the plan has decided.
 SETUP = """\
 %(environment)s
 trap 'echo "tflaunch: setup failed with exit code $?" >&2' EXIT
@@ -22,19 +22,32 @@ trap - EXIT
 """
 
 
-def exports(names: "Iterable[str]", env: "Dict[str, str]") -> str:
-    """Lines of shell that export these variables of `env`."""
+def exports(names: "Iterable[str]", env: "Dict[str, str]", yielding: "Iterable[str]" = ()) -> str:
+    """Lines of shell that export these variables of `env`; the `yielding` ones only where they are not set."""
     import shlex
 
-    return "\n".join("export %s=%s" % (name, shlex.quote(env[name])) for name in names if name in env)
+    keep = {name: "${%s-%s}" % (name, shlex.quote(env[name])) for name in yielding if name in env}
+    lines = ("%s=%s; export %s" % (name, keep.get(name) or shlex.quote(env[name]), name) for name in names if name in env)
+    return "\n".join(lines)
 
 
-def write(path: str, env: "Dict[str, str]", setup: "Iterable[str]", decided: str, then: str) -> None:
+def write(
+    path: str,
+    env: "Dict[str, str]",
+    setup: "Iterable[str]",
+    decided: str,
+    then: str,
+    yielding: "Iterable[str]" = (),
+) -> None:
     """Write the file, which only this user may read; raises OSError.
 
-    `decided` are lines of shell, as `exports` makes them; `then` is the rest of the file.
+    A profile may set the `yielding` variables otherwise.  `decided` are lines of shell, as `exports` makes them; `then` is the rest of the file.
     """
-    text = SETUP % {"environment": exports(env, env), "setup": "\n".join(setup), "decided": decided}
+    text = SETUP % {
+        "environment": exports(env, env, yielding),
+        "setup": "\n".join(setup),
+        "decided": decided,
+    }
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
         file.write(text + then)
 

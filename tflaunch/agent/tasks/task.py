@@ -139,7 +139,7 @@ class Task:
         path = os.path.join(self._directory.path, self.id.replace("/", "-") + ".setup")
         decided = shell.exports([*self.request["decided"], *processes.MARKS], variables)
         gate = gate.replace("on this host", "in this image") if self._contained else gate
-        shell.write(path, variables, self.request["setup"], decided, gate)
+        shell.write(path, variables, self.request["setup"], decided, gate, self.request.get("yielding", ()))
         if self._contained:
             from tflaunch.agent.host import container
 
