@@ -92,6 +92,7 @@ USES = {
     "tf_config": BY_TF_CONFIG, "mirrored": MIRRORED, "local": ON_ONE_MACHINE, "otherwise": OTHER_CLUSTERS,
     "framework": FRAMEWORK_NAMES, "closed": STRICT, "coordinates": COORDINATES, "estimator": OF_ESTIMATOR,
     "distributed": MIRRORED | COORDINATES_IF_TOLD, "own_cluster": {"SimpleClusterResolver"},
+    "by_nccl": {"NCCL"}, "by_rings": {"RING"},
 }  # fmt: skip
 # Of these variables a value of the program's own keeps its tasks from finding each other.
 PLACES = FRAMEWORK_VARIABLES - {"MASTER_PORT", "LOCAL_RANK", "LOCAL_WORLD_SIZE"}

@@ -58,6 +58,10 @@ def _as_several(job: JobSpec, found: Reading, anyway: bool, done_said: bool) -> 
     if job.role(PS) == Role():  # the user asked for nothing about ps
         job = _with_ps(job, found)
     job = _with_coordinator(job, found, done_said)
+    if found.mirrored and found.by_nccl:
+        job = replace(job, collectives="nccl", collectives_at=str(found.by_nccl))
+    elif found.mirrored and not (found.by_rings or found.doubt):
+        job = replace(job, collectives="auto", collectives_at=str(found.mirrored))
     if found.distributed and found.compiles and found.fits and not (found.keras_chosen or found.estimator):
         strategy = found.distributed.what.rpartition(" ")[2]
         job = replace(job, keras_fit=f"fit under {strategy} ({found.fits.where}); {tensorflow.KERAS_ADVICE}")

@@ -65,6 +65,8 @@ class Reading:
     spawns: Found | None = None  # it starts PyTorch's processes itself
     local: Found | None = None  # a strategy for the GPUs of one machine
     mirrored: Found | None = None  # a strategy that uses no ps
+    by_nccl: Found | None = None  # CommunicationImplementation.NCCL, of such a strategy
+    by_rings: Found | None = None  # CommunicationImplementation.RING
     ps: Found | None = None  # a word about parameter servers
     framework: Found | None = None  # variables of PyTorch's or JAX's launchers
     starts: set[str] = field(default_factory=set)  # all words that count for `framework`

@@ -34,6 +34,7 @@ from tflaunch.planning.networks import chosen, nccl_variables
 from tflaunch.planning.task_commands import Command, endpoint, flag_names, image
 from tflaunch.protocol.errors import PlanError, UsageError
 from tflaunch.protocol.job import CHIEF, EVALUATOR, MASTER, PS, WORKER, GpuCount, JobSpec, TaskId
+from tflaunch.text.numbers import agreeing
 
 WORKERS_PER_PS = 4
 UNLIKE = 2  # one host has so many times the cores or the memory of another: worth a note
@@ -85,6 +86,7 @@ def plan_cluster(
     tasks = _task_plans(job, placed, used, inventory, dialled, run_id=run_id)
     _note_alone(job, placed, notes)
     _note_models(job, placed, notes)
+    _note_collectives(job, placed, notes)
     _note_proxies(job, used, inventory, notes)
     _note_unbound(job, tasks, inventory, notes)
     _note_machines(placed, inventory, notes)
@@ -518,6 +520,21 @@ def _note_models(job: JobSpec, placed: Sequence[_Placed], notes: list[str]) -> N
         notes.append(
             f"the workers get GPUs of different models{why}: {models}; "
             "where they train in step, all wait for the slowest"
+        )
+
+
+def _note_collectives(job: JobSpec, placed: Sequence[_Placed], notes: list[str]) -> None:
+    """Where NCCL could move the gradients of MultiWorkerMirroredStrategy and is not asked to, or is asked and cannot."""
+    workers = [task for task in placed if task.id.job in (WORKER, CHIEF, MASTER)]
+    bare = [str(task.id) for task in workers if not task.gpus]
+    if job.collectives == "nccl" and bare:
+        has = agreeing(len(bare), "has no GPU", "have no GPUs")
+        notes.append(f"{job.collectives_at}, and {', '.join(bare)} {has}: there CommunicationImplementation.RING is needed")
+    elif job.collectives == "auto" and len(workers) > 1 and not bare:
+        notes.append(
+            f"{job.collectives_at}, which moves gradients by gRPC unless the program asks for NCCL. All workers have GPUs: "
+            "communication_options=tf.distribute.experimental.CommunicationOptions(implementation="
+            "tf.distribute.experimental.CommunicationImplementation.NCCL)"
         )
 
 

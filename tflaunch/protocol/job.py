@@ -187,6 +187,9 @@ class JobSpec:
     keras_fit: str = (
         ""  # what Keras 3 lacks and the text calls, and the advice: `fit under STRATEGY (FILE:LINE); …`
     )
+    # What its MultiWorkerMirroredStrategy moves gradients by, and where its text says so; "": not known, or its own rings.
+    collectives: Literal["", "auto", "nccl"] = ""
+    collectives_at: str = ""  # `FILE:LINE uses NAME`
     mix_models: bool = False  # workers may get GPUs of several models
     bind: Bind = "auto"
     network: str = ""  # an interface or a CIDR; "": the fastest that all hosts share; none: what SSH dials

@@ -15,6 +15,7 @@ from tflaunch.code.imports import modules
 from tflaunch.code.job_fitting import fitted
 from tflaunch.code.program import find_program
 from tflaunch.code.program_reading import faults
+from tflaunch.planning.inventory import HostFacts
 from tflaunch.protocol.job import CHIEF, FLAGS, PS, WORKER, JobSpec, Role
 
 EXAMPLES = ROOT / "examples"
@@ -405,6 +406,29 @@ def test_the_plan_says_what_was_chosen_and_why(tmp_path: Path) -> None:
         f"the program gets no cluster flags: {uses}, and none is in its text; to pass them, add --flags",
         f"no ps is started: {uses}, which needs none; to start one, add --ps 1",
     ]
+
+
+def test_the_plan_says_where_nccl_could_move_the_gradients(tmp_path: Path) -> None:
+    both = facts("g1", some_gpus("g1", 1)), facts("g2", some_gpus("g2", 1))
+    program = "import tensorflow as tf\ns = tf.distribute.MultiWorkerMirroredStrategy({})\n"
+    asks = "tf.distribute.experimental.CommunicationImplementation"
+
+    def notes(name: str, argument: str, *hosts: HostFacts, more: str = "") -> list[str]:
+        job = fit(tmp_path / name, program.format(argument) + more)
+        return [note for note in plan(job, *hosts).notes if "trainer.py" in note]
+
+    [unasked] = notes("auto", "", *both)
+    assert unasked.startswith("trainer.py:2 uses MultiWorkerMirroredStrategy, which moves gradients by gRPC unless")
+    assert f"implementation={asks}.NCCL" in unasked
+    [lacking] = notes("nccl", asks + ".NCCL", facts("c1"), facts("c2"))
+    assert lacking == (
+        "trainer.py:2 uses NCCL, and worker/0, worker/1 have no GPUs: there CommunicationImplementation.RING is needed"
+    )
+    assert notes("nccl", asks + ".NCCL", *both) == []
+    assert notes("ring", asks + ".RING", *both) == []
+    assert notes("bare", "", facts("c1"), facts("c2")) == []
+    assert notes("alone", "", both[0]) == []
+    assert notes("doubt", "", *both, more="import official.vision\n") == []
 
 
 def test_in_doubt_the_plan_says_why_nothing_is_left_out(tmp_path: Path) -> None:
