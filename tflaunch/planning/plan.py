@@ -559,11 +559,22 @@ def _note_unbound(job: JobSpec, tasks: Sequence[TaskPlan], inventory: Inventory,
 
 
 def _note_machines(placed: Sequence[_Placed], inventory: Inventory, notes: list[str]) -> None:
-    """Hosts of workers without GPUs of which one has much fewer cores, or less memory, than another."""
-    workers = {task.host: None for task in placed if task.id.job in (WORKER, CHIEF, MASTER) and not task.gpus}
+    """Hosts of workers of which one has much fewer cores, or less memory, than another.
+
+    Of workers with GPUs, whose number goes by the GPUs, that is for each.  Models that differ have a note of their own.
+    """
+    working = [task for task in placed if task.id.job in (WORKER, CHIEF, MASTER)]
+    models = {gpu.name for task in working for gpu in task.gpus}
+    if len(models) > 1:
+        return
+    with_gpus = bool(models)
+    sharing = {host: count if with_gpus else 1 for host, count in Counter(task.host for task in working).items()}
+    each = " for each worker" if with_gpus else ""
     there = {
-        "cores": {host: inventory[host].usable_cores for host in workers},
-        "GiB of memory": {host: inventory[host].memory_bytes >> 30 for host in workers},
+        "cores" + each: {host: inventory[host].usable_cores // count for host, count in sharing.items()},
+        "GiB of memory" + each: {
+            host: (inventory[host].memory_bytes >> 30) // count for host, count in sharing.items()
+        },
     }
     for what, amounts in there.items():
         least, most = min(amounts.values(), default=0), max(amounts.values(), default=0)

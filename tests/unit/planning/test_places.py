@@ -386,5 +386,12 @@ def test_hosts_that_differ_are_told() -> None:
         asked(PROGRAM, ps=0), facts("c1", memory_bytes=512 << 30), facts("c2", memory_bytes=64 << 30)
     )
     assert planned.notes[0].startswith("c2 has 64 GiB of memory, c1 512;")
+    eight, two = some_gpus("g1", 8), some_gpus("g2", 2)
+    planned = plan(asked(PROGRAM, ps=0), facts("g1", eight, cores=64), facts("g2", two, cores=64))
+    assert planned.notes == (
+        "g1 has 8 cores for each worker, g2 32; where workers train in step, all wait for the slowest",
+        "g1 has 8 GiB of memory for each worker, g2 32; where workers train in step, all wait for the slowest",
+    )
+    assert plan(asked(PROGRAM, ps=0), facts("g1", eight, cores=96), facts("g2", some_gpus("g2", 8), cores=64)).notes == ()
     assert plan(asked(PROGRAM, ps=0), facts("c1", cores=12), facts("c2", cores=8)).notes == ()
     assert plan(asked(PROGRAM, ps=1, workers=1), facts("c1", cores=64), facts("c2", cores=8)).notes == ()
