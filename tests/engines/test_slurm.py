@@ -336,6 +336,16 @@ def test_gpus_are_those_of_the_job(user: OnSlurm, cluster: SlurmCluster) -> None
     assert len(asked["hosts"][0]["gpus"]) == 1
 
 
+def test_cores_are_those_of_the_job(user: OnSlurm) -> None:
+    """Slurm has bound the slot to a core (task/affinity); the task has that, and a thread pool of its size."""
+    script = user.script(
+        "import os; print('cores', sorted(os.sched_getaffinity(0)), os.environ['OMP_NUM_THREADS'], flush=True)"
+    )
+    slots = user.slots("1x0", "cpus=1", "options=--nodelist=host1")
+    done = user.run("run", slots, script, "--ps=0", "--no-flags", "--bind=cores").ran()
+    assert re.search(r"cores \[\d\] 1$", done.out, re.MULTILINE)
+
+
 def test_tasks_of_two_jobs_on_one_node_have_different_cards(user: OnSlurm) -> None:
     script = user.script(
         "import os, time; print('mask', os.environ['CUDA_VISIBLE_DEVICES'], flush=True); time.sleep(600)"

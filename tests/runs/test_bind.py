@@ -89,11 +89,10 @@ def test_trials_of_a_sweep_are_bound_to_their_seats(far: FarLauncher, host: BedH
 
 
 def test_a_host_that_allows_some_cpus_only(far: FarLauncher, bed: Bed, host: BedHost) -> None:
-    """A cpuset, an engine, taskset: what limits the agent limits where its tasks can be bound."""
-    for pid in host.pids():
-        os.sched_setaffinity(pid, {1})
+    """A cpuset of Slurm's or of the kubelet's static policy: what limits the agent limits where tasks can be bound."""
     words = (far.hostfile([host], gpus="auto"), far.script(SHOWS), "--ps=0", "--json")
-    done = far.run("run", *words).ran()
+    with host.cpuset("1"):
+        done = far.run("run", *words).ran()
     assert said(done) == {"worker/0": [[1], {}], "worker/1": [[1], {}]}
     [plan] = [event for event in done.events if event["event"] == "plan"]
     assert [task["cpus"] for task in plan["tasks"]] == ["", ""]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.bed import Bed, FarLauncher
+from tests.support.bed import Bed, FarLauncher, can_shape
 from tests.support.bed.machines import BedHost
 
 SENT = 20_000_000  # bytes, of which the other traffic of a run is a small part
@@ -131,9 +131,23 @@ def test_check_tells_of_the_network_that_a_run_takes(
         return " ".join(far.run(*words).out.split())
 
     assert "eth1 (10 Gbit/s, 10.78.0.0/16) connects all hosts, too: a run takes it" in said()
-    document = json.loads(far.run(*words, "--bandwidth", "--json").out)
-    [other] = document["networks"]
-    assert other["interfaces"] == {"host1": "eth1", "host2": "eth1"}
-    assert other["bandwidth"]["host1"]["host2"]["bits_per_s"] > 0
     bed.block_fast(hosts[1], hosts[0])
     assert "there (silently dropped (a firewall?)): a run goes without it" in said()
+
+
+@pytest.mark.skipif(not can_shape(), reason="this kernel cannot shape (sch_tbf)")
+def test_check_names_the_network_that_is_slower_than_its_link_says(
+    bed: Bed, far: FarLauncher, hosts: list[BedHost]
+) -> None:
+    """eth1 says 10 Gbit/s, and a switch with a bad port lets a fiftieth through; eth0 has its 1 Gbit/s."""
+    for host in hosts:
+        bed.shape(host, "eth1", 200)
+    words = ("check", far.hostfile(hosts, python=sys.executable), "--no-tensorflow", "--bandwidth", "--json")
+    document = json.loads(far.run(*words).out)
+    [other] = document["networks"]
+    assert other["interfaces"] == {"host1": "eth1", "host2": "eth1"}
+    fast = document["bandwidth"]["host1"]["host2"]["bits_per_s"]
+    slow = other["bandwidth"]["host1"]["host2"]["bits_per_s"]
+    assert slow < fast <= 1.1e9
+    told = [finding["what"] for finding in document["findings"] if "no way between the hosts" in finding["what"]]
+    assert [each.partition(": ")[0] for each in told] == ["eth1 (10 Gbit/s, 10.78.0.0/16)"]

@@ -231,12 +231,25 @@ class Findings:
 
     def _slow_networks(self) -> Iterator[CheckFinding]:
         """Networks over which less can be sent than their links say."""
-        for each in self.answers.networks:
-            best = check_bandwidth.best(each.bandwidth)
-            least = min((each.network.mbit_s or 0) * 1e6, ONE_CONNECTION) / 2
-            if best is not None and best < least:
-                what = f"{each.network.told}: no way between the hosts had more than {networks.speed(best)}"
-                yield CheckFinding("warning", "network", tuple(each.dials), what, check_bandwidth.SLOW_STEP)
+        faces = self.answers.interfaces
+        facts = {each.host.name: each.facts for each in self.answers.asked if each.facts is not None}
+        links = [
+            next((nic.mbit_s for nic in facts[name].nics if nic.name == face["name"]), None)
+            for name, face in faces.items()
+            if name in facts
+        ]
+        names = ", ".join(dict.fromkeys(face["name"] for face in faces.values()))
+        link = min((each or 0 for each in links), default=0)
+        own = (f"{names} ({networks.speed(link * 1e6)})", link, self.answers.bandwidth, tuple(faces))
+        others = (
+            (each.network.told, each.network.mbit_s or 0, each.bandwidth, tuple(each.dials))
+            for each in self.answers.networks
+        )
+        for told, mbit_s, bandwidth, hosts in (own, *others):
+            best = check_bandwidth.best(bandwidth)
+            if best is not None and best < min(mbit_s * 1e6, ONE_CONNECTION) * check_bandwidth.SLOW_SHARE:
+                what = f"{told}: no way between the hosts had more than {networks.speed(best)}"
+                yield CheckFinding("warning", "network", hosts, what, check_bandwidth.SLOW_STEP)
 
     def _skewed(self) -> Iterator[CheckFinding]:
         """Clocks that are wrong."""

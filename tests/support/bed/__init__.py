@@ -62,6 +62,13 @@ def missing() -> str:
     return ""
 
 
+@functools.cache
+def can_shape() -> bool:
+    """Whether this kernel can hold what an interface sends to a rate."""
+    tried = "tc qdisc add dev lo root tbf rate 1mbit burst 10kb latency 1s"
+    return subprocess.run(["unshare", "--net", *tried.split()], capture_output=True, check=False).returncode == 0
+
+
 def _shared() -> tuple[str, ...]:
     """What the hosts must see although it lies where each has its own: this project and its Python."""
     places = {str(ROOT), sys.prefix, sys.base_prefix}
@@ -190,13 +197,23 @@ class Bed:
             machine.refuse_nobody()
 
     def second_network(self, *hosts: BedHost, mbit_s: int = 1000) -> None:
-        """Give them an eth1 of 10 Gbit/s in a network of its own; eth0 says from now on that it has `mbit_s`."""
+        """Give them an eth1 of 10 Gbit/s in a network of its own; eth0 says from now on that it has `mbit_s`.
+
+        That is also what it has, where this kernel can shape.
+        """
         for host in hosts:
             self._switch.connect_fast(f"f{host.port}", host.pid)
             host.do("ip", "addr", "add", f"{host.fast_address}/16", "dev", "eth1")
             host.do("ip", "link", "set", "eth1", "up")
             host.path("/run/eth0-speed").write_text(f"{mbit_s}\n")
             host.do("mount", "--bind", "/run/eth0-speed", "/sys/class/net/eth0/speed")
+            if can_shape():
+                self.shape(host, "eth0", mbit_s)
+
+    def shape(self, host: BedHost, interface: str, mbit_s: int) -> None:
+        """It sends no more there from now on, whatever its link says."""
+        rate = ("rate", f"{mbit_s}mbit", "burst", "256kb", "latency", "50ms")
+        host.do("tc", "qdisc", "replace", "dev", interface, "root", "tbf", *rate)
 
     def block_fast(self, source: BedHost, target: BedHost) -> None:
         """A firewall of `target` drops what `source` sends over the second network."""
@@ -295,8 +312,8 @@ def clock_library(directory: Path) -> Path:
 
 
 def _remove_old_groups(of: int = 0) -> None:
-    """The one thing that outlives a test that was killed: the empty cgroups of `BedHost.at_most` and `quota`."""
-    places = (CGROUPS / "pids", CGROUPS / "cpu", CGROUPS)  # of either generation
+    """The one thing that outlives a test that was killed: the empty cgroups of `BedHost.at_most`, `quota` and `cpuset`."""
+    places = (CGROUPS / "pids", CGROUPS / "cpu", CGROUPS / "cpuset", CGROUPS)  # of either generation
     for group in (each for place in places for each in place.glob("tflaunch-bed-*")):
         found = re.match(r"tflaunch-bed-(\d+)-", group.name)
         if found and (int(found[1]) == of or not Path(f"/proc/{found[1]}").exists()):

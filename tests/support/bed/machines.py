@@ -386,10 +386,18 @@ class BedHost(Machine):
             yield
 
     @contextlib.contextmanager
-    def _in_group(self, above: Path) -> Iterator[Path]:
-        """A cgroup with all its processes, and those that they start."""
+    def cpuset(self, cpus: str) -> Iterator[None]:
+        """Inside, its processes use these CPUs only: as the kubelet holds a pod that has cores of its own."""
+        with self._in_group(_cgroup("cpuset"), **{"cpuset.cpus": cpus, "cpuset.mems": "0"}):
+            yield
+
+    @contextlib.contextmanager
+    def _in_group(self, above: Path, **files: str) -> Iterator[Path]:
+        """A cgroup with these files, all its processes, and those that they start."""
         group = above / f"tflaunch-bed-{os.getpid()}-{self.name}"
         group.mkdir(exist_ok=True)
+        for name, text in files.items():
+            (group / name).write_text(text)
         for pid in self.pids():
             with contextlib.suppress(ProcessLookupError):
                 (group / "cgroup.procs").write_text(str(pid))

@@ -12,7 +12,9 @@ from tests.support.gpus import gpu
 from tflaunch.hosts import Host
 from tflaunch.in_task import check_task
 from tflaunch.protocol.errors import ConnectError
+from tflaunch.planning.inventory import Nic
 from tflaunch.survey.check_answers import CheckAnswers, Clock, HostAnswer, TaskAnswer
+from tflaunch.survey.check_bandwidth import Throughput
 from tflaunch.survey.check_findings import CheckFinding, Findings
 
 
@@ -248,3 +250,25 @@ def test_what_a_program_has_printed_last_is_kept_short() -> None:
     assert (told.report, told.lines) == (report, ("noise",))
     assert TaskAnswer.from_log(check_task.MARK.encode() + b'{"err', 1, "", 1.0, False).report is None
     assert TaskAnswer.from_log(b"\xff\n", 1, "", 1.0, False).lines == ("\ufffd",)
+
+
+def test_a_network_that_is_slower_than_its_link_says() -> None:
+    """That of the addresses, too; of a link that is faster than one connection can fill, no more is expected."""
+
+    def told(link: int | None, bits_per_s: float) -> list[str]:
+        hosts = [
+            host_answer(
+                name,
+                facts={"nics": (Nic("eth0", (f"10.0.0.{number}/24",), link),)},
+                system=system(interfaces=[{"name": "eth0", "addresses": [f"10.0.0.{number}"], "mtu": 1500}]),
+            )
+            for number, name in enumerate("ab", 1)
+        ]
+        measured = {"a": {"b": Throughput(bits_per_s)}, "b": {"a": Throughput(bits_per_s / 2)}}
+        dials = ways("aa", "ab", "ba", "bb", hosts="ab")
+        findings = found(*hosts, dials=dials, bandwidth=measured)
+        return [each.what for each in findings if "no way between" in each.what]
+
+    assert told(10_000, 0.9e9) == ["eth0 (10 Gbit/s): no way between the hosts had more than 900 Mbit/s"]
+    assert told(1000, 0.9e9) == told(100_000, 4e9) == told(None, 1e6) == []
+    assert told(100_000, 3e9) == ["eth0 (100 Gbit/s): no way between the hosts had more than 3 Gbit/s"]
