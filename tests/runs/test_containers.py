@@ -139,6 +139,25 @@ def test_a_shell_script_runs_in_a_container_and_what_its_python_cannot_read_star
     assert failed.sentences.count("trainer.py:1:7: SyntaxError") == 1
 
 
+@pytest.mark.skipif(os.sched_getaffinity(0) < {0, 1}, reason="CPUs 0 and 1 are not there")
+def test_tasks_in_containers_are_bound(launcher: Launcher, engine: Engine, tmp_path: Path) -> None:
+    """Also by a runtime that gives each container all cores, as runc does from 1.2 on."""
+    env = dict(engine.env)
+    if engine.kind == "podman":
+        runtime = engine.run("info", "--format", "{{.Host.OCIRuntime.Path}}").strip()
+        (tmp_path / "frees").write_text(f'#!/bin/sh\nexec taskset -c 0,1 {runtime} "$@"\n')
+        (tmp_path / "frees").chmod(0o755)
+        conf = MODEST.replace('runtime = "runc"', f'runtime = "frees"\n[engine.runtimes]\nfrees = ["{tmp_path}/frees"]')
+        (tmp_path / "frees.conf").write_text(conf)
+        env["CONTAINERS_CONF"] = str(tmp_path / "frees.conf")
+    script = launcher.script(
+        "import os; print('cores', sorted(os.sched_getaffinity(0)), os.environ['OMP_NUM_THREADS'], flush=True)"
+    )
+    words = ("--ps=0", "--workers=2", "--bind=cores", "--container-engine", engine.kind)
+    done = launcher.run("run", hostfile(launcher), script, *words, env=env).ran()
+    assert sorted(re.findall(r"(worker/\d) │ cores (.*)", done.out)) == [("worker/0", "[0] 1"), ("worker/1", "[1] 1")]
+
+
 def test_a_task_in_a_container_is_like_any_other(launcher: Launcher, engine: Engine, tmp_path: Path) -> None:
     """It joins its port, runs as the user, in the shipped code; its variables are nowhere but in itself."""
     (tmp_path / "seen" / "it").mkdir(parents=True)

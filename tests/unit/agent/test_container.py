@@ -20,7 +20,7 @@ def test_the_command(tmp_path: Path, kind: str) -> None:
         container.RECORD, {"path": "/e/" + kind, "kind": kind, "user": "7:8", "userns": "keep-id"}
     )
     request = {
-        "id": "worker/3", "env": {"SECRET": "x"}, "setup": ["one"], "gpus": ["GPU-a", "MIG-b"],
+        "id": "worker/3", "env": {"SECRET": "x"}, "setup": ["one"], "gpus": ["GPU-a", "MIG-b"], "cpus": "0-3,8-11",
         "container": {"image": "img:1", "mounts": ["/data", "~/m:/m:ro"]},
     }  # fmt: skip
     words = container.command(directory, request, 2, "/work", "/w.setup")
@@ -39,6 +39,7 @@ def test_the_command(tmp_path: Path, kind: str) -> None:
         f"--volume={home}/m:/m:ro",
     ]
     assert {"--name=tflaunch-run-1-h1-worker-3-2", "--user=7:8", "--userns=keep-id"} <= set(words)
+    assert ("--cpuset-cpus=0-3,8-11" in words) == (kind == "docker")
     assert "SECRET" not in " ".join(words)
     assert "bash" in words[words.index("img:1") + 2]
     request |= {"setup": [], "gpus": []}

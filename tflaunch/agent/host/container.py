@@ -140,9 +140,8 @@ def command(
         "--workdir=%s" % cwd,
         "--entrypoint=/bin/sh",
     ]
-    if (
-        request.get("cpus") and engine["kind"] == "docker"
-    ):  # podman's are children of this process, and bound as it is
+    # podman's are children of this process, which binds them; a rootless podman may not name CPUs.
+    if request.get("cpus") and engine["kind"] == "docker":
         words.append("--cpuset-cpus=%s" % request["cpus"])
     if engine["userns"]:
         words.append("--userns=%s" % engine["userns"])

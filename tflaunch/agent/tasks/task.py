@@ -194,6 +194,12 @@ class Task:
     def release(self) -> None:
         """Open the gate: the program starts."""
         self.released_at = time.monotonic()
+        cpus = self.request.get("cpus")
+        for process in self._inside() if cpus else []:  # newer versions of runc undo what it inherits
+            try:
+                os.sched_setaffinity(process.pid, cores.listed(cpus))
+            except OSError:
+                pass  # it has ended
         if self.gate is not None:
             self.gate.open()
 
