@@ -284,7 +284,7 @@ def _netlink(data: bytes, _: Path) -> object:
 
     listening: list[tuple[int, int]] = []
     raw: list[tuple[int, bytes]] = []
-    with contextlib.suppress(struct.error):  # as in `Table`: then /proc tells
+    with contextlib.suppress(struct.error):  # as in `SocketTable`: then /proc tells
         connections._take(data, listening, raw)
         return [connections._connection(each).counts for _, each in raw]
     return listening

@@ -12,7 +12,7 @@ import pytest
 from tests.support.patience import until
 from tflaunch.agent.host.processes import Process, read
 from tflaunch.agent.net import connections, socket_owners
-from tflaunch.agent.net.connections import Connection, Sockets, Table
+from tflaunch.agent.net.connections import Connection, Sockets, SocketTable
 from tflaunch.agent.net.socket_owners import SocketOwners
 from tflaunch.agent.tasks.look import CALLS, FLOWS, FLOWS_IN_ALL, PEERS, PEERS_IN_ALL, _of_connections
 from tflaunch.protocol.wire import ANSWER_LIMIT, encode
@@ -21,7 +21,7 @@ LOCAL = {socket.AF_INET: "127.0.0.1", socket.AF_INET6: "::1"}
 
 
 def sockets(owners: Mapping[int, str]) -> Sockets:
-    return Table().of(owners)
+    return SocketTable().of(owners)
 
 
 def inode(one: socket.socket) -> int:

@@ -14,7 +14,7 @@ import pytest
 
 from tests.support.patience import until
 from tflaunch.agent.host import processes
-from tflaunch.agent.host.census import WHOLE, Census
+from tflaunch.agent.host.host_processes import WHOLE, HostProcesses
 from tflaunch.agent.host.load import Load, swapped
 from tflaunch.agent.tasks import pace
 from tflaunch.agent.tasks.pace import FEW, PARTS, Waits, pace_of, quota_of
@@ -175,7 +175,7 @@ def test_what_is_not_the_runs_is_read_now_and_then(monkeypatch: pytest.MonkeyPat
     asked: list[int] = []
     read = processes.read
     monkeypatch.setattr(processes, "read", lambda pid: asked.append(pid) or read(pid))
-    census, stack = Census(), contextlib.ExitStack()
+    census, stack = HostProcesses(), contextlib.ExitStack()
 
     def take(*roots: int) -> dict[int, list[processes.Process]]:
         asked.clear()

@@ -23,7 +23,7 @@ LEAST = 0.1  # of a core: who uses less slows nobody down
 
 
 class Load:
-    """Compares each whole census with the one before."""
+    """Compares each whole reading with the one before."""
 
     def __init__(self) -> None:
         self._ticks = {}  # type: Dict[tuple[int, int], int]  # pid and start -> clock ticks

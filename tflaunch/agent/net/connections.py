@@ -115,7 +115,7 @@ def inodes_of(pid: int) -> "Optional[List[int]]":
     return found
 
 
-class Table:
+class SocketTable:
     """All sockets of TCP here that listen, have a peer or call one, and those of UDP that ask a name server."""
 
     def __init__(self) -> None:

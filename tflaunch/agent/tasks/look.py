@@ -31,13 +31,13 @@ A refused connect leaves no trace in /proc: a task that repeats such connects sh
 import os
 import time
 
-from tflaunch.agent.host.census import Census
+from tflaunch.agent.host.host_processes import HostProcesses
 from tflaunch.agent.host.load import Load
 from tflaunch.agent.host.processes import contents
-from tflaunch.agent.net.connections import Table
+from tflaunch.agent.net.connections import SocketTable
 from tflaunch.agent.net.socket_owners import SocketOwners
 from tflaunch.agent.tasks.log_signs import LogSigns, shorten
-from tflaunch.agent.tasks.pace import TAIL_BYTES, Waits, pace_of
+from tflaunch.agent.tasks.pace import TAIL_BYTES, DiskWaits, Waits, pace_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -61,9 +61,10 @@ class Looks:
     """Looks at the tasks of this host again and again, and remembers what need not be read each time."""
 
     def __init__(self) -> None:
-        self._census = Census()
+        self._processes = HostProcesses()
         self._owners = SocketOwners()
         self._waits = Waits()
+        self._disks = DiskWaits()
         self._load = Load()
 
     def look(
@@ -77,10 +78,11 @@ class Looks:
         living = [task for task in tasks if task.alive and task.released_at is not None and task.process]
         if not living:
             return {}, {}
-        of_roots = self._census.take([task.root for task in living])
+        of_roots = self._processes.take([task.root for task in living])
         trees = {task.id: of_roots[task.root] for task in living}
         ours = {each.pid for tree in trees.values() for each in tree}
         self._waits.begin(ours)
+        self._disks.begin(ours)
         found = {task.id: self._of_processes(task, trees[task.id]) for task in living}
         self._add_connections(living, trees, found)
         for task in living:
@@ -92,11 +94,11 @@ class Looks:
         if not private:
             _for_another_host(found)
         ours.add(os.getpid())
-        every = self._census.every if self._census.whole else None
+        every = self._processes.every if self._processes.whole else None
         return found, {"machine": self._load.look(every, ours, private)}
 
     def _of_processes(self, task: "Task", tree: "List[Process]") -> "Dict[str, Any]":
-        moved, written = _io(tree)
+        moved, written, on_disk = _io(tree)
         tail = task.logs.tail(task.logs.attempt, TAIL_BYTES)
         lines = tail.strip().splitlines()
         ticks = sum(each.ticks + each.reaped_ticks for each in tree)
@@ -109,6 +111,7 @@ class Looks:
             "quiet_s": round(_quiet_s(task), 1),
             "log_bytes": task.logs.size(task.logs.attempt),
             "says": lines[-1][:LINE_BYTES].decode("utf-8", "replace") if lines else "",
+            "disk": self._disks.of(tree, on_disk),
             **pace_of(tree, self._waits, tail.decode("utf-8", "replace")),
         }
 
@@ -116,8 +119,8 @@ class Looks:
         self, living: "List[Task]", trees: "Dict[str, List[Process]]", found: "Dict[str, Dict[str, Any]]"
     ) -> None:
         """Add what the sockets say to what is `found` of each task."""
-        table = Table()
-        self._owners.find(trees, table.inodes, self._census.whole)
+        table = SocketTable()
+        self._owners.find(trees, table.inodes, self._processes.whole)
         owners, hidden = self._owners.tasks, self._owners.hidden
         there = table.of(owners)
         own = {task.id: [] for task in living}  # type: Dict[str, List[Connection]]
@@ -179,18 +182,19 @@ def _waits_in(pid: int) -> str:
     return "" if function == "0" else function
 
 
-def _io(tree: "List[Process]") -> "Tuple[Optional[int], Optional[int]]":
-    """(bytes that they have read and written, those written); None where that is hidden."""
-    read = written = 0
+def _io(tree: "List[Process]") -> "Tuple[Optional[int], Optional[int], int]":
+    """(bytes that they have read and written, those written, those of a disk); None where that is hidden."""
+    read = written = on_disk = 0
     for process in tree:
         try:
-            words = contents("/proc/%d/io" % process.pid).split(None, 4)
+            words = contents("/proc/%d/io" % process.pid).split()
             read, written = read + int(words[1]), written + int(words[3])
+            on_disk += int(words[9]) + int(words[11])
         except PermissionError:
-            return None, None
+            return None, None, 0
         except (OSError, IndexError, ValueError):
             continue  # it has ended meanwhile
-    return read + written, written
+    return read + written, written, on_disk
 
 
 def _quiet_s(task: "Task") -> float:

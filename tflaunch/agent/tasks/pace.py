@@ -3,10 +3,12 @@
     waited_s   how long all threads of its processes have been ready to run without a processor, so far
     held_s     how long its cgroup has been over its quota of processor time, so far; left out without a quota
     cores      how many cores it may use, by its affinity and its quota
+    disk       [bytes that these processes have moved from and to disks so far, threads that wait for one now]
     memory     [bytes in memory, bytes swapped out], of all its processes
     step       the number that follows "step" in its last lines; left out where they have none
 
 What threads have waited stands in a file of each: of many, a look reads a quarter, and takes the others as they were.
+Whether they wait for a disk does, too: it is read only while the bytes of disks grow, or did so at the look before.
 """
 
 import os
@@ -67,6 +69,45 @@ class Waits:
                 now.pop(thread, None)
         self._waited[pid] = now
         return sum(now.values())
+
+
+class DiskWaits:
+    """How many threads wait for a disk or a file server (state D), from look to look."""
+
+    def __init__(self) -> None:
+        self._before = {}  # type: Dict[int, Tuple[int, int]]  # pid of the program -> `disk`
+
+    def begin(self, pids: "Container[int]") -> None:
+        """A look begins; forget all but these processes."""
+        self._before = {pid: disk for pid, disk in self._before.items() if pid in pids}
+
+    def of(self, tree: "List[Process]", moved: int) -> "Tuple[int, int]":
+        """The field `disk`; `moved` are its bytes."""
+        if not tree:
+            return moved, 0
+        bytes_before, waited = self._before.get(tree[0].pid, (moved, 0))
+        waiting = sum(each.state == "D" for each in tree)
+        if waiting or waited or moved > bytes_before:
+            waiting = _in_disk(tree)
+        self._before[tree[0].pid] = found = (moved, waiting)
+        return found
+
+
+def _in_disk(tree: "List[Process]") -> int:
+    left, waiting = THREADS, 0
+    for process in tree:
+        try:
+            threads = os.listdir("/proc/%d/task" % process.pid)[:left]
+        except OSError:
+            continue
+        left -= len(threads)
+        for thread in threads:
+            try:
+                text = contents("/proc/%d/task/%s/stat" % (process.pid, thread))
+            except OSError:
+                continue
+            waiting += text[text.rindex(b")") + 2 :][:1] == b"D"
+    return waiting
 
 
 def pace_of(tree: "List[Process]", waits: Waits, tail: str) -> "Dict[str, Any]":

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 WHOLE = 6  # every sixth look reads the processes of others, too
 
 
-class Census:
+class HostProcesses:
     """Takes one at each look."""
 
     def __init__(self) -> None:
