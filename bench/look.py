@@ -15,12 +15,15 @@ from tests.support.agent_over_pipes import Host, task
 from tflaunch.diagnosis.thresholds import Thresholds
 from tflaunch.protocol.wire import encode
 
-LOOKS = 50
+LOOKS = 48
 CONNECTIONS = 50
+THREADS = 60  # as TensorFlow has on a host with eight cores
 EVERY_S = Thresholds.look_s
 # A task with its connections, which writes a line of progress now and then.
 TASK = """\
-import socket, sys, time
+import socket, sys, threading, time
+for _ in range(int(sys.argv[3])):
+    threading.Thread(target=threading.Event().wait, daemon=True).start()
 calls = [socket.create_connection(("127.0.0.1", int(sys.argv[1]))) for _ in range(int(sys.argv[2]))]
 step = 0
 while True:
@@ -34,10 +37,11 @@ def look(plan: Plan) -> Iterator[Table]:
     """One host; its tasks, and this machine's own processes, are what there is to see."""
     table = Table("A look at the tasks of a host", "1 task", ("agent CPU ms",), 1)
     table.remarks.append(
-        f"mean of {LOOKS} looks at tasks with {CONNECTIONS} connections each; the share is that of one core at a look"
-        f" every {EVERY_S:g} s"
+        f"mean of {LOOKS} looks at tasks with {CONNECTIONS} connections and {THREADS} threads each; the share is that"
+        f" of one core at a look every {EVERY_S:g} s"
     )
-    shapes = {"1 task": (1, CONNECTIONS), "4 tasks": (4, CONNECTIONS), "16 tasks": (16, CONNECTIONS)}
+    shapes = {f"{tasks} tasks": (tasks, CONNECTIONS) for tasks in (4, 8, 16)}
+    shapes = {"1 task": (1, CONNECTIONS), **shapes}
     shapes["1 task, 4,000 connections"] = (1, 4000)
     for number in range(plan.rounds):
         for method, (tasks, connections) in shapes.items():
@@ -73,7 +77,7 @@ def _cost(tasks: int, connections: int) -> Figures:
             host.watch(host.guard(agent))
             channel.send("renew", lease_s=120.0)
             channel.ask("probe", lease=False, ports=None, count=0, answer="facts")
-            words = (sys.executable, "-c", TASK, str(server.getsockname()[1]), str(connections))
+            words = (sys.executable, "-c", TASK, str(server.getsockname()[1]), str(connections), str(THREADS))
             made = [task(*words, id=f"worker/{number}") for number in range(tasks)]
             channel.send("stage", tasks=made, code=None, ports=[], gpus=[], door=False, attempt=0)
             channel.wait("staged")

@@ -131,7 +131,7 @@ def test_a_process_that_keeps_its_reader_waiting_does_not_keep_the_others(
     dead: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A thread of it waits for a file server and holds the lock of its memory, whatever its first thread does."""
-    contents = processes._contents
+    contents = processes.contents
     asked = dead.parent / "asked"
 
     def shut(path: str) -> bytes:
@@ -141,7 +141,7 @@ def test_a_process_that_keeps_its_reader_waiting_does_not_keep_the_others(
             os.statvfs(dead)
         return contents(path)
 
-    monkeypatch.setattr(processes, "_contents", shut)
+    monkeypatch.setattr(processes, "contents", shut)
     monkeypatch.setattr(foreign, "LIMIT_S", 0.5)
     argv = [sys.executable, "-c", "import time; time.sleep(600)"]
     env = {**os.environ, processes.RUN_MARK: "run-abcdef"}

@@ -13,6 +13,7 @@ import os
 import re
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -33,7 +34,8 @@ START_S = 180.0  # until the fault must have come about: TensorFlow starts slowl
 HEALTHY_S = 420.0
 SHARED = "/dev/shm/tflaunch-diagnosis"  # -RUN: what the hosts of a cause share
 LATE_S = 4.0  # to say something misleading after the right thing
-MEMORY, FREEZER, CPU = (Path("/sys/fs/cgroup") / each for each in ("memory", "freezer", "cpu"))
+MEMORY, FREEZER, CPU, DISK = (Path("/sys/fs/cgroup") / each for each in ("memory", "freezer", "cpu", "blkio"))
+ZRAM = Path("/dev/zram0")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,6 +123,32 @@ class Play:
         group.mkdir()
         self._groups.append(group)
         return group
+
+    def limit_disk(self, task: str, bytes_s: int) -> None:
+        """The disk gives the Python of a task no more than that, past the page cache."""
+        group = self._group(DISK, task.replace("/", "-"))
+        device = self.directory.stat().st_dev
+        limit = f"{os.major(device)}:{os.minor(device)} {bytes_s}"
+        (group / "blkio.throttle.read_bps_device").write_text(limit)
+        (group / "cgroup.procs").write_text(str(self.pid(task)))
+
+    def swap(self, size_bytes: int) -> None:
+        """Give this machine that much swap, in compressed memory, where it has none."""
+        (Path("/sys/block") / ZRAM.name / "disksize").write_text(str(size_bytes))
+        subprocess.run(["mkswap", ZRAM], check=True, stdout=subprocess.DEVNULL)
+        subprocess.run(["swapon", ZRAM], check=True)
+
+        def end() -> None:
+            subprocess.run(["swapoff", ZRAM], check=True)
+            (Path("/sys/block") / ZRAM.name / "reset").write_text("1")
+
+        self._ends.append(end)
+
+    def limit_memory_of(self, task: str, size_bytes: int) -> None:
+        """What the Python of a task takes from now on is swapped out where it is more."""
+        group = self._group(MEMORY, task.replace("/", "-"))
+        (group / "memory.limit_in_bytes").write_text(str(size_bytes))
+        (group / "cgroup.procs").write_text(str(self.pid(task)))
 
     def limit_memory(self, host: BedHost, size_bytes: int) -> None:
         """The kernel kills something there when all its processes together need more."""

@@ -30,6 +30,23 @@ until = time.process_time() + 0.025
 while time.process_time() < until:
     pass
 """
+# A part of a file, past the page cache.
+OPENS_FILE = """
+global file, part
+import mmap
+with open("data.bin", "wb") as data:
+    data.write(os.urandom(1 << 22))
+    os.fsync(data.fileno())
+file, part = os.open("data.bin", os.O_RDONLY | os.O_DIRECT), mmap.mmap(-1, 1 << 17)
+"""
+READS_FILE = "os.preadv(file, [part], (step % 32) << 17)"
+# Pages of a large array, here and there.
+READS_MEMORY = """
+global many
+if step % 50 == 0:
+    many = np.zeros(150 << 20, np.uint8)
+many[np.random.randint(0, 150 << 8, 4000) << 12] += 1
+"""
 BURNER = "while True: pass"
 
 
@@ -105,6 +122,20 @@ def _lossy(play: Play) -> None:
     play.bed.delay(play.host("worker/1"), 1, loss_percent=10)
 
 
+def _slow_disk(play: Play) -> None:
+    play.limit_disk("worker/1", 200_000)
+
+
+def _slow_file(play: Play) -> None:
+    for index in range(3):
+        play.limit_disk(f"worker/{index}", 200_000)
+
+
+def _swap(play: Play) -> None:
+    play.swap(1 << 29)
+    play.limit_memory_of("worker/1", 50 << 20)
+
+
 def _hot(play: Play) -> None:
     """From the beginning: heat holds the clocks of host2's GPU."""
     hot = "reasons=0x20 util=97 power=310000 limit=700000"
@@ -148,6 +179,42 @@ SLOW = (
         proof="step 20 of worker 1",
         cause=SLOWER,
         fix=r"input",
+    ),
+    _slow(
+        "slow-disk-async",
+        "The disk of an asynchronous worker reads 200 kB/s",
+        asynchronous(size=20000, open=OPENS_FILE, read=READS_FILE),
+        THREE_WORKERS,
+        hosts=4,
+        after=TRAINS,
+        fault=_slow_disk,
+        cause=SLOWER,
+        fix=r"waits for a disk[^\n]*faster",
+    ),
+    _slow(
+        "slow-file-mirrored",
+        "Each worker of an all-reduce reads its input from one slow file",
+        mirrored(size=20000, open=OPENS_FILE, read=READS_FILE),
+        MWMS_RUN,
+        after="step 20 of worker 1",
+        fault=_slow_file,
+        cause=r"wait for their input[^\n]*in read\(\)",
+        place=r"worker/0, worker/1, worker/2|worker/\d, worker/\d and",
+        fix=r"waits for a disk[^\n]*prefetch",
+        misleading=r"worker/\d on host\d (has been [\d.]+x slower|holds up)",
+    ),
+    _slow(
+        "slow-swap",
+        "A worker needs more memory than its host has, which swaps",
+        asynchronous(size=20000, read=READS_MEMORY),
+        THREE_WORKERS,
+        hosts=4,
+        after=TRAINS,
+        fault=_swap,
+        cause=r"to and from its swap",
+        place=W1,
+        fix=r"less memory",
+        misleading=r"worker/[02] on host\d (has been [\d.]+x slower|holds up)",
     ),
     _slow(
         "slow-link-async",

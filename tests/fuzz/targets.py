@@ -282,10 +282,12 @@ def _stacks(data: bytes, _: Path) -> object:
 def _netlink(data: bytes, _: Path) -> object:
     from tflaunch.agent.net import connections
 
-    found = connections.Sockets(True)
-    with contextlib.suppress(struct.error):  # as in `sockets`: then /proc tells
-        connections._take(data, dict.fromkeys(range(256), "worker/0"), found)
-    return [each.counts for each in found.connections]
+    listening: list[tuple[int, int]] = []
+    raw: list[tuple[int, bytes]] = []
+    with contextlib.suppress(struct.error):  # as in `SocketTable`: then /proc tells
+        connections._take(data, listening, raw)
+        return [connections._connection(each).counts for _, each in raw]
+    return listening
 
 
 def _trials(suffix: str) -> Callable[[bytes, Path], object]:

@@ -151,6 +151,9 @@ class Scene:
             for host, type, fields in self.watchdog.questions(hosts, self.now):
                 if type == "inspect":
                     found = {task: self._inspect(task, fields["stacks"]) for task in fields["tasks"]}
+                    # Slowness asks workers that go on where they stand.
+                    if fields["asker"] != "slowness":
+                        self.inspections += [(task, fields["stacks"]) for task in fields["tasks"]]
                     answer = {"tasks": found, "asker": fields["asker"]}
                     self.watchdog.said(host, "inspected", answer, self.now + 0.3)
             said += [each.text for each in self.watchdog.sentences(self.now + 0.5)]
@@ -197,7 +200,6 @@ class Scene:
         self.watchdog.said(host, "looked", message, self.now)
 
     def _inspect(self, task: str, with_stacks: bool) -> list[dict[str, Any]]:
-        self.inspections.append((task, with_stacks))
         channels = self.channels.get(task, ["futex_do_wait"])
         threads = [
             [4711 + number, "python3", "R" if channel == "" else "S", channel, 1.0]

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from tflaunch.agent.gpus.use import GpuUse
     from tflaunch.agent.holdings import Holdings
     from tflaunch.agent.host.aside import Errand
-    from tflaunch.agent.host.load import Load
     from tflaunch.agent.host.rundir import RunDirectory
     from tflaunch.agent.net.dial_check import DialCheck
     from tflaunch.agent.tasks.live_stacks import Dumps
+    from tflaunch.agent.tasks.look import Looks
     from tflaunch.agent.tasks.prepare import Preparing
     from tflaunch.agent.tasks.team import Team
     from tflaunch.agent.viewer import Viewer
@@ -51,7 +51,7 @@ class Staging:
         self._moves = {}  # type: Dict[str, Any]  # how the run may go on when a host is lost (protocol/moves)
         self._moved = 0  # the attempt that began with the last move
         self._gpu_use = None  # type: Optional[GpuUse]
-        self._load = None  # type: Optional[Load]
+        self._looks = None  # type: Optional[Looks]
         self._go_on = lambda: None  # type: Callable[[], None]  # what to do once that process has ended
 
     # -- messages
@@ -170,11 +170,10 @@ class Staging:
 
     def look(self, viewer: "Viewer", message: "Message") -> None:
         try:
-            from tflaunch.agent.host.load import Load
-            from tflaunch.agent.tasks.look import look
+            from tflaunch.agent.tasks.look import Looks
 
-            self._load = self._load or Load()
-            seen, more = look(self._team.tasks.values(), self._load, viewer.private)
+            self._looks = self._looks or Looks()
+            seen, more = self._looks.look(self._team.tasks.values(), viewer.private)
         except OSError as error:  # no descriptor is free: the run has not failed, and the launcher asks again
             note("look: %s" % error)
             seen, more = {}, {}

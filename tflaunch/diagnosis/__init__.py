@@ -23,8 +23,10 @@ slowness.py    what slows down a run that goes on
 paces.py       how fast tasks go, from looks
 stragglers.py  workers of an asynchronous run that are slower than the others
 lockstep.py    the worker that the others wait for in each step
+stack_rounds.py  where the main threads of workers stand, asked a few times within a minute
+slow_input.py  workers that wait for their input; the one that the others wait for in session.run
 slow_ps.py     parameter servers that hold up their workers
-slow_hosts.py  hosts that lose packets or swap, GPUs that are held down
+slow_hosts.py  hosts that lose packets or swap, GPUs that are held down or do little
 slower.py      a run whose steps take longer than before
 steps.py       the step that a line of a log names
 verdict.py     who is the odd one out of tasks that stand still, in words

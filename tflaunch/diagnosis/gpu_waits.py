@@ -209,7 +209,8 @@ class GpuWaits(Rule):
             self._found, self._asked, self._stand = found, now, None
             who = found.odd or found.waiting[0]
             host = self._watched.places[who].host
-            return [(host, "inspect", {"tasks": [who], "stacks": self._watched.stacks})]
+            stacks = self._watched.stacks
+            return [(host, "inspect", {"tasks": [who], "stacks": stacks, "on_demand": stacks})]
         return []
 
     def answered(self, host: str, type: str, fields: Mapping[str, Any], now: float) -> None:

@@ -50,10 +50,10 @@ class Inspections:
         self.stacks_at.pop(task, None)
         self.servers.discard(task)
 
-    def due(self, task: str, since: float, *, twice: bool, now: float) -> tuple[bool, bool] | None:
+    def due(self, task: str, since: float, *, twice: bool, now: float) -> bool | None:
         """Whether to ask about a task that stands still since then; None: not now.
 
-        Else (whether for its stacks, too; whether it is the second time); it counts as asked.
+        Else whether for its stacks, too; it counts as asked.
         """
         once = self.last(task)[0] >= since
         enough = once and (not twice or self._before.get(task, NEVER)[0] >= since)
@@ -64,7 +64,7 @@ class Inspections:
         # The second look of a case follows the first.
         again = again or (once and last is not None and last >= since)
         self._asked[task] = now
-        return again, once
+        return again
 
     def awaited(self, tasks: Iterable[str], since: float, now: float) -> bool:
         """Whether an answer about one of these tasks may still come."""

@@ -37,7 +37,8 @@ class Sample(NamedTuple):
     again: int = 0  # ... of them again
     peers: int = 0  # addresses of such tasks
     full: int = 0  # ... to which a send queue is long
-    in_disk: bool = False  # a process of it waits for a disk (state D)
+    in_disk: bool = False  # a thread of it waits for a disk (state D)
+    disk_bytes: int = 0  # to and from disks
     step: int = -1  # the last that it has named; -1: none
 
 
@@ -54,6 +55,8 @@ class Window(NamedTuple):
     again: float  # share of the segments
     full: float  # share of the looks that saw a long send queue to half of its peers
     in_disk: float  # share of the looks
+    disk_bytes_s: float
+    stepping: float  # share of the looks since which its step had grown
 
 
 class Pace:
@@ -81,6 +84,7 @@ class Pace:
         flows: dict[tuple[str, int, int], tuple[int, int, int]] = {}
         moved = sent = again = 0
         full: dict[str, bool] = {}
+        disk = look.get("disk", (0, 0))[0]
         for flow, pace in ours:
             key = (flow[0], flow[1], flow[2])
             segments, resent = (pace[1], pace[0]) if pace else (0, 0)
@@ -102,7 +106,8 @@ class Pace:
                 min(MOST, last.again + again),
                 len(full),
                 sum(full.values()),
-                any(state == "D" for _, _, state in look["processes"]),
+                any(state == "D" for _, _, state in look["processes"]) or look.get("disk", (0, 0))[1] > 0,
+                min(MOST, last.disk_bytes + max(0, disk - before.get("disk", (disk, 0))[0])),
                 look.get("step", -1),
             )
         )
@@ -142,7 +147,17 @@ class Pace:
             (last.again - first.again) / segments if segments else 0.0,
             sum(2 * each.full >= each.peers > 0 for each in rest) / len(rest),
             sum(each.in_disk for each in rest) / len(rest),
+            (last.disk_bytes - first.disk_bytes) / seconds,
+            sum(new.step > old.step for old, new in zip(seen, rest)) / len(rest),  # noqa: B905  Python 3.8
         )
+
+
+GOES_ON = 0.8  # of the looks in which a worker must have moved bytes, or named a new step
+
+
+def goes_on(window: Window) -> bool:
+    """Whether a task with that window trains all the time."""
+    return max(window.moving, window.stepping) >= GOES_ON
 
 
 class CallLook(NamedTuple):
@@ -163,9 +178,10 @@ class HostLook(NamedTuple):
 
 
 class GpuLoad(NamedTuple):
-    """What NVML said of a GPU's clocks."""
+    """What NVML said of a GPU."""
 
     at: float
+    use: int | None  # percent of the time in which it computed
     slowed_by: tuple[str, ...]
     heat_ms: int | None
 
@@ -223,7 +239,9 @@ class Paces:
         for uuid, load in (fields.get("gpus") or {}).items():
             loads = self.gpus.setdefault(uuid, deque()) if uuid in self._gpus else None
             if loads is not None and (not loads or at > loads[-1].at + self.limits.gpu_look_s / 2):
-                loads.append(GpuLoad(at, tuple(load.get("slowed_by", ())), load.get("heat_ms")))
+                loads.append(
+                    GpuLoad(at, load.get("use"), tuple(load.get("slowed_by", ())), load.get("heat_ms"))
+                )
                 while loads and loads[0].at < now - self.gpu_window_s:
                     loads.popleft()
         machine = fields.get("machine")

@@ -1,4 +1,5 @@
-"""Hosts that slow their tasks down: packets that are sent again and again, swap, GPUs that heat or a brake holds down.
+"""Hosts that slow their tasks down: packets that are sent again and again, swap, GPUs that heat or a brake holds
+down, or that compute in half of the time only.
 
 Shipped to hosts, for the coordinator of a detached run.
 """
@@ -8,10 +9,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tflaunch.diagnosis.lasting import Finding
+from tflaunch.diagnosis.paces import goes_on
 from tflaunch.text.numbers import amount
 
 if TYPE_CHECKING:
-    from tflaunch.diagnosis.paces import Paces
+    from collections.abc import Iterator
+
+    from tflaunch.diagnosis.paces import GpuLoad, Paces
 
 SEGMENTS = 50  # of fewer, a share says little
 PARTS = 3
@@ -23,6 +27,7 @@ HELD = {
     "power_brake": "the power supply's brake slows it",
 }
 GPU_LOOKS = 3
+IDLE_LOOKS = 4
 HEAT_SHARE = 0.1  # of the time
 
 
@@ -90,26 +95,60 @@ def slow_gpus(paces: Paces, now: float) -> dict[str, Finding]:
     """GPUs that heat or a brake holds below their clocks."""
     watched = paces.watched
     found = {}
-    for name, uuids in watched.gpus.items():
+    for name, uuid, seen in _loads(paces, now):
+        reasons = [[word for word in each.slowed_by if word in HELD] for each in seen]
+        if not all(reasons):
+            continue
+        words = sorted({word for each in reasons for word in each})
+        share = paces.held_by_heat(seen) if words[0].endswith("_thermal") else None
+        if share is not None and share < HEAT_SHARE:
+            continue
+        who, seconds = watched.who([name]), seen[-1].at - seen[0].at
+        how = (
+            f"in {share:.0%} of the last {seconds:.0f} s"
+            if share
+            else f"in {len(seen)} looks of {seconds:.0f} s"
+        )
+        text = (
+            f"the GPU of {who} is held below its clocks {how} ({', '.join(words)}): {HELD[words[0]]}; look at the"
+            f" cooling and power of that host (`nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER` on"
+            f" {watched.places[name].host})"
+        )
+        found[f"{name} {uuid} held"] = Finding(text, f"the GPU of {who} has its clocks again", (name,))
+    return found
+
+
+def idle_gpus(paces: Paces, now: float) -> dict[str, Finding]:
+    """GPUs of workers that train all the time, and compute in half of it."""
+    limits = paces.limits
+    windows = paces.over(now - limits.slow_s, now)
+    uses: dict[str, list[float]] = {}
+    for name, _, seen in _loads(paces, now):
+        known = [each.use for each in seen if each.use is not None]
+        # Of a GPU that does nothing at all no_gpu.py tells.
+        if len(known) < IDLE_LOOKS or name not in windows or max(known) <= limits.gpu_idle_use:
+            continue
+        if paces.tasks[name].trains and goes_on(windows[name]):
+            uses.setdefault(name, []).append(sum(known) / len(known))
+    means = {name: sum(of_it) / len(of_it) for name, of_it in uses.items()}
+    idle = {name: mean for name, mean in means.items() if mean <= limits.gpu_idle_mean}
+    if not idle:
+        return {}
+    names, mean = list(idle), sum(idle.values()) / len(idle)
+    who = paces.watched.who(names)
+    text = (
+        f"the GPUs of {who} have computed in {mean:.0f} % of the last {paces.gpu_window_s:.0f} s on the average: up to"
+        f" {100 / max(mean, 1.0):.1f}x faster steps, or larger batches, are in them; `tflaunch stacks` shows what their"
+        " programs wait for: their input (prefetch(), num_parallel_calls), a ps, or small operations (tf.function, a"
+        " larger batch)"
+    )
+    return {"gpus idle": Finding(text, f"the GPUs of {who} compute more again", tuple(names))}
+
+
+def _loads(paces: Paces, now: float) -> Iterator[tuple[str, str, list[GpuLoad]]]:
+    """Each GPU of a task (task, UUID), with enough of what NVML said of it lately."""
+    for name, uuids in paces.watched.gpus.items():
         for uuid in uuids:
             seen = [each for each in paces.gpus.get(uuid, ()) if each.at >= now - paces.gpu_window_s]
-            reasons = [[word for word in each.slowed_by if word in HELD] for each in seen]
-            if name not in watched.places or len(seen) < GPU_LOOKS or not all(reasons):
-                continue
-            words = sorted({word for each in reasons for word in each})
-            share = paces.held_by_heat(seen) if words[0].endswith("_thermal") else None
-            if share is not None and share < HEAT_SHARE:
-                continue
-            who, seconds = watched.who([name]), seen[-1].at - seen[0].at
-            how = (
-                f"in {share:.0%} of the last {seconds:.0f} s"
-                if share
-                else f"in {len(seen)} looks of {seconds:.0f} s"
-            )
-            text = (
-                f"the GPU of {who} is held below its clocks {how} ({', '.join(words)}): {HELD[words[0]]}; look at the"
-                f" cooling and power of that host (`nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER` on"
-                f" {watched.places[name].host})"
-            )
-            found[f"{name} {uuid} held"] = Finding(text, f"the GPU of {who} has its clocks again", (name,))
-    return found
+            if name in paces.watched.places and len(seen) >= GPU_LOOKS:
+                yield name, uuid, seen

@@ -4,7 +4,7 @@
     each second that they run (the others' 0.1 s), and programs that are not the run's use 1.9 cores of gpu02
     (pid 4711 stress); end them, or give the task another host
 
-The finders (FINDERS, each a function in a file of its own) say what is so over the last minute; this rule says each
+The finders (each a function in a file of its own) say what is so over the last minute; this rule says each
 finding once, and once more when it has been over for a while.  What stands still is for other rules: a finder looks at
 tasks that move bytes all the time, so that a checkpoint, an evaluation or a compilation is no slowness.
 
@@ -19,9 +19,11 @@ from tflaunch.diagnosis.lasting import NOT_YET, Finding
 from tflaunch.diagnosis.lockstep import held_up
 from tflaunch.diagnosis.paces import Paces
 from tflaunch.diagnosis.rule import Rule, Sentence
-from tflaunch.diagnosis.slow_hosts import lossy, slow_gpus, swapping
+from tflaunch.diagnosis.slow_hosts import idle_gpus, lossy, slow_gpus, swapping
+from tflaunch.diagnosis.slow_input import out_of_step, waits_for_input
 from tflaunch.diagnosis.slow_ps import bound
 from tflaunch.diagnosis.slower import Steps
+from tflaunch.diagnosis.stack_rounds import StackRounds
 from tflaunch.diagnosis.stragglers import stragglers
 
 if TYPE_CHECKING:
@@ -34,8 +36,6 @@ if TYPE_CHECKING:
 
     Finder = Callable[[Paces, float], Mapping[str, Finding]]
 
-# Who knows the reason stands first: a task that one of them has told is not told by the next.
-FINDERS: tuple[Finder, ...] = (lossy, swapping, slow_gpus, bound, stragglers, held_up)
 A_ROUND_S = 0.9  # of look_s: the finders are not asked again sooner
 
 
@@ -47,12 +47,32 @@ class Slowness(Rule):
         self._limits = watched.thresholds
         self._paces = Paces(watched)
         self._steps = Steps()
+        rounds = self._rounds = StackRounds(watched)
+        # Who knows the reason stands first: a task that one of them has told is not told by the next.
+        self._finders: tuple[Finder, ...] = (
+            *(lossy, swapping, slow_gpus, bound, stragglers, held_up),
+            lambda paces, now: out_of_step(paces, rounds, now),
+            lambda paces, now: waits_for_input(paces, rounds, now),
+            idle_gpus,
+        )
         self._told: dict[str, tuple[Finding, float]] = {}  # with the time when it was last so
         self._asked = 0.0
         self._resumed: float | None = None  # when looks came again, if another watchdog handed on its memory
 
     def looked(self, host: str, fields: Mapping[str, Any], now: float) -> None:
         self._paces.looked(host, fields, now)
+
+    def answered(self, host: str, type: str, fields: Mapping[str, Any], now: float) -> None:
+        if type == "inspected":
+            mine = {
+                task: processes
+                for task, processes in fields["tasks"].items()
+                if task in self._watched.places and self._watched.places[task].host == host
+            }
+            self._rounds.answered(mine)
+
+    def questions(self, now: float) -> list[tuple[str, str, dict[str, Any]]]:
+        return [] if self._watched.serves else self._rounds.questions(self._paces, now)
 
     def exited(self, exit: TaskExit, now: float) -> None:
         self._gone(str(exit.task))
@@ -65,12 +85,13 @@ class Slowness(Rule):
 
     def _gone(self, task: str) -> None:
         self._paces.gone(task)
+        self._rounds.gone(task)
         self._told = {key: told for key, told in self._told.items() if task not in told[0].tasks}
 
     def _findings(self, now: float) -> dict[str, Finding]:
         found: dict[str, Finding] = {}
         told: set[str] = set()
-        for finder in FINDERS:
+        for finder in self._finders:
             of_it = {
                 key: finding
                 for key, finding in finder(self._paces, now).items()

@@ -124,7 +124,7 @@ class Stillness(Rule):
     # -- questions
 
     def questions(self, now: float) -> list[tuple[str, str, dict[str, Any]]]:
-        wanted: dict[tuple[str, bool, bool], list[str]] = {}
+        wanted: dict[tuple[str, bool], list[str]] = {}
         for case in self._standstills.cases(self._living(), now):
             twice = self._twice(case)
             early_s = min(TWICE_S + self._limits.look_s, case.patience_s / 2) if twice else 0.0
@@ -134,14 +134,14 @@ class Stillness(Rule):
                 due = self._inspections.due(task, case.since, twice=twice, now=now)
                 if due is None:
                     continue
-                again, once = due
-                stacks = self._watched.stacks and again
+                stacks = self._watched.stacks and due
                 if stacks:
                     self._inspections.stacks_at[task] = now
-                wanted.setdefault((self._watched.places[task].host, stacks, once), []).append(task)
+                wanted.setdefault((self._watched.places[task].host, stacks), []).append(task)
+        # On demand: what the agent has from an earlier question is no answer to this one.
         return [
-            (host, "inspect", {"tasks": tasks, "stacks": stacks, **({"on_demand": True} if once else {})})
-            for (host, stacks, once), tasks in wanted.items()
+            (host, "inspect", {"tasks": tasks, "stacks": stacks, **({"on_demand": True} if stacks else {})})
+            for (host, stacks), tasks in wanted.items()
         ]
 
     def _known(self, case: Case) -> bool:

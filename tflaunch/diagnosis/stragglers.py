@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from tflaunch.diagnosis.lasting import Finding
 from tflaunch.diagnosis.paces import median
+from tflaunch.text.numbers import amount
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -55,7 +56,8 @@ def stragglers(paces: Paces, now: float) -> dict[str, Finding]:
             times = 1 / now_is
             who = watched.who([name])
             than = others[0] if len(others) == 1 else "the other workers"
-            text = f"{who} has been {times:.1f}x slower than {than} for {limits.slow_s:.0f} s: "
+            text = f"{who} has been {times:.1f}x slower than {than} for {limits.slow_s:.0f} s"
+            text += f", which costs the run {(1 - now_is) / len(steady):.0%} of its steps: "
             text += why(paces, name, others, now)
             found[f"{name} slow"] = Finding(text, f"{who} is as fast as {than} again", (name,))
     # Half of them or more are no exception.
@@ -71,15 +73,16 @@ def why(paces: Paces, name: str, others: list[str], now: float) -> str:
         return "tflaunch stacks shows where it is"
     host = paces.watched.places[name].host
     return (
-        _held(mine, paces.tasks[name].cores, paces.limits)
+        limit_of(mine, paces.tasks[name].cores, paces.limits)
         or _crowded(paces, host, mine, theirs, now)
         or _link(mine, host, paces.limits)
-        or _disk(mine, host)
+        or disk_of(mine, host, paces.limits)
         or _rest(mine, theirs)
     )
 
 
-def _held(mine: Window, cores: float, limits: Thresholds) -> str:
+def limit_of(mine: Window, cores: float, limits: Thresholds) -> str:
+    """That its quota stops it."""
     if mine.held < limits.held_share:
         return ""
     return (
@@ -113,12 +116,14 @@ def _link(mine: Window, host: str, limits: Thresholds) -> str:
     )
 
 
-def _disk(mine: Window, host: str) -> str:
-    if mine.in_disk < 0.3:
+def disk_of(mine: Window, host: str, limits: Thresholds) -> str:
+    """That it waits for a disk."""
+    if mine.in_disk < limits.disk_share:
         return ""
     return (
-        f"it waits for a disk of {host} (state D) in {mine.in_disk:.0%} of the looks; read from a faster disk, or put"
-        " the data nearer, and use prefetch()"
+        f"it waits for a disk of {host} (state D) in {mine.in_disk:.0%} of the looks, which moves"
+        f" {amount(mine.disk_bytes_s)}/s for it; is that disk slow, or full of others' work (`iostat -x 1`)? Put the"
+        " data on a faster one, or keep them in memory, and use prefetch()"
     )
 
 

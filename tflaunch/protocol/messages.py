@@ -99,6 +99,7 @@ _look = {
     "?waited_s": a_time,
     "?held_s": a_time,
     "?cores": a_time,
+    "?disk": (a_whole_number, a_whole_number),
     "?memory": (a_whole_number, a_whole_number),
     "?step": a_whole_number,
     "?masks": [(a_whole_number, a_text)],  # tflaunch.agent.tasks.masks

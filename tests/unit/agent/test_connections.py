@@ -5,17 +5,23 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import pytest
 
 from tests.support.patience import until
-from tflaunch.agent.net import connections
-from tflaunch.agent.net.connections import Connection, Sockets, dns_calls, sockets
+from tflaunch.agent.host.processes import Process, read
+from tflaunch.agent.net import connections, socket_owners
+from tflaunch.agent.net.connections import Connection, Sockets, SocketTable
+from tflaunch.agent.net.socket_owners import SocketOwners
 from tflaunch.agent.tasks.look import CALLS, FLOWS, FLOWS_IN_ALL, PEERS, PEERS_IN_ALL, _of_connections
 from tflaunch.protocol.wire import ANSWER_LIMIT, encode
 
 LOCAL = {socket.AF_INET: "127.0.0.1", socket.AF_INET6: "::1"}
+
+
+def sockets(owners: Mapping[int, str]) -> Sockets:
+    return SocketTable().of(owners)
 
 
 def inode(one: socket.socket) -> int:
@@ -131,7 +137,7 @@ def test_who_asks_a_name_server_is_seen(stack: contextlib.ExitStack) -> None:
     asker.connect(("127.0.0.1", 53))
     other = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
     other.connect(("127.0.0.1", 54))
-    [seen] = dns_calls({inode(asker): "worker/0", inode(other): "worker/0"})
+    [seen] = sockets({inode(asker): "worker/0", inode(other): "worker/0"}).connections
     assert (seen.address, seen.port, seen.calling, seen.counted) == ("127.0.0.1", 53, True, False)
 
 
@@ -153,3 +159,33 @@ def test_what_is_shown_of_many_connections_fits_into_a_message(tasks: int) -> No
     assert len(one_task["flows"]) == min(FLOWS, FLOWS_IN_ALL // tasks)
     assert len(one_task["calling"]) == CALLS
     assert {flow[6] for flow in one_task["flows"][:100]} == {15}, "those in trouble come first"
+
+
+def test_descriptors_are_read_again_where_a_socket_or_a_process_is_new(
+    stack: contextlib.ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+    own = read(os.getpid())
+    assert own is not None
+    asked: list[int] = []
+    inodes_of = connections.inodes_of
+    monkeypatch.setattr(socket_owners, "inodes_of", lambda pid: asked.append(pid) or inodes_of(pid))
+    owners = SocketOwners()
+
+    def find(*, whole: bool = False) -> int:
+        before = len(asked)
+        owners.find({"worker/0": [own]}, {inode(server), *new, 1}, whole)
+        return len(asked) - before
+
+    new: list[int] = []
+    assert find() == 1
+    assert owners.tasks[inode(server)] == "worker/0"
+    assert find() == 0  # socket 1 is known to be another's
+    new.append(inode(stack.enter_context(socket.socket())))
+    assert find() == 1
+    assert owners.tasks[new[0]] == "worker/0"
+    assert find() == 0
+    assert find(whole=True) == 1
+    again = Process(own.pid, own.parent, own.state, own.start + 1, own.name)
+    owners.find({"worker/0": [again]}, [], False)
+    assert len(asked) == 4

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,9 +14,10 @@ import pytest
 
 from tests.support.patience import until
 from tflaunch.agent.host import processes
+from tflaunch.agent.host.host_processes import WHOLE, HostProcesses
 from tflaunch.agent.host.load import Load, swapped
 from tflaunch.agent.tasks import pace
-from tflaunch.agent.tasks.pace import pace_of, quota_of
+from tflaunch.agent.tasks.pace import FEW, PARTS, Waits, pace_of, quota_of
 
 
 @pytest.fixture
@@ -33,9 +36,12 @@ def burner() -> Iterator[processes.Process]:
 
 
 def test_threads_that_wait_for_a_processor(burner: processes.Process) -> None:
+    waits = Waits()
+
     def seen() -> dict[str, object]:
         tree = [burner, *processes.descendants(burner.pid, processes.every())]
-        return pace_of(tree, "step 4\n")
+        waits.begin({each.pid for each in tree})
+        return pace_of(tree, waits, "step 4\n")
 
     until(lambda: float(str(seen()["waited_s"])) > 0.5, "three loops on one core wait for it")
     last = seen()
@@ -88,9 +94,9 @@ def cgroup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, files: di
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    read = pace._read
+    read = pace.contents
     monkeypatch.setattr(
-        pace, "_read", lambda path: line.encode() if path.startswith("/proc/") else read(path)
+        pace, "contents", lambda path: line.encode() if path.startswith("/proc/") else read(path)
     )
 
 
@@ -128,7 +134,72 @@ def test_no_quota(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str) ->
 
 
 def test_a_task_that_has_just_ended() -> None:
-    assert pace_of([], "step 4") == {}
+    assert pace_of([], Waits(), "step 4") == {"turns": 0}
     gone = processes.Process(2**22 - 1, 1, "S", 0, "python3")
-    seen = pace_of([gone], "")
+    seen = pace_of([gone], Waits(), "")
     assert (seen["waited_s"], seen["memory"]) == (0.0, [0, 0])
+
+
+def test_of_many_threads_each_look_reads_some_and_all_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    contents = pace.contents
+    monkeypatch.setattr(pace, "contents", lambda path: asked.append(path) or contents(path))
+    leave = threading.Event()
+    many = [threading.Thread(target=leave.wait) for _ in range(4 * FEW)]
+    for each in many:
+        each.start()
+    try:
+        own = processes.read(os.getpid())
+        assert own is not None
+        waits = Waits()
+
+        def look() -> set[str]:
+            asked.clear()
+            waits.begin({own.pid})
+            waits.of([own])
+            return set(asked)
+
+        every = look()
+        assert len(every) > 4 * FEW
+        parts = [look() for _ in range(PARTS)]
+        assert set.union(*parts) == every
+        assert sum(map(len, parts)) == len(every)
+        assert max(map(len, parts)) < len(every) / 2
+    finally:
+        leave.set()
+        for each in many:
+            each.join()
+
+
+def test_what_is_not_the_runs_is_read_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    read = processes.read
+    monkeypatch.setattr(processes, "read", lambda pid: asked.append(pid) or read(pid))
+    census, stack = HostProcesses(), contextlib.ExitStack()
+
+    def take(*roots: int) -> dict[int, list[processes.Process]]:
+        asked.clear()
+        return census.take(roots)
+
+    def child() -> subprocess.Popen[bytes]:
+        return stack.enter_context(subprocess.Popen(["sleep", "100"]))
+
+    with stack:
+        first = child()
+        stack.callback(first.kill)
+        assert [each.pid for each in take(first.pid)[first.pid]] == [first.pid]
+        assert census.whole
+        assert os.getppid() in asked
+        second = child()  # a process that is new is read at once
+        stack.callback(second.kill)
+        found = take(first.pid, second.pid)
+        assert [each.pid for trees in found.values() for each in trees] == [first.pid, second.pid]
+        assert not census.whole
+        assert os.getppid() not in asked
+        assert take(os.getppid())[os.getppid()]  # no longer another's
+        assert census.whole
+        wholes = []
+        for _ in range(2 * WHOLE):
+            take(first.pid)
+            wholes.append(census.whole)
+        assert sum(wholes) == 2

@@ -10,148 +10,8 @@ from typing import Any
 import pytest
 
 from tests.unit.diagnosis.gpu_facts import gpu
+from tests.unit.diagnosis.slow_runs import LOOK_S, WORKERS, Run, asynchronous, mirrored, one
 from tflaunch.lifecycle.watchdog import Watchdog
-from tflaunch.protocol.job import TaskId
-from tflaunch.protocol.outcome import TaskExit
-
-LOOK_S = 5.0
-PORT = 2222
-LONG_QUEUE = 200_000
-
-
-class Link:
-    """A connection from one task to another's port, as both ends see it."""
-
-    def __init__(self, caller: str, called: str, number: int) -> None:
-        self.caller, self.called, self.own_port = caller, called, 40000 + number
-        self.bytes_s = 500_000.0
-        self.unanswered = 0.0  # share of the looks that see no answer yet
-        self.full = {caller: 0.0, called: 0.0}  # share of the looks at that end that see a long send queue
-        self.again = 0.0  # share of the segments
-        self.total, self.segments, self.resent = 1_000_000.0, 1000.0, 0.0
-
-    def go(self) -> None:
-        self.total += self.bytes_s * LOOK_S
-        self.segments += self.bytes_s * LOOK_S / 1400
-        self.resent += self.bytes_s * LOOK_S / 1400 * self.again
-
-
-class Run:
-    """A run whose agents are asked every LOOK_S; each task has a host of its own unless `hosts` says otherwise."""
-
-    def __init__(self, *tasks: str, hosts: dict[str, str] | None = None, **settings: Any) -> None:
-        given = hosts or {}
-        self.places = {
-            task: (given.get(task, f"host{number + 1}"), f"10.0.0.{number + 1}", PORT)
-            for number, task in enumerate(tasks)
-        }
-        self.settings = settings
-        self.watchdog = Watchdog(self.places, {}, {}, settings)
-        self.now = 1000.0
-        self.watchdog.begin(self.now)
-        self.looks = 0
-        self.living = list(tasks)
-        self.cores = dict.fromkeys(tasks, 0.5)
-        self.waiting = dict.fromkeys(tasks, 0.02)
-        self.held = dict.fromkeys(tasks, 0.0)
-        self.steps_s = dict.fromkeys(tasks, 0.0)
-        self.facts: dict[str, dict[str, Any]] = {task: {"cores": 4.0} for task in tasks}
-        self.in_disk = dict.fromkeys(tasks, 0.0)  # share of the looks
-        self.used = {task: {"cpu_s": 9.0, "waited_s": 1.0, "held_s": 0.0, "step": 0.0} for task in tasks}
-        self.machines: dict[str, dict[str, Any]] = {}  # host -> what its agent says of it
-        self.gpus: dict[str, dict[str, Any]] = {}
-        self.links: list[Link] = []
-
-    def link(self, *pairs: tuple[str, str]) -> Run:
-        self.links += [Link(*pair, number) for number, pair in enumerate(pairs, len(self.links))]
-        return self
-
-    def between(self, caller: str, called: str) -> Link:
-        return next(each for each in self.links if (each.caller, each.called) == (caller, called))
-
-    def of(self, task: str) -> list[Link]:
-        return [each for each in self.links if task in (each.caller, each.called)]
-
-    def speed(self, task: str, bytes_s: float) -> None:
-        for each in self.of(task):
-            each.bytes_s = bytes_s
-
-    def end(self, task: str) -> None:
-        self.living.remove(task)
-        self.links = [each for each in self.links if task not in (each.caller, each.called)]
-        self.watchdog.happened(TaskExit(TaskId.parse(task), self.places[task][0], 0, None, 1.0), self.now)
-
-    def on(self, seconds: float) -> list[str]:
-        """Let time go on; what is said meanwhile."""
-        said = []
-        until = self.now + seconds
-        while self.now < until:
-            self.now += LOOK_S
-            self.looks += 1
-            for each in self.links:
-                each.go()
-            for host in sorted({place[0] for place in self.places.values()}):
-                tasks = {task: self._look(task) for task in self.living if self.places[task][0] == host}
-                more: dict[str, Any] = {"machine": self.machines[host]} if host in self.machines else {}
-                if self.gpus:
-                    more["gpus"], more["gpus_age_s"] = self.gpus, 0.1
-                self.watchdog.said(host, "looked", {"tasks": tasks, **more}, self.now)
-            self.watchdog.questions([], self.now)
-            said += [each.text for each in self.watchdog.sentences(self.now)]
-        return said
-
-    def _now(self, share: float) -> bool:
-        """True in that share of the looks, spread evenly."""
-        return int(self.looks * share) > int((self.looks - 1) * share)
-
-    def _look(self, task: str) -> dict[str, Any]:
-        used = self.used[task]
-        used["cpu_s"] += self.cores[task] * LOOK_S
-        used["waited_s"] += self.waiting[task] * LOOK_S
-        used["held_s"] += self.held[task] * LOOK_S
-        used["step"] += self.steps_s[task] * LOOK_S
-        flows, paces = [], []
-        for each in self.of(task):
-            calls = each.caller == task
-            peer = self.places[each.called if calls else each.caller]
-            ports = (PORT, each.own_port) if calls else (each.own_port, PORT)
-            queued = LONG_QUEUE if self._now(each.full[task]) else 0
-            half = int(each.total / 2)
-            flows.append([peer[1], *ports, half, half, queued, 0, 0.2])
-            waits = calls and self._now(each.unanswered)
-            paces.append([int(each.resent), int(each.segments), 5 if waits else 9, 9])
-        look = {
-            **{"listens": True, "connected": [], "calling": [], "waits_in": "", "quiet_s": 1.0, "signs": {}},
-            **{"processes": [[4711, "python3", "D" if self._now(self.in_disk[task]) else "S"]]},
-            **{"log_bytes": self.looks, "says": "step 7"},
-            **{"flows": flows, "paces": paces, "io": 0, "turns": 50 * self.looks},
-            **{"cpu_s": used["cpu_s"], "waited_s": used["waited_s"], "held_s": used["held_s"]},
-            **self.facts[task],
-        }
-        if self.steps_s[task]:
-            look["step"] = int(used["step"])
-        return look
-
-
-WORKERS = ("worker/0", "worker/1", "worker/2")
-
-
-def asynchronous(*workers: str, **settings: Any) -> Run:
-    """Workers of a ps, which calls them, too."""
-    names = workers or WORKERS
-    run = Run("ps/0", *names, **settings)
-    return run.link(*(("ps/0", name) for name in names), *((name, "ps/0") for name in names))
-
-
-def mirrored() -> Run:
-    """Three workers in a ring, in which each calls the next one."""
-    return Run(*WORKERS).link(("worker/2", "worker/1"), ("worker/0", "worker/2"), ("worker/1", "worker/0"))
-
-
-def one(said: list[str]) -> str:
-    [text] = said
-    return text
-
 
 # ---- a straggler of an asynchronous run
 
@@ -166,7 +26,7 @@ def slowed(by: float = 0.3) -> Run:
 def test_a_worker_that_is_slower_than_the_others() -> None:
     run = slowed()
     text = one(run.on(90))
-    assert text.startswith("worker/1 on host3 has been 3.3x slower than the other workers for 60 s: ")
+    assert text.startswith("worker/1 on host3 has been 3.3x slower than the other workers for 60 s, ")
     assert run.on(300) == []
     assert run.watchdog.holds()[0] == [text]
 
@@ -238,6 +98,16 @@ def test_a_slow_disk() -> None:
     run = slowed()
     run.in_disk["worker/1"] = 0.5
     assert "it waits for a disk of host3 (state D) in 50% of the looks" in one(run.on(90))
+
+
+def test_a_slow_disk_that_another_thread_waits_for() -> None:
+    run, said = slowed(), []
+    for number in range(18):
+        run.disk["worker/1"] = (number * 5_000_000, 2)
+        said += run.on(LOOK_S)
+    assert "it waits for a disk of host3 (state D) in " in (text := one(said))
+    assert "% of the looks, which moves " in text
+    assert "KiB/s for it" in text
 
 
 def test_a_worker_that_waits_for_its_input() -> None:
@@ -586,7 +456,7 @@ def replay(name: str) -> list[str]:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("slow_input_async", "worker/1 on host2 has been 5.8x slower than the other workers for 60 s: "),
+        ("slow_input_async", "worker/1 on host2 has been 5.8x slower than the other workers for 60 s, "),
         ("slow_work_mirrored", "worker/1 on host2 holds up the others: in 75% of the looks "),
         ("slow_ps_network", "ps/0 on host3 holds up the workers by its network: 6.1 MiB/s go in and out"),
         ("slow_ps_quota", "ps/0 on host3 holds up the workers by its processors: it has used 0.04 cores"),

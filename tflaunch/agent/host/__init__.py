@@ -1,6 +1,7 @@
 """What this host is made of, for an agent: processes, the run directory, what may never answer.
 
 processes    processes as /proc shows them: by descent, by a run's marks; how to kill all of them
+host_processes  the processes of this host from look to look
 load         what this host does beside the run
 foreign      what may never return, such as a look at a dead file server, in a process with a time limit
 rundir       the run directory; failures as sentences for the user

@@ -3,16 +3,18 @@
 cores     processors of the host
 busy_s    processor time that all programs have used since it started
 swapped   bytes moved to and from its swap since then
-others    [[pid, name, cores]]: processes that are not the run's and have used most since the last look, at most
-          OTHERS; only for a viewer to whom the way is encrypted
+others    [[pid, name, cores]]: processes that are not the run's and have used most of late, at most OTHERS; only for a
+          viewer to whom the way is encrypted
 """
 
 import os
 import time
 
+from tflaunch.agent.host.processes import contents
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Container, Dict, List
+    from typing import Any, Container, Dict, List, Optional
 
     from tflaunch.agent.host.processes import Process
 
@@ -21,14 +23,25 @@ LEAST = 0.1  # of a core: who uses less slows nobody down
 
 
 class Load:
-    """Compares each look with the one before."""
+    """Compares each whole reading with the one before."""
 
     def __init__(self) -> None:
         self._ticks = {}  # type: Dict[tuple[int, int], int]  # pid and start -> clock ticks
         self._at = 0.0
+        self._others = []  # type: List[List[Any]]
 
-    def look(self, every: "Dict[int, Process]", own: "Container[int]", private: bool) -> "Dict[str, Any]":
-        """The fields above; `every` are all processes of the host, `own` the pids of the run's."""
+    def look(
+        self, every: "Optional[Dict[int, Process]]", own: "Container[int]", private: bool
+    ) -> "Dict[str, Any]":
+        """The fields above; `every` are all processes of the host, None if not all are read; `own` the run's pids."""
+        if every is not None:
+            self._compare(every, own)
+        machine = {"swapped": swapped()}  # type: Dict[str, Any]
+        if private:
+            machine["others"] = self._others
+        return machine
+
+    def _compare(self, every: "Dict[int, Process]", own: "Container[int]") -> None:
         now = time.monotonic()
         passed_s = (now - self._at) * os.sysconf("SC_CLK_TCK")
         ticks = {(each.pid, each.start): each.ticks for each in every.values()}
@@ -40,20 +53,14 @@ class Load:
                 used.append((cores, each.pid, each.name))
         self._ticks, self._at = ticks, now
         used.sort(reverse=True)
-        machine = {"swapped": swapped()}  # type: Dict[str, Any]
-        if private:
-            machine["others"] = [[pid, name, round(cores, 2)] for cores, pid, name in used[:OTHERS]]
-        return machine
+        self._others = [[pid, name, round(cores, 2)] for cores, pid, name in used[:OTHERS]]
 
 
 def swapped(path: str = "/proc/vmstat") -> int:
     """Bytes that have been swapped in and out; 0 where /proc does not tell."""
-    pages = 0
     try:
-        with open(path, "rb") as file:
-            for line in file:
-                if line.startswith((b"pswpin ", b"pswpout ")):
-                    pages += int(line.split()[1])
+        text = contents(path)
+        words = [text.partition(b"\n" + name)[2].split(None, 1)[:1] for name in (b"pswpin ", b"pswpout ")]
+        return sum(int(word) for each in words for word in each) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError):
         return 0
-    return pages * os.sysconf("SC_PAGE_SIZE")

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 class Process:
     """A process when it was read.  A named tuple would take longer to load than everything else in this file."""
 
-    __slots__ = ("name", "parent", "pid", "start", "state", "ticks")
+    __slots__ = ("name", "parent", "pid", "reaped_ticks", "start", "state", "ticks")
 
     def __init__(self, pid: int, parent: int, state: str, start: int, name: str) -> None:
         self.pid = pid
@@ -23,7 +23,8 @@ class Process:
         self.state = state
         self.start = start  # clock ticks since boot: with the pid, the process's identity
         self.name = name
-        self.ticks = 0  # of processor time that it has used
+        self.ticks = 0  # of processor time that it has used ...
+        self.reaped_ticks = 0  # ... and its children that have ended, and theirs
 
 
 # The environment of every task has these; by them `tflaunch stop` finds processes that no agent knows of.
@@ -44,7 +45,7 @@ SHUT_S = 10.0  # a process that keeps whoever looks into it waiting is not looke
 _shut = {}  # type: Dict[tuple[int, int], float]  # pid and start of such processes, and until when
 
 
-def _contents(path: str) -> bytes:
+def contents(path: str) -> bytes:
     """Read a file of /proc; raises OSError.  A file object costs six more system calls; a scan reads thousands."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
@@ -64,7 +65,7 @@ def read(pid: int) -> "Optional[Process]":
     others run on.  A kernel thread does not count; a large host has thousands of these.
     """
     try:
-        text = _contents("/proc/%d/stat" % pid)
+        text = contents("/proc/%d/stat" % pid)
     except OSError:
         return None
     end = text.rindex(b")")  # the name may contain one, too
@@ -74,6 +75,7 @@ def read(pid: int) -> "Optional[Process]":
     name = text[text.index(b"(") + 1 : end]
     process = Process(pid, int(parent), state.decode(), int(fields[17]), name.decode("utf-8", "replace"))
     process.ticks = int(fields[9]) + int(fields[10])
+    process.reaped_ticks = int(fields[11]) + int(fields[12])
     return process
 
 
@@ -94,17 +96,27 @@ def alive(pid: int, start: int) -> bool:
     return process is not None and process.start == start
 
 
-def descendants(root: int, processes: "Dict[int, Process]") -> "List[Process]":
-    """Everything below `root`, `root` itself left out."""
+def children_of(processes: "Dict[int, Process]") -> "Dict[int, List[Process]]":
+    """The children of each that has some."""
     children = {}  # type: Dict[int, List[Process]]
     for process in processes.values():
         children.setdefault(process.parent, []).append(process)
+    return children
+
+
+def descendants(root: int, processes: "Dict[int, Process]") -> "List[Process]":
+    """Everything below `root`, `root` itself left out."""
+    return below(root, children_of(processes))
+
+
+def below(root: int, children: "Dict[int, List[Process]]") -> "List[Process]":
+    """Everything below `root`, of processes with these `children_of`."""
     found = []  # type: List[Process]
     pending = [root]
     while pending:
-        below = children.get(pending.pop(), [])
-        found += below
-        pending += [process.pid for process in below]
+        next_ones = children.get(pending.pop(), [])
+        found += next_ones
+        pending += [process.pid for process in next_ones]
     return found
 
 
@@ -119,7 +131,7 @@ def _of(pid: int, what: str) -> bytes:
         return foreign.of_process(pid, what, foreign.OTHERS_BYTES)
     if process is not None and process.state == "D":
         return foreign.of_process(pid, what)
-    return _contents("/proc/%d/%s" % (pid, what))
+    return contents("/proc/%d/%s" % (pid, what))
 
 
 def environment(pid: int) -> "List[bytes]":
@@ -186,7 +198,7 @@ def marked(
 
     def carries(process: Process) -> bool:
         try:
-            text = _contents("/proc/%d/environ" % process.pid)
+            text = contents("/proc/%d/environ" % process.pid)
         except OSError:
             return False
         # This first test rules out most processes.

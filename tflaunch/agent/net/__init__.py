@@ -3,6 +3,7 @@
 channel         the channel that sshd gives, and how a visit passes it to an agent
 peers           sealed TCP between the agents of a detached run
 connections     what the kernel knows of TCP connections and open ports
+socket_owners   which task each socket belongs to
 port_holders    who has the ports that could not be held
 ports           ports held from before the plan to the end of the run
 dial_check      both ends of the dial check: which hosts reach each other?

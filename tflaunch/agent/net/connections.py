@@ -11,7 +11,7 @@ from tflaunch.protocol.light_stdlib import socket
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Iterator, List, Mapping, Optional, Sequence, Tuple
+    from typing import Any, Container, Dict, Iterator, List, Optional, Sequence, Set, Tuple
 
 ESTABLISHED, SYN_SENT, LISTEN = 1, 2, 10  # as in include/net/tcp_states.h
 NETLINK, SOCK_DIAG = 16, 4  # the family, and its protocol
@@ -28,12 +28,11 @@ _QUERY = struct.Struct("=BBBxI48x")  # family, protocol, extensions, states
 _SOCKET = struct.Struct("=xBxx2s2s16s16s12x4xIIII")
 _INODE = struct.Struct("=I")
 _ATTRIBUTE = struct.Struct("=HH")
-# Of struct tcp_info, which grows with the kernel: each from its offset.
-# Milliseconds since data was last sent, and received; segments sent again; segments with data, from Linux 4.6.
-_SENT_AGO, _GOT_AGO = struct.Struct("=44xI"), struct.Struct("=52xI")
-_SENT_AGAIN, _SEGMENTS = struct.Struct("=100xI"), struct.Struct("=156xI")
-_RETRANSMITS, _ROUND_TRIP, _BYTES = struct.Struct("=2xB"), struct.Struct("=68xI"), struct.Struct("=120xQQ")
-TCP_INFO = _BYTES.size  # what it must have at least; a kernel before 4.1 has less
+# Of struct tcp_info, which grows with the kernel: retransmits; milliseconds since data was last sent, and received; the
+# round-trip time in microseconds; segments sent again; bytes acknowledged and received.
+_TCP_INFO = struct.Struct("=2xB41xI4xI12xI28xI16xQQ")
+_SEGMENTS = struct.Struct("=156xI")  # with data, from Linux 4.6
+TCP_INFO = _TCP_INFO.size  # what it must have at least; a kernel before 4.1 has less
 
 
 class Connection:
@@ -116,37 +115,64 @@ def inodes_of(pid: int) -> "Optional[List[int]]":
     return found
 
 
-def sockets(inodes: "Mapping[int, str]") -> Sockets:
-    """The connections whose sockets are among these inodes, and all ports that are listened on."""
-    try:
-        return _from_netlink(inodes)
-    except (OSError, struct.error):
-        return _from_proc(inodes)
+class SocketTable:
+    """All sockets of TCP here that listen, have a peer or call one, and those of UDP that ask a name server."""
+
+    def __init__(self) -> None:
+        self._listening = []  # type: List[Tuple[int, int]]
+        self._raw = []  # type: List[Tuple[int, bytes]]  # inode, and what netlink says of that connection
+        self._rows = []  # type: List[Tuple[int, Connection]]  # where netlink is refused
+        self._dns = list(_dns_calls())
+        self._counted = True
+        try:
+            for family in (socket.AF_INET, socket.AF_INET6):
+                _dump(family, self._listening, self._raw)
+        except (OSError, struct.error):
+            self._refused()
+
+    def _refused(self) -> None:
+        """Netlink has nothing to tell, or not all that is asked for."""
+        self._counted, self._listening, self._raw, self._rows = False, [], [], []
+        for path in ("/proc/net/tcp", "/proc/net/tcp6"):
+            for state, connection in _rows(path, (ESTABLISHED, SYN_SENT, LISTEN)):
+                if state == LISTEN:
+                    self._listening.append((connection.inode, connection.own_port))
+                else:
+                    self._rows.append((connection.inode, connection))
+
+    @property
+    def inodes(self) -> "Set[int]":
+        """Those of all these sockets; a connection that nobody has accepted has none."""
+        tables = (self._listening, self._raw, self._rows, self._dns)  # type: Tuple[Sequence[Tuple[int, Any]], ...]
+        return {inode for table in tables for inode, _ in table} - {0}
+
+    def of(self, inodes: "Container[int]") -> Sockets:
+        """The connections whose sockets are among these inodes, and all ports that are listened on."""
+        try:
+            own = [_connection(data) for inode, data in self._raw if inode in inodes]
+        except (OSError, struct.error):
+            self._refused()
+            own = []
+        found = Sockets(self._counted)
+        found.listening = self._listening
+        rows = self._rows + self._dns
+        found.connections = own + [connection for inode, connection in rows if inode in inodes]
+        return found
 
 
-def dns_calls(inodes: "Mapping[int, str]") -> "List[Connection]":
-    """The UDP sockets, of these, that ask a name server."""
-    found = []
+def _dns_calls() -> "Iterator[Tuple[int, Connection]]":
     for path in ("/proc/net/udp", "/proc/net/udp6"):
-        for _, connection in _rows(path, inodes, (ESTABLISHED,)):
+        for _, connection in _rows(path, (ESTABLISHED,)):
             if connection.port == DNS:
                 connection.calling = True
-                found.append(connection)
-    return found
+                yield connection.inode, connection
 
 
 # -- netlink
 
 
-def _from_netlink(inodes: "Mapping[int, str]") -> Sockets:
-    """Raises OSError if it is refused."""
-    found = Sockets(True)
-    for family in (socket.AF_INET, socket.AF_INET6):
-        _dump(family, inodes, found)
-    return found
-
-
-def _dump(family: int, inodes: "Mapping[int, str]", found: Sockets) -> None:
+def _dump(family: int, listening: "List[Tuple[int, int]]", raw: "List[Tuple[int, bytes]]") -> None:
+    """Add all sockets of that family.  Raises OSError if netlink is refused."""
     states = 1 << ESTABLISHED | 1 << SYN_SENT | 1 << LISTEN
     query = _QUERY.pack(family, socket.IPPROTO_TCP, 1 << (INFO - 1), states)
     kernel = socket.socket(NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, SOCK_DIAG)
@@ -156,13 +182,13 @@ def _dump(family: int, inodes: "Mapping[int, str]", found: Sockets) -> None:
         kernel.sendto(head + query, (0, 0))
         while True:
             data, sender = kernel.recvfrom(BUFFER)
-            if sender[0] == 0 and not _take(data, inodes, found):  # 0: the kernel
+            if sender[0] == 0 and not _take(data, listening, raw):  # 0: the kernel
                 return
     finally:
         kernel.close()
 
 
-def _take(data: bytes, inodes: "Mapping[int, str]", found: Sockets) -> bool:
+def _take(data: bytes, listening: "List[Tuple[int, int]]", raw: "List[Tuple[int, bytes]]") -> bool:
     """Take what one part of the kernel's answer says; returns whether more parts come.  Raises OSError."""
     at = 0
     inode_at = _MESSAGE.size + _SOCKET.size - _INODE.size
@@ -175,9 +201,9 @@ def _take(data: bytes, inodes: "Mapping[int, str]", found: Sockets) -> bool:
         (inode,) = _INODE.unpack_from(data, at + inode_at)
         if data[at + _MESSAGE.size + 1] == LISTEN:
             own_port = data[at + _MESSAGE.size + 4 : at + _MESSAGE.size + 6]
-            found.listening.append((inode, int.from_bytes(own_port, "big")))
-        elif inode in inodes:
-            found.connections.append(_connection(data[at + _MESSAGE.size : at + length]))
+            listening.append((inode, int.from_bytes(own_port, "big")))
+        else:
+            raw.append((inode, data[at + _MESSAGE.size : at + length]))
         at += (length + 3) & ~3
     return True
 
@@ -193,21 +219,20 @@ def _connection(data: bytes) -> Connection:
     while at + _ATTRIBUTE.size <= len(data):
         length, type = _ATTRIBUTE.unpack_from(data, at)
         if type == INFO and length >= _ATTRIBUTE.size + TCP_INFO:
-            info = data[at + _ATTRIBUTE.size : at + length]
-            (connection.retransmits,), (rtt_us,) = (
-                _RETRANSMITS.unpack_from(info),
-                _ROUND_TRIP.unpack_from(info),
-            )
-            connection.acked, connection.received = _BYTES.unpack_from(info)
+            begins = at + _ATTRIBUTE.size
+            (
+                connection.retransmits,
+                connection.sent_ago_ms,
+                connection.got_ago_ms,
+                rtt_us,
+                connection.sent_again,
+                connection.acked,
+                connection.received,
+            ) = _TCP_INFO.unpack_from(data, begins)
             connection.rtt_ms = round(rtt_us / 1000.0, 2)
             connection.queued = queued
-            (connection.sent_again,), (connection.sent_ago_ms,) = (
-                _SENT_AGAIN.unpack_from(info),
-                _SENT_AGO.unpack_from(info),
-            )
-            (connection.got_ago_ms,) = _GOT_AGO.unpack_from(info)
-            if len(info) >= _SEGMENTS.size:
-                (connection.segments,) = _SEGMENTS.unpack_from(info)
+            if length >= _ATTRIBUTE.size + _SEGMENTS.size:
+                (connection.segments,) = _SEGMENTS.unpack_from(data, begins)
             return connection
         at += max(_ATTRIBUTE.size, (length + 3) & ~3)
     raise OSError("this kernel tells no bytes")
@@ -216,28 +241,15 @@ def _connection(data: bytes) -> Connection:
 # -- /proc
 
 
-def _from_proc(inodes: "Mapping[int, str]") -> Sockets:
-    found = Sockets(False)
-    for path in ("/proc/net/tcp", "/proc/net/tcp6"):
-        for state, connection in _rows(path, inodes, (ESTABLISHED, SYN_SENT, LISTEN)):
-            if state == LISTEN:
-                found.listening.append((connection.inode, connection.own_port))
-            else:
-                found.connections.append(connection)
-    return found
-
-
-def _rows(
-    path: str, inodes: "Mapping[int, str]", states: "Sequence[int]"
-) -> "Iterator[Tuple[int, Connection]]":
-    """(state, connection) of each line of such a table that has one of these states; others' only if they listen."""
+def _rows(path: str, states: "Sequence[int]") -> "Iterator[Tuple[int, Connection]]":
+    """(state, connection) of each line of such a table that has one of these states."""
     try:
         with open(path) as table:
             next(table, "")
             for line in table:
                 fields = line.split(None, 10)
                 state, inode = int(fields[3], 16), int(fields[9])
-                if state in states and (state == LISTEN or inode in inodes):
+                if state in states:
                     own_port = int(fields[1].rpartition(":")[2], 16)
                     address, port = _endpoint(fields[2])
                     yield state, Connection(inode, state == SYN_SENT, own_port, address, port)
@@ -256,8 +268,18 @@ def _endpoint(text: str) -> "Tuple[str, int]":
     return _text(b"".join(words)), int(port, 16)
 
 
+_texts = {}  # type: Dict[bytes, str]
+TEXTS = 4096  # that are kept: most connections are to the same hosts
+
+
 def _text(packed: bytes) -> str:
     """An IP address in words."""
-    if packed[:12] == bytes(10) + b"\xff\xff":  # IPv4 over an IPv6 socket
-        packed = packed[12:]
-    return socket.inet_ntop(socket.AF_INET if len(packed) == 4 else socket.AF_INET6, packed)
+    text = _texts.get(packed)
+    if text is None:
+        # IPv4 over an IPv6 socket
+        short = packed[12:] if packed[:12] == bytes(10) + b"\xff\xff" else packed
+        text = socket.inet_ntop(socket.AF_INET if len(short) == 4 else socket.AF_INET6, short)
+        if len(_texts) >= TEXTS:
+            _texts.clear()
+        _texts[packed] = text
+    return text

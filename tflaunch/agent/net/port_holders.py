@@ -3,7 +3,7 @@
 import os
 
 from tflaunch.agent.host import foreign, processes
-from tflaunch.agent.net.connections import inodes_of, sockets
+from tflaunch.agent.net.connections import SocketTable, inodes_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def _holders(first: int, last: int, run: str) -> "List[str]":
             runs[served] = None
         for inode in inodes_of(process.pid) or ():
             owners[inode] = "pid %d (%s)%s" % (process.pid, process.name, _of_run(process.pid))
-    there = {port: inode for inode, port in sockets(owners).listening if first <= port <= last}
+    there = {port: inode for inode, port in SocketTable().of(owners).listening if first <= port <= last}
     found = [
         "%d: %s" % (port, owners.get(there[port], "a process of somebody else")) for port in sorted(there)
     ]

@@ -10,8 +10,8 @@ if TYPE_CHECKING:
 
     Key = Tuple[int, int]  # pid, start time
 
-AGAIN_S = 600.0  # a task is asked for its stacks at most so often by the rules ...
-ON_DEMAND_S = 10.0  # ... and by a user
+AGAIN_S = 600.0  # a task is asked for its stacks at most so often ...
+ON_DEMAND_S = 4.0  # ... and by a user, or a rule that knows when to ask
 
 
 class _Dump:

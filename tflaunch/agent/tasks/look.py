@@ -31,16 +31,19 @@ A refused connect leaves no trace in /proc: a task that repeats such connects sh
 import os
 import time
 
-from tflaunch.agent.host import processes
-from tflaunch.agent.net.connections import dns_calls, inodes_of, sockets
+from tflaunch.agent.host.host_processes import HostProcesses
+from tflaunch.agent.host.load import Load
+from tflaunch.agent.host.processes import contents
+from tflaunch.agent.net.connections import SocketTable
+from tflaunch.agent.net.socket_owners import SocketOwners
 from tflaunch.agent.tasks.log_signs import LogSigns, shorten
-from tflaunch.agent.tasks.pace import TAIL_BYTES, pace_of
+from tflaunch.agent.tasks.pace import TAIL_BYTES, DiskWaits, Waits, pace_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, Iterable, List, Optional, Set, Tuple
+    from typing import Any, Dict, Iterable, List, Optional, Tuple
 
-    from tflaunch.agent.host.load import Load
+    from tflaunch.agent.host.processes import Process
     from tflaunch.agent.net.connections import Connection, Sockets
     from tflaunch.agent.tasks.task import Task
 
@@ -54,44 +57,85 @@ PORTS = 64
 LINE_BYTES = 300
 
 
-def look(
-    tasks: "Iterable[Task]", load: "Load", private: bool
-) -> "Tuple[Dict[str, Dict[str, Any]], Dict[str, Any]]":
-    """What every released task that still lives is doing, from one reading of each table of /proc; and its host.
+class Looks:
+    """Looks at the tasks of this host again and again, and remembers what need not be read each time."""
 
-    The second has the fields of `looked` beside `tasks`.  Unless the way to the viewer is `private`, what tasks print
-    is left out of both.
-    """
-    living = [task for task in tasks if task.alive and task.released_at is not None and task.process]
-    every = processes.every() if living else {}
-    trees = {}  # type: Dict[str, List[processes.Process]]
-    owners = {}  # type: Dict[int, str]  # a socket's inode -> task
-    hidden = set()  # type: Set[str]
-    for task in living:
-        root = task.root
-        tree = [every[root]] if root in every else []
-        trees[task.id] = tree + processes.descendants(root, every)
-        for process in trees[task.id]:
-            own = inodes_of(process.pid)
-            if own is None:
-                hidden.add(task.id)
-            else:
-                owners.update(dict.fromkeys(own, task.id))
-    found = {task.id: _of_processes(task, trees[task.id]) for task in living}
-    _add_connections(living, owners, hidden, found)
-    for task in living:
-        if task.log_signs is None:
-            task.log_signs = LogSigns(task.logs, task.logs.attempt)
-        task.log_signs.read()
-        found[task.id]["signs"] = task.log_signs.report(found[task.id]["quiet_s"])
-    shorten([seen["signs"] for seen in found.values()])
-    if not private:
-        _for_another_host(found)
-    if not living:
-        return found, {}
-    ours = {each.pid for tree in trees.values() for each in tree}
-    ours.add(os.getpid())
-    return found, {"machine": load.look(every, ours, private)}
+    def __init__(self) -> None:
+        self._processes = HostProcesses()
+        self._owners = SocketOwners()
+        self._waits = Waits()
+        self._disks = DiskWaits()
+        self._load = Load()
+
+    def look(
+        self, tasks: "Iterable[Task]", private: bool
+    ) -> "Tuple[Dict[str, Dict[str, Any]], Dict[str, Any]]":
+        """What every released task that still lives is doing, from one reading of each table of /proc; and its host.
+
+        The second has the fields of `looked` beside `tasks`.  Unless the way to the viewer is `private`, what tasks
+        print is left out of both.  Raises OSError.
+        """
+        living = [task for task in tasks if task.alive and task.released_at is not None and task.process]
+        if not living:
+            return {}, {}
+        of_roots = self._processes.take([task.root for task in living])
+        trees = {task.id: of_roots[task.root] for task in living}
+        ours = {each.pid for tree in trees.values() for each in tree}
+        self._waits.begin(ours)
+        self._disks.begin(ours)
+        found = {task.id: self._of_processes(task, trees[task.id]) for task in living}
+        self._add_connections(living, trees, found)
+        for task in living:
+            if task.log_signs is None:
+                task.log_signs = LogSigns(task.logs, task.logs.attempt)
+            task.log_signs.read()
+            found[task.id]["signs"] = task.log_signs.report(found[task.id]["quiet_s"])
+        shorten([seen["signs"] for seen in found.values()])
+        if not private:
+            _for_another_host(found)
+        ours.add(os.getpid())
+        every = self._processes.every if self._processes.whole else None
+        return found, {"machine": self._load.look(every, ours, private)}
+
+    def _of_processes(self, task: "Task", tree: "List[Process]") -> "Dict[str, Any]":
+        moved, written, on_disk = _io(tree)
+        tail = task.logs.tail(task.logs.attempt, TAIL_BYTES)
+        lines = tail.strip().splitlines()
+        ticks = sum(each.ticks + each.reaped_ticks for each in tree)
+        return {
+            "processes": [[each.pid, each.name, each.state] for each in tree[:PROCESSES]],
+            "waits_in": _waits_in(tree[0].pid) if tree else "",
+            "cpu_s": round(ticks / float(os.sysconf("SC_CLK_TCK")), 2),
+            "io": moved,
+            "wrote": written,
+            "quiet_s": round(_quiet_s(task), 1),
+            "log_bytes": task.logs.size(task.logs.attempt),
+            "says": lines[-1][:LINE_BYTES].decode("utf-8", "replace") if lines else "",
+            "disk": self._disks.of(tree, on_disk),
+            **pace_of(tree, self._waits, tail.decode("utf-8", "replace")),
+        }
+
+    def _add_connections(
+        self, living: "List[Task]", trees: "Dict[str, List[Process]]", found: "Dict[str, Dict[str, Any]]"
+    ) -> None:
+        """Add what the sockets say to what is `found` of each task."""
+        table = SocketTable()
+        self._owners.find(trees, table.inodes, self._processes.whole)
+        owners, hidden = self._owners.tasks, self._owners.hidden
+        there = table.of(owners)
+        own = {task.id: [] for task in living}  # type: Dict[str, List[Connection]]
+        for each in there.connections:
+            own[owners[each.inode]].append(each)
+        listening = {port for _, port in there.listening}
+        for task in living:
+            port, seen = int(task.request.get("port") or 0), found[task.id]
+            seen["listens"] = port in listening if port else None
+            mine = {each for inode, each in there.listening if owners.get(inode) == task.id}
+            seen["listens_on"] = None if task.id in hidden else sorted(mine)[:PORTS]
+            seen.update(_of_connections(own[task.id], port, there, len(living)))
+            if task.id in hidden:
+                seen["connected"] = seen["flows"] = None
+                seen["paces"] = []
 
 
 def _for_another_host(seen: "Dict[str, Dict[str, Any]]") -> None:
@@ -103,44 +147,6 @@ def _for_another_host(seen: "Dict[str, Dict[str, Any]]") -> None:
         look["says"] = look["says"] if waits_for(look["says"]) else ""
         if LOSS in look["signs"]:
             look["signs"][LOSS][1] = ""
-
-
-def _of_processes(task: "Task", tree: "List[processes.Process]") -> "Dict[str, Any]":
-    moved, written = _io(tree)
-    tail = task.logs.tail(task.logs.attempt, TAIL_BYTES)
-    lines = tail.strip().splitlines()
-    return {
-        "processes": [[each.pid, each.name, each.state] for each in tree[:PROCESSES]],
-        "waits_in": _waits_in(tree[0].pid) if tree else "",
-        "cpu_s": round(sum(_cpu_s(each.pid) for each in tree), 2),
-        "io": moved,
-        "wrote": written,
-        "turns": sum(_turns(each.pid) for each in tree),
-        "quiet_s": round(_quiet_s(task), 1),
-        "log_bytes": task.logs.size(task.logs.attempt),
-        "says": lines[-1][:LINE_BYTES].decode("utf-8", "replace") if lines else "",
-        **pace_of(tree, tail.decode("utf-8", "replace")),
-    }
-
-
-def _add_connections(
-    living: "List[Task]", owners: "Dict[int, str]", hidden: "Set[str]", found: "Dict[str, Dict[str, Any]]"
-) -> None:
-    """Add what the sockets say to what is `found` of each task; `owners` are tasks by the inode of their sockets."""
-    there = sockets(owners)
-    own = {task.id: [] for task in living}  # type: Dict[str, List[Connection]]
-    for each in there.connections + dns_calls(owners):
-        own[owners[each.inode]].append(each)
-    listening = {port for _, port in there.listening}
-    for task in living:
-        port, seen = int(task.request.get("port") or 0), found[task.id]
-        seen["listens"] = port in listening if port else None
-        mine = {each for inode, each in there.listening if owners.get(inode) == task.id}
-        seen["listens_on"] = None if task.id in hidden else sorted(mine)[:PORTS]
-        seen.update(_of_connections(own[task.id], port, there, len(living)))
-        if task.id in hidden:
-            seen["connected"] = seen["flows"] = None
-            seen["paces"] = []
 
 
 def _of_connections(own: "List[Connection]", port: int, there: "Sockets", tasks: int) -> "Dict[str, Any]":
@@ -170,45 +176,25 @@ def _of_connections(own: "List[Connection]", port: int, there: "Sockets", tasks:
 
 def _waits_in(pid: int) -> str:
     try:
-        with open("/proc/%d/wchan" % pid) as wchan:
-            function = wchan.read().strip()
+        function = contents("/proc/%d/wchan" % pid).decode("ascii", "replace").strip()
     except OSError:
         return ""
     return "" if function == "0" else function
 
 
-def _cpu_s(pid: int) -> float:
-    """Processor time of the process and of its children that have ended."""
-    try:
-        with open("/proc/%d/stat" % pid, "rb") as stat:
-            fields = stat.read().rpartition(b")")[2].split()
-    except OSError:
-        return 0.0
-    return float(sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK"))
-
-
-def _turns(pid: int) -> int:
-    try:
-        with open("/proc/%d/status" % pid) as table:
-            return int(next(line.split()[1] for line in table if line.startswith("voluntary_ctxt_switches")))
-    except (OSError, StopIteration, ValueError):
-        return 0
-
-
-def _io(tree: "List[processes.Process]") -> "Tuple[Optional[int], Optional[int]]":
-    """(bytes that they have read and written, those written); None where that is hidden."""
-    read = written = 0
+def _io(tree: "List[Process]") -> "Tuple[Optional[int], Optional[int], int]":
+    """(bytes that they have read and written, those written, those of a disk); None where that is hidden."""
+    read = written = on_disk = 0
     for process in tree:
         try:
-            with open("/proc/%d/io" % process.pid) as table:
-                counts = dict(line.split(": ", 1) for line in table)
-            read += int(counts["rchar"])
-            written += int(counts["wchar"])
+            words = contents("/proc/%d/io" % process.pid).split()
+            read, written = read + int(words[1]), written + int(words[3])
+            on_disk += int(words[9]) + int(words[11])
         except PermissionError:
-            return None, None
-        except (OSError, KeyError, ValueError):
+            return None, None, 0
+        except (OSError, IndexError, ValueError):
             continue  # it has ended meanwhile
-    return read + written, written
+    return read + written, written, on_disk
 
 
 def _quiet_s(task: "Task") -> float:

@@ -1,0 +1,150 @@
+"""Workers that wait for their input, the one that others wait for in session.run, GPUs that compute too little."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.unit.diagnosis.gpu_facts import gpu
+from tests.unit.diagnosis.slow_runs import LOOK_S, WORKERS, Run, asynchronous, mirrored, one
+
+Stack = tuple[list[list[Any]], str]
+TRAINS = ["train.py", 40, "train"]
+TENSORFLOW = "/usr/lib/python3/dist-packages/tensorflow/python"
+READS: Stack = ([["train.py", 31, "read"], TRAINS], "folio_wait_bit")
+WAITS_FOR_DATA: Stack = (
+    [[f"{TENSORFLOW}/ops/gen_dataset_ops.py", 3104, "iterator_get_next"], TRAINS],
+    "futex_do_wait",
+)
+IN_SESSION: Stack = ([[f"{TENSORFLOW}/client/session.py", 977, "run"], TRAINS], "futex_do_wait")
+IN_OP: Stack = ([[f"{TENSORFLOW}/eager/execute.py", 53, "quick_execute"], TRAINS], "futex_do_wait")
+SLEEPS: Stack = ([["train.py", 35, "train"]], "hrtimer_nanosleep")
+
+
+def test_workers_that_wait_for_a_slow_file() -> None:
+    run = mirrored()
+    run.in_disk = dict.fromkeys(WORKERS, 0.8)
+    run.stacks = {name: [READS, IN_OP, READS, READS] for name in WORKERS}
+    text = one(run.on(150))
+    assert text.startswith(
+        "worker/0, worker/1, worker/2 wait for their input: in 75% of the looks the main thread waits for a disk"
+        " or a file server at train.py:31 in read(); without that it would be up to 4.0x faster: it waits for a"
+        " disk of host1 (state D) in "
+    )
+    assert text.endswith("and use prefetch()")
+    assert run.asked["worker/0"] == 10
+
+
+def test_one_worker_alone_by_the_steps_of_its_log() -> None:
+    run = Run("worker/0")
+    run.steps_s["worker/0"], run.cores["worker/0"] = 4.0, 1.0
+    run.stacks["worker/0"] = [WAITS_FOR_DATA]
+    text = one(run.on(150))
+    assert "worker/0 on host1 waits for its input: in 100% of the looks the main thread" in text
+    assert "waits for its input pipeline (tf.data) at train.py:40 in train()" in text
+    assert (
+        "one thread prepares the data, with 1 of 4 cores of host1; use map() with num_parallel_calls" in text
+    )
+
+
+@pytest.mark.parametrize(
+    ("cores", "held", "words"),
+    [
+        (3.9, 0.0, "it uses 3.9 of its 4 cores; give it more"),
+        (0.1, 0.0, "no thread of it waits for a disk of host1: where the data come from is slow"),
+        (0.2, 0.8, "the quota of its cgroup, 4 cores, stops it in 80% of the time"),
+    ],
+)
+def test_what_bounds_the_input(cores: float, held: float, words: str) -> None:
+    run = Run("worker/0")
+    run.steps_s["worker/0"], run.cores["worker/0"], run.held["worker/0"] = 4.0, cores, held
+    run.stacks["worker/0"] = [WAITS_FOR_DATA]
+    assert words in one(run.on(150))
+
+
+@pytest.mark.parametrize(
+    "stacks", [[IN_OP], [IN_OP, IN_OP, WAITS_FOR_DATA, SLEEPS, IN_OP, IN_OP], [SLEEPS], []]
+)
+def test_workers_that_get_their_input_in_time(stacks: list[Stack]) -> None:
+    run = mirrored()
+    run.stacks = dict.fromkeys(WORKERS, stacks)
+    assert run.on(700) == []
+
+
+def test_a_run_that_does_nothing_is_not_asked() -> None:
+    run = mirrored()
+    run.stacks = {name: [WAITS_FOR_DATA] for name in WORKERS}
+    for each in run.links:
+        each.bytes_s = 100.0
+    assert run.on(300) == []
+    assert set(run.asked.values()) <= {0, 1, 2}, "only by the rules of standstills"
+
+
+def test_no_stacks_are_asked_of_a_run_that_has_none() -> None:
+    run = asynchronous(stacks=False)
+    assert run.on(200) == []
+    assert set(run.asked.values()) == {0}
+
+
+def test_a_round_of_questions_comes_again_when_a_worker_has_changed() -> None:
+    run = asynchronous()
+    run.stacks = {name: [IN_SESSION] for name in WORKERS}
+    run.on(300)
+    assert run.asked == {"ps/0": 0, **dict.fromkeys(WORKERS, 10)}
+    for name in WORKERS:
+        run.speed(name, 200_000)
+    run.on(200)
+    settled = run.asked["worker/1"]
+    assert settled >= 20
+    run.on(300)
+    assert run.asked["worker/1"] == settled
+    run.on(400)
+    assert run.asked["worker/1"] == settled + 10, "every ten minutes"
+
+
+def test_a_worker_of_a_synchronous_run_that_works_longer() -> None:
+    run = asynchronous()
+    run.stacks = {name: [IN_SESSION] for name in WORKERS}
+    run.stacks["worker/1"] = [SLEEPS]
+    text = one(run.on(150))
+    assert text.startswith(
+        "worker/1 on host3 holds up the others: in 100% of 8 looks its main thread was in no session.run (sleeps at"
+        " train.py:35 in train()), the others' in 0%; as fast as they are, it would make the run up to 10.0x faster: "
+    )
+
+
+@pytest.mark.parametrize("speed", [0.8, 1.25])
+def test_a_worker_that_does_not_go_in_step_holds_up_nobody(speed: float) -> None:
+    run = asynchronous()
+    run.stacks = {name: [IN_SESSION] for name in WORKERS}
+    run.stacks["worker/1"] = [SLEEPS]
+    run.speed("worker/1", 500_000 * speed)
+    assert run.on(200) == []
+
+
+def test_workers_that_all_work_as_long() -> None:
+    run = asynchronous()
+    run.stacks = {name: [SLEEPS, SLEEPS, IN_SESSION] for name in WORKERS}
+    run.stacks["worker/1"] = [SLEEPS]
+    assert run.on(200) == []
+
+
+def uses(*of_looks: int) -> list[str]:
+    run = asynchronous(gpus={name: [f"GPU-{name}"] for name in WORKERS})
+    said = []
+    for number in range(60):
+        run.gpus = {f"GPU-{name}": gpu(use=of_looks[number // 5 % len(of_looks)]) for name in WORKERS}
+        said += run.on(LOOK_S)
+    return said
+
+
+def test_gpus_that_compute_in_a_third_of_the_time() -> None:
+    text = one(uses(30, 40, 20))
+    assert text.startswith("the GPUs of worker/0, worker/1, worker/2 have computed in ")
+    assert "`tflaunch stacks` shows what their programs wait for" in text
+
+
+@pytest.mark.parametrize("of_looks", [(97, 60), (60,), (0,)])
+def test_gpus_that_compute_more_or_not_at_all(of_looks: tuple[int, ...]) -> None:
+    assert [text for text in uses(*of_looks) if "have computed in" in text] == []
