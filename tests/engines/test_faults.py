@@ -90,6 +90,20 @@ def test_how_a_run_has_ended_whose_launcher_was_killed_is_not_known(
     assert "not known here" in user.run("status").out
 
 
+def test_a_run_whose_launcher_was_killed_is_stopped_from_another_machine(
+    user: OnSlots, scheduler: Scheduler
+) -> None:
+    with user.start("run", user.slots(), user.script(TRAINER), *TASKS, "--", "60") as running:
+        running.wait_for("attempt 0 of", 2)
+        running.signal(signal.SIGKILL)
+        running.end()
+    elsewhere = {"TFLAUNCH_STATE": str(user.directory / "elsewhere")}
+    there = f"plain:at={scheduler.directory}"
+    assert "is stopped" in user.run("stop", "-H", there, env=elsewhere).ran().sentences
+    scheduler.wait_until_free()
+    assert "stopped" in user.run("ps", "-a").ran().out
+
+
 def test_with_restarts_slots_are_taken_again(user: OnSlots, scheduler: Scheduler) -> None:
     words = (*TASKS, "--restarts", "1", "--", "12")
     with user.start("run", user.slots(grace="10"), user.script(TRAINER), *words) as running:

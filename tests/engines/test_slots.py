@@ -191,7 +191,11 @@ def test_a_detached_run_starts_when_its_slots_come(
     assert "begins worker/1" in user.run("logs", "-H", there, run, env=elsewhere).ran().out
     assert "running" in user.run("status", "-H", there, env=elsewhere).ran().out
     assert "is stopped" in user.run("stop", "-H", there, run, env=elsewhere).ran().sentences
+    # What the engine says of the slots tells the first machine that; then nobody needs it any more.
+    scheduler.wait_until_free()
     (job,) = scheduler.requests()
+    assert not scheduler.released(job)
+    assert "stopped" in user.run("ps", "-a").ran().out
     assert scheduler.released(job)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from tests.engines.conftest import OnSlots
 from tests.support.directories import files
+from tests.support.launcher import Process
 from tests.support.patience import until
 from tests.support.scheduler import Scheduler
 
@@ -26,7 +27,7 @@ TRIAL = """
     with open(os.environ["OUT"] + "/began", "a") as file:
         file.write(trial + "\\n")
     print("loss", trial, flush=True)
-    while trial != "0" and not os.path.exists(os.environ["OUT"] + "/go"):
+    while trial != "0" and not any(os.path.exists(os.environ["OUT"] + name) for name in ("/go", "/go-" + trial)):
         time.sleep(0.1)
 """
 OF_BOTH = {"host1-s0/made.txt": "by worker/0", "host2-s1/made.txt": "by worker/1"}
@@ -75,3 +76,37 @@ def test_a_sweep_goes_on_on_new_slots(user: OnSlots, scheduler: Scheduler, share
     assert sorted(each["trial"] for each in results) == [0, 1, 2]
     assert len(scheduler.requests()) == 2
     assert scheduler.released(scheduler.slot("s0").job)
+
+
+def test_trials_that_succeed_after_the_launchers_kill_count(
+    user: OnSlots, scheduler: Scheduler, shared: Path
+) -> None:
+    """As long as their slots are there: whoever goes on with the sweep looks into those before it gives them back."""
+    began = shared / "began"
+    options = ("--grid=x=1,2,3", "--metric=loss", f"--env=OUT={shared}", "--name=lab")
+    with user.start("sweep", user.slots(), user.script(TRIAL), *options) as first:
+        until(lambda: began.exists() and len(began.read_text().split()) == 3, "all trials")
+        [record] = user.state.glob("lab-*")
+        until((record / "results.jsonl").exists, "the first result")
+        first.signal(signal.SIGKILL)
+        first.end()
+    (shared / "go-1").touch()
+    until(lambda: not of_trial(user, "1"), "the end of a trial that nobody sees")
+    [before] = scheduler.requests()
+    with user.start("sweep", "--resume=lab", f"--env=OUT={shared}") as second:
+        second.wait_for("trial/1 succeeded while no launcher was alive, and counts")
+        (shared / "go").touch()
+        second.done().ran()
+    assert sorted(began.read_text().split()) == ["0", "1", "2", "2"]
+    assert scheduler.released(before)
+    results = [json.loads(line) for line in (record / "results.jsonl").read_text().splitlines()]
+    assert {each["trial"]: each["metric"] for each in results if each["status"] == "succeeded"} == {
+        0: 0.0,
+        1: 1.0,
+        2: 2.0,
+    }
+
+
+def of_trial(user: OnSlots, number: str) -> list[Process]:
+    """The processes of a trial, in whichever slot."""
+    return [each for each in user.leftovers() if each.env.get("TFLAUNCH_TRIAL") == number]

@@ -29,18 +29,21 @@ import yaml
 
 from tests.support.bed import Bed, FarLauncher
 from tests.support.bed.machines import BedHost
-from tests.support.launcher import Process, processes
+from tests.support.launcher import HERE, Inside, Launcher, Process, processes
 from tests.support.patience import until
 
 KUBERNETES_S = 240.0  # for a control plane that starts beside others
 VERSION = "1.37.2"
 BINARY = f"hyperkube-{VERSION}"
 VARIABLE = "TFLAUNCH_TEST_KUBERNETES"
+POINTED = os.environ.get("TFLAUNCH_TEST_KUBECONFIG", "")  # of a cluster that there is: kind, minikube, a real one
 PROGRAMS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet")
 TOOLS = ("containerd", "ctr", "runc", "kubectl", "zstd")
 PATH = f"{os.environ.get('PATH', os.defpath)}:{Path(sys.executable).parent}"  # which may have kubectl by its wheel
 PLUGINS = Path("/usr/lib/cni")
-IMAGE = "docker.io/local/python:1"
+OWN_IMAGE = "docker.io/local/python:1"
+# Any with a python3 and a /bin/sh; one that the cluster can pull, if that is not the tests' own.
+IMAGE = os.environ.get("TFLAUNCH_TEST_IMAGE") or ("docker.io/library/python:3.12-slim" if POINTED else OWN_IMAGE)
 PAUSE = "docker.io/local/pause:1"
 GROUPS = Path("/sys/fs/cgroup")
 PYTHON = Path("/usr/bin/python3")
@@ -64,6 +67,9 @@ def binary() -> Path | None:
 
 def missing() -> str:
     """Why there can be no Kubernetes here; "" when there can."""
+    if POINTED:
+        there = Path(POINTED).is_file() and shutil.which("kubectl", path=PATH)
+        return "" if there else f"TFLAUNCH_TEST_KUBECONFIG={POINTED}: no such file, or no kubectl here"
     lacking = [tool for tool in TOOLS if not shutil.which(tool, path=PATH)]
     if not (PLUGINS / "bridge").exists():
         lacking.append("the CNI plugins")
@@ -108,6 +114,11 @@ class KubernetesCluster:
         _remove_groups(self.group)
 
     # -- what a user does
+
+    def typed_at(self, cwd: Path) -> Inside:
+        """Where its users type their commands."""
+        launcher = self.bed.launcher
+        return Inside(launcher.inside(cwd=cwd), launcher.namespace_files(), cwd)
 
     def do(self, *words: str, text: str = "") -> str:
         """Run kubectl as the administrator; returns what it printed, fails when it fails."""
@@ -333,6 +344,32 @@ class KubernetesCluster:
         )
 
 
+class PointedCluster(KubernetesCluster):
+    """The cluster to which TFLAUNCH_TEST_KUBECONFIG leads, whose user may do all in it; its nodes are not ours."""
+
+    def __init__(self, directory: Path) -> None:
+        self.kubeconfig, self._kept = Path(POINTED), directory
+        self.nodes = []
+
+    def close(self) -> None:
+        """Leave it: the tests have removed their namespaces."""
+
+    def typed_at(self, cwd: Path) -> Inside:  # noqa: ARG002 - on this machine
+        return HERE
+
+    def config(self, user: str, namespace: str = "default") -> Path:
+        said = json.loads(self.do("config", "view", "--raw", "--minify", "--flatten", "-o", "json"))
+        for context in said["contexts"]:
+            context["context"]["namespace"] = namespace
+        if user != "admin":
+            for each in said["users"]:
+                each["user"]["as"] = user
+        path = self._kept / f"{user}-{namespace}.kubeconfig"
+        path.touch(0o600)
+        path.write_text(yaml.safe_dump(said))
+        return path
+
+
 class Namespace:
     """A namespace of a test's own."""
 
@@ -387,7 +424,18 @@ class Namespace:
 class OnKubernetes(FarLauncher):
     """`tflaunch` for a user of a namespace there."""
 
-    space: Namespace
+    def __init__(self, directory: Path, cluster: KubernetesCluster) -> None:
+        Launcher.__init__(self, directory)
+        self.space = cluster.space()
+        if cluster.nodes:
+            self.bed = cluster.bed
+
+    def inside(self) -> Inside:
+        return self.space.cluster.typed_at(self.code)
+
+    def run_directories(self) -> list[Path]:
+        """None that outlives its pod."""
+        return []
 
     def env(self, **more: str) -> dict[str, str]:
         return super().env(**{"KUBECONFIG": str(self.space.kubeconfig), "PATH": PATH, **more})
@@ -494,7 +542,7 @@ def make_images(path: Path) -> None:
             **_blob(f"{kind}.manifest.v1+json", manifest),
             "annotations": {"io.containerd.image.name": name, "org.opencontainers.image.ref.name": "1"},
         }
-        for name in (IMAGE, PAUSE)
+        for name in (OWN_IMAGE, PAUSE)
     ]
     index = json.dumps({"schemaVersion": 2, "manifests": named}).encode()
     with tarfile.open(path, "w") as tar:
@@ -544,8 +592,8 @@ def _add(tar: tarfile.TarFile, name: str, data: bytes) -> None:
 
 
 def _kubectl(cluster: KubernetesCluster, kubeconfig: Path, words: Sequence[str], text: str) -> str:
-    env = {**os.environ, "PATH": PATH, "KUBECONFIG": str(kubeconfig), "HOME": str(cluster.directory)}
-    argv = cluster.bed.launcher.inside("kubectl", *words)
+    env = {**os.environ, "PATH": PATH, "KUBECONFIG": str(kubeconfig)}
+    argv = [*cluster.typed_at(Path("/")).words, "kubectl", *words]
     done = subprocess.run(argv, env=env, input=text, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, f"kubectl {' '.join(words)}: {done.stderr}"
     return done.stdout

@@ -64,6 +64,7 @@ class Plain:
     place = ""
     stays = ""
     at_once = 64
+    forgets = True
 
     def take(self, wanted: WantedSlots, about: ForWhom) -> GivenSlots:
         at = Path(wanted.settings["at"])

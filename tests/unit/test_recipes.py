@@ -72,6 +72,9 @@ class Rack:
     def open(self, host, command, first, timeout_s):
         return self._door(host).open(command, first, timeout_s)
 
+    def over(self, host):
+        return None
+
     def why(self, host):
         return None
 

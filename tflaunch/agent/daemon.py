@@ -112,14 +112,21 @@ class Daemon:
             ):
                 break
         if self._slot is not None:
-            told = [
-                event["outcome"]["exit_code"] for event in self._journal.events if event["type"] == "outcome"
-            ]
-            if told or self._requests.staging.passing:  # a check has nothing to tell
-                self._slot.ended(told[-1] if told else 0)
+            self._tell_slot(self._slot)
         self._requests.close()
         if not removed():
             self._directory.close()
+
+    def _tell_slot(self, slot: Slot) -> None:
+        """Tell how the run has ended; nobody may be there who has said so."""
+        events = self._journal.events
+        told = [event["outcome"]["exit_code"] for event in events if event["type"] == "outcome"]
+        if told or self._requests.staging.passing:  # a check has nothing to tell
+            slot.ended(told[-1] if told else 0)
+        elif any(event["type"] == "expired" and event["asked"] for event in events):
+            from tflaunch.protocol.errors import EXIT_STOPPED
+
+            slot.ended(EXIT_STOPPED)
 
     def _serve(self, timeout_s: float) -> None:
         for key, _ in self._selector.select(timeout_s):

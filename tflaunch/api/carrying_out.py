@@ -153,13 +153,14 @@ def carry_out_sweep(
     tflaunch.sweeps.whole_sweep.sweep.
     """
     from tflaunch.sweeps.resume import record_of, waiting_on_record
-    from tflaunch.sweeps.whole_sweep import sweep
+    from tflaunch.sweeps.whole_sweep import leave_slots, sweep
 
     run = request.run
     if run.hostfile.wanted is None:
         with connected(run.hostfile.hosts, ssh, reporter, ask=ask) as connector:
             return sweep(request, connector, reporter, leave)
     record = record_of(request)
+    leave_slots(request, record, lambda hosts: connected(hosts, ssh, reporter, ask=ask), reporter)
     asked = _Asked(record, run.hostfile.wanted, reporter, leave)
     about = SlotsFor(record.run_id, keep=asked.keep)
     with contextlib.ExitStack() as stack:

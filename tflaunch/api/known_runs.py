@@ -117,10 +117,10 @@ def stop(
 def give_back(run: str, hosts: Sequence[Host] = (), *, waiting: bool = False) -> bool:
     """Give the slots of a run back, or its request for them; returns whether it did.
 
-    Those on record here, else those of `hosts` that are slots.  waiting: only if the run waits for its slots; it ends
+    Those on record here, else those of `hosts` that are slots, where the run has ended.  waiting: only if the run waits for its slots; it ends
     by that: its launcher, if it lives, hears it from the engine.  Raises RecordError.
     """
-    from tflaunch.engines.taken_slots import release
+    from tflaunch.engines.taken_slots import let_end, release
     from tflaunch.runs.record import Record, hostfile_from
 
     try:
@@ -128,9 +128,7 @@ def give_back(run: str, hosts: Sequence[Host] = (), *, waiting: bool = False) ->
         if record.run_id != run or record.slots is None:
             return False
     except UsageError:
-        for host in hosts:
-            if host.slot:
-                release(host.connection, host.slot, [host])
+        let_end(hosts)
         return False
     engine, handle = record.slots
     hosts = hostfile_from(record).hosts

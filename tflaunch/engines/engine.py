@@ -13,7 +13,7 @@ from tflaunch.hosts import Host
 from tflaunch.inputs.amounts import seconds
 from tflaunch.inputs.documents import PlacedText
 from tflaunch.inputs.engine_words import SIZES, WantedSlots
-from tflaunch.protocol.errors import HostfileError, Problem
+from tflaunch.protocol.errors import Gone, HostfileError, Problem
 from tflaunch.sessions.wires import Wire
 
 Handle = Mapping[str, str]  # what an engine needs to know a request of ours again; it goes into the record
@@ -76,6 +76,7 @@ class Engine(Protocol):
     place: str  # the setting that what stands before the sizes is, as `//h1:7077` in `spark://h1:7077,4`; "": none
     stays: str  # why a run in its slots cannot go on without its launcher; "": it can
     at_once: int  # so many wires may be opened at a time
+    forgets: bool  # once slots are given back, it does not tell any more how their run has ended
 
     def take(self, wanted: WantedSlots, about: ForWhom) -> GivenSlots:
         """Ask for the slots and wait until all are there: all or none.
@@ -86,6 +87,9 @@ class Engine(Protocol):
 
     def open(self, host: Host, command: str, first: bytes, timeout_s: float) -> Wire:
         """Run `command` in that slot and send `first` to it.  Raises ConnectError; Gone if the slot is over."""
+
+    def over(self, host: Host) -> Gone | None:
+        """That the engine says of that slot that it is over; None while it does not, and where it cannot be asked."""
 
     def why(self, host: Host) -> str | None:
         """Why that slot, which its holder says is taken back, is: in the engine's words; "" while it does not know yet.

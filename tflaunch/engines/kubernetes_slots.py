@@ -98,6 +98,7 @@ class Kubernetes:
     place = "template"
     stays = ""
     at_once = AT_ONCE
+    forgets = True
 
     def __init__(self) -> None:
         self._looks: dict[str, PodLook] = {}
@@ -245,7 +246,7 @@ class Kubernetes:
 
     def open(self, host: Host, command: str, first: bytes, timeout_s: float) -> Wire:
         slot = host.slot
-        if (gone := self._look(slot).gone(slot["pod"], slot["job"])) is not None:
+        if (gone := self.over(host)) is not None:
             raise gone
         if slot.get("way") == "door":
             door = _door(slot)
@@ -257,6 +258,9 @@ class Kubernetes:
                 return door.start(line, command, first)
         relay = ("python3", "-c", relay_text(), slot["socket"], command)
         return ProcessWire(_kubectl(slot).exec_words(slot["pod"], slot["container"], *relay), first, ADVICE)
+
+    def over(self, host: Host) -> Gone | None:
+        return self._look(host.slot).gone(host.slot["pod"], host.slot["job"])
 
     def why(self, host: Host) -> str | None:
         said = self._look(host.slot).why(host.slot["pod"], host.slot["job"])

@@ -39,7 +39,7 @@ from tflaunch.engines.slurm_place import CODE, LOG, PROGRAM, TOLD, lines, log, o
 from tflaunch.hosts import Host
 from tflaunch.inputs.amounts import seconds
 from tflaunch.inputs.engine_words import WantedSlots
-from tflaunch.protocol.errors import ConnectError, NotGiven
+from tflaunch.protocol.errors import ConnectError, Gone, NotGiven
 from tflaunch.sessions.process_wire import ProcessWire
 from tflaunch.sessions.wires import Advice, Wire
 
@@ -72,6 +72,7 @@ class SlurmEngine:
     place = ""
     stays = ""
     at_once = AT_ONCE
+    forgets = True
 
     def __init__(self) -> None:
         self._looks: dict[str, JobLook] = {}
@@ -236,13 +237,16 @@ class SlurmEngine:
 
     def open(self, host: Host, command: str, first: bytes, timeout_s: float) -> Wire:
         slot = host.slot
-        over = partial(self._look(slot).gone, slot)
+        over = partial(self.over, host)
         if slot["way"] == "door":
             return _door(slot).open_unless(over, command, first, timeout_s)
         if (gone := over()) is not None:
             raise gone
         relay = (slot["python"], "-c", relay_text(), slot["socket"], command)
         return ProcessWire(Slurm(slot["conf"]).wire_words(slot["job"], slot["node"], *relay), first, ADVICE)
+
+    def over(self, host: Host) -> Gone | None:
+        return self._look(host.slot).gone(host.slot)
 
     def why(self, host: Host) -> str | None:
         said = self._look(host.slot).why(host.slot)

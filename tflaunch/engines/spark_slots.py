@@ -63,14 +63,14 @@ class SparkSlots:
         self.doors: tuple[SlotDoor, ...] = ()
         self._group = f"tflaunch-{secrets.token_hex(8)}"
         self._run_id = run_id
-        self._over = threading.Event()
-        self._over.set()  # nothing is submitted yet
+        self.over = threading.Event()
+        self.over.set()  # nothing is submitted yet
         self._leaving = False
 
     def hold(self, texts: Sequence[str], secret: Mapping[str, str]) -> None:
         """Submit the stage: a task with one of these texts each."""
         board = {"addresses": self.board.addresses, "port": self.board.port, **secret}
-        self._over.clear()
+        self.over.clear()
         threading.Thread(target=self._job, args=[texts, board], name="spark job", daemon=True).start()
 
     def _job(self, texts: Sequence[str], board: Mapping[str, Any]) -> None:
@@ -89,7 +89,7 @@ class SparkSlots:
             if not self._leaving:
                 self.board.take_back(_words(error))
         finally:
-            self._over.set()
+            self.over.set()
 
     def leave(self) -> None:
         """End the slots and the stage; idempotent, silent."""
@@ -105,13 +105,13 @@ class SparkSlots:
         deadline = time.monotonic() + LEAVE_S
         for each in asking:
             each.join(max(0.0, deadline - time.monotonic()))
-        if self.doors and not self._over.wait(self.rows.end_s if self.rows else END_S):
+        if self.doors and not self.over.wait(self.rows.end_s if self.rows else END_S):
             self.board.let_go()
-        if not self._over.is_set():
+        if not self.over.is_set():
             with contextlib.suppress(Exception):
                 assert self.driver.context is not None  # noqa: S101
                 self.driver.context.cancelJobGroup(self._group)
-            self._over.wait(END_S)
+            self.over.wait(END_S)
         self.board.close()
         with contextlib.suppress(Exception):
             self.driver.stop()
@@ -131,6 +131,7 @@ class Spark:
     place = "master"
     stays = "it is the driver, and Spark ends an application with its driver"
     at_once = 64
+    forgets = False
 
     def __init__(self) -> None:
         self._sets: dict[str, SparkSlots] = {}
@@ -216,7 +217,7 @@ class Spark:
             )
 
     def open(self, host: Host, command: str, first: bytes, timeout_s: float) -> Wire:
-        return _door(host).open_unless(partial(self._over, host), command, first, timeout_s)
+        return _door(host).open_unless(partial(self.over, host), command, first, timeout_s)
 
     def why(self, host: Host) -> str | None:
         slots = self._sets.get(host.slot["set"])
@@ -239,7 +240,7 @@ class Spark:
             "call it where the driver runs, without --hosts: the record there leads to the run",
         )
 
-    def _over(self, host: Host) -> Gone | None:
+    def over(self, host: Host) -> Gone | None:
         slot = host.slot
         slots = self._sets.get(slot["set"])
         if slots is not None:

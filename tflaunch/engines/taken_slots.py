@@ -21,6 +21,8 @@ from tflaunch.sessions.interrupts import interrupts
 from tflaunch.sessions.watcher import SLOTS, ProgressWatcher
 
 RELEASE_S = 15.0  # for an engine to take its slots back
+END_S = 20.0  # for slot holders to end by themselves, once their run has ended
+LOOK_S = 0.25  # between two looks whether they have
 WORDS_S = 5.0  # for an engine to say why a slot is over, after its holder has
 
 
@@ -169,6 +171,27 @@ def there(hostfile: Hostfile) -> Hostfile:
 def release(engine: str, handle: Handle, hosts: Sequence[Host]) -> None:
     """Give slots back, or the request for them; idempotent, silent."""
     if (found := registry.engine(engine)) is not None:
+        found.release(handle, hosts)
+
+
+def let_end(hosts: Sequence[Host]) -> None:
+    """Give back slots whose run has ended, and is on record elsewhere: there the engine tells how.  Silent.
+
+    Slot holders end by themselves soon after; what is left of them then is given back in any case.
+    """
+    engines = {host.name: engine for host in hosts if (engine := registry.engine(host.connection)) is not None}
+    left = [host for host in hosts if host.slot and host.name in engines]
+    mine, until = left, time.monotonic() + END_S
+    while left and time.monotonic() < until:
+        left = [host for host in left if engines[host.name].over(host) is None]
+        time.sleep(LOOK_S if left else 0.0)
+    for host in left or [host for host in mine if not engines[host.name].forgets]:
+        engines[host.name].release(host.slot, [host])
+
+
+def forget(engine: str, handle: Handle, hosts: Sequence[Host]) -> None:
+    """Remove what is left of slots only to tell how their run has ended; idempotent, silent."""
+    if (found := registry.engine(engine)) is not None and found.forgets:
         found.release(handle, hosts)
 
 

@@ -51,7 +51,7 @@ from tflaunch.engines.yarn_manager import (
 from tflaunch.hosts import Host
 from tflaunch.inputs.amounts import seconds
 from tflaunch.inputs.engine_words import WantedSlots
-from tflaunch.protocol.errors import ConnectError, NotGiven, TflaunchError
+from tflaunch.protocol.errors import ConnectError, Gone, NotGiven, TflaunchError
 from tflaunch.sessions.wires import Wire
 from tflaunch.text.numbers import counted
 
@@ -76,6 +76,7 @@ class YarnEngine:
     place = ""
     stays = ""
     at_once = AT_ONCE
+    forgets = False
 
     def __init__(self) -> None:
         self._looks: dict[str, YarnLook] = {}
@@ -126,8 +127,10 @@ class YarnEngine:
             about.pause(min(1.0, left))
 
     def open(self, host: Host, command: str, first: bytes, timeout_s: float) -> Wire:
-        over = partial(self._look(host.slot).gone, host.slot)
-        return door_of(host.slot).open_unless(over, command, first, timeout_s)
+        return door_of(host.slot).open_unless(partial(self.over, host), command, first, timeout_s)
+
+    def over(self, host: Host) -> Gone | None:
+        return self._look(host.slot).gone(host.slot)
 
     def why(self, host: Host) -> str | None:
         said = self._look(host.slot).why(host.slot)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
+from tflaunch.engines.taken_slots import forget
 from tflaunch.hosts import Host, slot_identity
 from tflaunch.protocol.errors import (
     EXIT_INTERRUPTED,
@@ -26,12 +27,15 @@ def note_gone(gone: Mapping[str, Gone], hosts: Collection[Host]) -> None:
         if info.status not in MAY_BE_ALIVE or not info.hosts:
             continue
         try:
-            mine = hostfile_from(Record.open(info.run_id)).hosts
+            record = Record.open(info.run_id)
+            mine, slots = hostfile_from(record).hosts, record.slots
         except (RecordError, UsageError):  # removed meanwhile, or another version wrote it
             continue
         why = [over[slot_identity(host)] for host in mine if slot_identity(host) in over]
         if len(why) == len(mine):
-            note_end(_end(info.run_id, mine[0].name, why))
+            noted = note_end(_end(info.run_id, mine[0].name, why))
+            if noted and slots is not None:
+                forget(*slots, mine)
 
 
 def _end(run: str, host: str, why: Sequence[Gone]) -> Outcome:

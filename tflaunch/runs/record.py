@@ -370,15 +370,20 @@ def note_stopped(run_id: str) -> None:
     note_end(Outcome(run_id, "interrupted", EXIT_STOPPED, 0.0))
 
 
-def note_end(outcome: Outcome, root: Path | None = None) -> None:
-    """Note how a run ended after its launcher was gone, if the run is on record here without an outcome."""
+def note_end(outcome: Outcome, root: Path | None = None) -> bool:
+    """Note how a run ended after its launcher was gone, if the run is on record here without an outcome.
+
+    Returns whether that was noted now.
+    """
     try:
         record = Record.open(outcome.run_id, root)
         if record.run_id == outcome.run_id and not record.running() and record.outcome() is None:
             seconds = outcome.seconds or max(0.0, time.time() - record.started)
             record.finish(dataclasses.replace(outcome, seconds=seconds))
+            return True
     except (UsageError, RecordError):
-        return  # the run of another machine, or a record that cannot be written: nothing depends on it
+        pass  # the run of another machine, or a record that cannot be written: nothing depends on it
+    return False
 
 
 def end_on_record(run_id: str, exits: Mapping[TaskId, TaskExit]) -> Outcome | None:

@@ -9,7 +9,6 @@ import signal
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from tflaunch.engines.taken_slots import release
 from tflaunch.hosts import Hostfile
 from tflaunch.launch.request import Request
 from tflaunch.planning.cluster_plan import ClusterPlan
@@ -70,13 +69,10 @@ def _before_slots(hostfile: Hostfile) -> Hostfile:
 def waiting_on_record(record: Record, run: Request) -> Iterator[None]:
     """Inside, the record says that the sweep waits for slots; afterwards, one that goes on is on record as before.
 
-    What a launcher of it that was killed had asked for is given back.  If it gets no slots, a new sweep leaves no
-    record.  Raises RecordError; Stopped where `tflaunch stop` ends the wait.
+    If it gets no slots, a new sweep leaves no record.  Raises RecordError; Stopped where `tflaunch stop` ends the wait.
     """
     new = record.read(TRIALS) is None
-    about, outcome, slots = record.about, record.outcome(), record.slots
-    if slots is not None and outcome is None:
-        release(*slots, ())
+    about, outcome = record.about, record.outcome()
     if not new:
         record.resume(_before_slots(run.hostfile), run.command, run.ssh_config)
     try:

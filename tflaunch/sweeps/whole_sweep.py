@@ -13,10 +13,12 @@ import itertools
 import shlex
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tflaunch.hosts import Hostfile
+from tflaunch.engines.taken_slots import release
+from tflaunch.hosts import Host, Hostfile
 from tflaunch.launch.afterwards import fetch_outputs, final_outcome, nothing_left, tell_written, verify
 from tflaunch.launch.cluster import Cluster
 from tflaunch.launch.launch import tunnel_of
@@ -31,11 +33,11 @@ from tflaunch.planning.cluster_plan import ClusterPlan
 from tflaunch.planning.environments import PREPARE_TIMEOUT_S
 from tflaunch.planning.inventory import Inventory
 from tflaunch.planning.usable_hosts import usable_hosts
-from tflaunch.protocol.errors import EXIT_NO_METRIC, ConnectErrors, RecordError, StopError
+from tflaunch.protocol.errors import EXIT_NO_METRIC, ConnectError, ConnectErrors, RecordError, StopError
 from tflaunch.protocol.outcome import Outcome
 from tflaunch.runs.hidden_values import VALUE_LEFT_OUT
 from tflaunch.runs.record import Record, hostfile_from
-from tflaunch.runs.visits import Visits
+from tflaunch.runs.visits import Finished, Visits
 from tflaunch.sweeps.controller import Planned, Summary, SweepController, SweepDisplay, Work
 from tflaunch.sweeps.first_seats import FirstSeats, Seating
 from tflaunch.sweeps.recovery import recover
@@ -221,17 +223,10 @@ def _end_what_is_left(
     run = request.run
     before = {host.name for host in hostfile_from(results.record).hosts}
     hosts = [host for host in run.hostfile.hosts if host.name in before]
-    unanswered = None if run.require_all else connections.unanswered
-    visits = Visits(connections, reporter)
-    with visits.interrupts():
-        try:
-            failures = visits.open(hosts, run.connect_s, "checking", unanswered)
-            finished, more = visits.finish(run.run_id, run.grace_s, "")
-            if finished and not more:
-                recover(visits, results, request.metric, run.hostfile, reporter)
-        finally:
-            visits.close()
-    absent = {name: error for name, error in failures.items() if unanswered and error.absent}
+    failures, finished, more = _ended_there(
+        request, results, dataclasses.replace(run.hostfile, hosts=tuple(hosts)), connections, reporter
+    )
+    absent = {name: error for name, error in failures.items() if error.absent and not run.require_all}
     if failures := {**failures, **more}:
         if len(absent) < len(failures) or not finished:
             raise ConnectErrors(failures, len(hosts))
@@ -243,6 +238,58 @@ def _end_what_is_left(
         raise StopError(
             f"something of {run.run_id} is still alive on {', '.join(left)}", "tflaunch stop shows what"
         )
+
+
+def _ended_there(
+    request: SweepRequest,
+    results: Results,
+    hostfile: Hostfile,
+    connections: Connections,
+    reporter: SweepDisplay,
+) -> tuple[dict[str, ConnectError], dict[str, Finished], dict[str, ConnectError]]:
+    """End all trials on these hosts; returns who was out of reach, who has ended them, and who has not answered.
+
+    Those that have succeeded get their results, once all who were reached have ended theirs.  Raises RecordError,
+    Stopped.
+    """
+    run = request.run
+    visits = Visits(connections, reporter)
+    with visits.interrupts():
+        try:
+            unanswered = None if run.require_all else connections.unanswered
+            failures = visits.open(hostfile.hosts, run.connect_s, "checking", unanswered)
+            finished, more = visits.finish(results.record.run_id, run.grace_s, "")
+            if finished and not more:
+                recover(visits, results, request.metric, hostfile, reporter)
+        finally:
+            visits.close()
+    return failures, finished, more
+
+
+def leave_slots(
+    request: SweepRequest,
+    record: Record,
+    connect: Callable[[Sequence[Host]], AbstractContextManager[Connections]],
+    reporter: SweepDisplay,
+) -> None:
+    """Give back the slots that a launcher of this sweep had which was killed, or its request for them.
+
+    Their trials end; those that have succeeded since then get their results, for their files end with the slots.
+    Closes the record where it raises RecordError or Stopped.
+    """
+    try:
+        slots = record.slots
+        if slots is None or record.outcome() is not None:
+            return
+        before = hostfile_from(record)
+        if before.hosts and record.read(TRIALS) is not None:
+            results = Results(record)
+            with connect(before.hosts) as connections:
+                _ended_there(with_its_metric(request, results), results, before, connections, reporter)
+        release(*slots, before.hosts)
+    except BaseException:
+        record.close()
+        raise
 
 
 def _roll_call(
