@@ -182,6 +182,8 @@ class YarnCluster:
             "yarn.nodemanager.resource.memory-mb": str(MEMORY_MB),
             "yarn.nodemanager.resource.cpu-vcores": str(CPUS),
             "yarn.nodemanager.vmem-check-enabled": "false",
+            # Else cgroups are trusted to kill who uses too much, also where there are none.
+            "yarn.nodemanager.resource.memory.enforced": "false",
             "yarn.nodemanager.disk-health-checker.enable": "false",
             "yarn.nodemanager.recovery.enabled": "true",
             "yarn.log-aggregation-enable": "true",
