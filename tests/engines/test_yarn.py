@@ -101,7 +101,7 @@ def test_cards(user: OnYarn, cluster: YarnCluster) -> None:
 class ImpatientOnYarn(Impatient, OnYarn):
     """Waits 5 s for the rest of its slots."""
 
-    changes: ClassVar = {"yarn_slots.PARTIAL_S": 5.0}
+    changes: ClassVar = {"yarn_asked.PARTIAL_S": 5.0}
 
 
 @pytest.fixture
@@ -157,31 +157,37 @@ def test_an_application_that_is_killed(user: OnYarn, cluster: YarnCluster) -> No
     assert [*user.home.glob("tflaunch-*")] == []
 
 
-def test_a_container_that_is_killed_and_a_checkpoint(user: OnYarn, cluster: YarnCluster) -> None:
-    """With --restarts the run goes on in other slots, from what lies where all nodes see it."""
+def test_containers_that_are_killed_and_a_checkpoint(user: OnYarn, cluster: YarnCluster) -> None:
+    """With --restarts the run goes on in other slots, from what lies where all nodes see it.
+
+    One container is killed, one for its use of memory.
+    """
     kept = user.home / "checkpoint"
     script = user.script(f"""
-        import os, sys, time
-        kept = {str(kept)!r}
+        import os, time
+        kept, attempt = {str(kept)!r}, int(os.environ["TFLAUNCH_ATTEMPT"])
         begin = int(open(kept).read()) if os.path.exists(kept) else 0
-        print("begins at", begin, "in attempt", os.environ["TFLAUNCH_ATTEMPT"], flush=True)
-        if os.environ["TFLAUNCH_TASK"] == "worker/0":
-            open(kept + ".new", "w").write("7")
+        print("begins at", begin, "in attempt", attempt, flush=True)
+        if os.environ["TFLAUNCH_TASK"] == "worker/0" and attempt < 2:
+            open(kept + ".new", "w").write(str(begin + 7))
             os.rename(kept + ".new", kept)
-        while begin == 0:
+            used = b"." * (attempt * 600 << 20)
+        while attempt < 2:
             time.sleep(0.05)
     """)
-    with user.start("run", user.slots("2"), script, *TASKS, "--restarts=1", "--lease=10s") as running:
+    with user.start("run", user.slots("2"), script, *TASKS, "--restarts=2", "--lease=10s") as running:
         running.wait_for("begins at 0 in attempt 0", 2)
         until(kept.exists, "it has saved")
         [app] = cluster.applications()
         holder = user.holders()[0]
         container = holder.env["CONTAINER_ID"]
         holder.kill()
-        done = running.done().ran()
-        assert done.out.count("begins at 7 in attempt 1") == 2
-        assert container in done.sentences
-        assert "137" in done.sentences
+        done = running.done(YARN_S).ran()
+        assert done.out.count("begins at 14 in attempt 2") == 2
+        assert f"{container} is over, exit status 137: Container killed on request" in done.sentences
+        assert re.search(
+            r"has used 6\d\d(\.\d)? MB of its 256 MB of memory, and YARN has killed it", done.sentences
+        )
     assert cluster.application(app["id"])["state"] in ("FINISHED", "KILLED")
 
 

@@ -66,7 +66,7 @@ class YarnCluster:
     def __init__(self, bed: Bed, directory: Path) -> None:
         self.bed, self.directory = bed, directory
         self.at = bed.launcher.address
-        directory.mkdir(parents=True)
+        (directory / "tmp").mkdir(parents=True)
         self._discovery = directory / "nvidia-smi"
         self._write_discovery()
         self.conf = self._configure("conf", self._common())
@@ -81,7 +81,9 @@ class YarnCluster:
 
     def start_manager(self) -> None:
         """Start the ResourceManager."""
-        self._start(self.bed.launcher, "resourcemanager", self.conf, "-Xmx256m")
+        temporary = self.directory / "tmp"  # the hosts' /tmp is their own
+        options = f"-Xmx256m -Djava.io.tmpdir={temporary}"
+        self._start(self.bed.launcher, "resourcemanager", self.conf, options)
 
     def start_node(self, host: BedHost) -> None:
         """Start the NodeManager of a host."""
@@ -180,12 +182,15 @@ class YarnCluster:
             "yarn.nodemanager.resource.memory-mb": str(MEMORY_MB),
             "yarn.nodemanager.resource.cpu-vcores": str(CPUS),
             "yarn.nodemanager.vmem-check-enabled": "false",
+            # Else cgroups are trusted to kill who uses too much, also where there are none.
+            "yarn.nodemanager.resource.memory.enforced": "false",
             "yarn.nodemanager.disk-health-checker.enable": "false",
             "yarn.nodemanager.recovery.enabled": "true",
             "yarn.log-aggregation-enable": "true",
             "yarn.nodemanager.remote-app-log-dir": f"{place}/logs",
             "yarn.node-labels.enabled": "true",
             "yarn.node-labels.fs-store.root-dir": f"{place}/labels",
+            "yarn.node-attribute.fs-store.root-dir": f"{place}/attributes",
             "yarn.application.classpath": f"{self.directory}/conf,{home()}/jars/*",
         }
 
@@ -257,7 +262,7 @@ class YarnCluster:
         )
         self._discovery.chmod(0o755)
 
-    def _start(self, machine: Machine, what: str, conf: Path, memory: str) -> None:
+    def _start(self, machine: Machine, what: str, conf: Path, options: str) -> None:
         more = NVML_ENV if isinstance(machine, BedHost) else {}
         env = {
             **{
@@ -268,7 +273,7 @@ class YarnCluster:
             **more,
             "HADOOP_CONF_DIR": str(conf),
             "HADOOP_HOME": str(home()),
-            "HADOOP_CLIENT_OPTS": f"{JAVA} {OPEN} {memory}",
+            "HADOOP_CLIENT_OPTS": f"{JAVA} {OPEN} {options}",
             "JAVA_HOME": str(Path(shutil.which("java") or "").resolve().parents[1]),
             "HOME": "/home/root" if isinstance(machine, BedHost) else str(self.directory),
         }

@@ -24,7 +24,9 @@ slurm_look        what the controller says of a job: whether its slots are over,
 slurm_words       why it waits, and why it ends
 slurm_commands    Slurm, by its own commands
 yarn_slots        YARN: containers of applications
-yarn_applications these, of Hadoop's distributed shell, from settings
+yarn_asked        these applications: submitted, and their slots waited for
+yarn_applications what they are, from settings: of Hadoop's distributed shell, one for each size
+yarn_cluster      the cluster that a user's `yarn` knows
 yarn_look         what YARN says of slots: whether they are over, and why
 yarn_hosts        slots as hosts, from what their holders tell
 yarn_words        why containers do not come, and why they end

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import signal
+import string
 import subprocess
 import tempfile
 import time
@@ -86,22 +87,18 @@ class Yarn:
         `overlay` is a directory whose configuration goes before the cluster's.  The client is ended once the id is
         known: it would only watch.  Raises YarnFailed; whatever `pause` raises, once the client is ended.
         """
-        env = {
-            **self.env(),
-            "HADOOP_USER_CLASSPATH_FIRST": "yes",
-            "HADOOP_CLASSPATH": os.pathsep.join(
-                filter(None, [str(overlay), os.environ.get("HADOOP_CLASSPATH", "")])
-            ),
-            "HADOOP_ROOT_LOGGER": "INFO,console",  # the id is in the log
-        }
         until = time.monotonic() + SUBMITTED_S
-        with tempfile.TemporaryFile() as log:
+        with (
+            tempfile.TemporaryFile() as log,
+            # It unpacks its jar, and would leave that behind when it is ended.
+            tempfile.TemporaryDirectory(prefix="tflaunch-yarn-", ignore_cleanup_errors=True) as temporary,
+        ):
             client = subprocess.Popen(
                 ["yarn", *words],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env=env,
+                env={**self.env(), **client_env(overlay, temporary)},
                 start_new_session=True,
             )
             try:
@@ -148,6 +145,21 @@ class Yarn:
     def _in_file_system(self, *words: str) -> str:
         # Names without a directory are below the home in HDFS, and below the working directory elsewhere.
         return self._answer(_FS, *words, cwd=str(Path.home()))
+
+
+def client_env(overlay: Path, temporary: str, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """What the client has in its environment of ours, with what the user has there already."""
+    options = environ.get("HADOOP_CLIENT_OPTS", "").split()
+    # Hadoop's script takes options apart at spaces.
+    if not set(temporary) & set(string.whitespace):
+        options.append(f"-Djava.io.tmpdir={temporary}")
+    classpath = filter(None, [str(overlay), environ.get("HADOOP_CLASSPATH", "")])
+    return {
+        "HADOOP_USER_CLASSPATH_FIRST": "yes",
+        "HADOOP_CLASSPATH": os.pathsep.join(classpath),
+        "HADOOP_CLIENT_OPTS": " ".join(options),
+        "HADOOP_ROOT_LOGGER": "INFO,console",  # the id is in the log
+    }
 
 
 def here(environ: Mapping[str, str] = os.environ) -> Yarn:

@@ -13,6 +13,16 @@ AGAIN = "start the run again when there is room"
 LONGEST = 400  # characters of what YARN says
 TAKEN_BACK = 75  # exit status of a slot holder; greater ones are signals, or nobody's word
 FORGOTTEN = "YARN knows that application no more"
+# Of the master, `[Sat Nov 28 05:19:43 +0000 2026] `, and of nodes, `[2026-11-28 05:19:43.123]`.
+_TIME = r"\[(?:[A-Z][a-z]{2} [A-Z][a-z]{2} \d\d|\d{4}-\d\d-\d\d) [^\]]{1,40}\] ?"
+# What a node says of the exit status, once more.
+_STATUS = r"\.? (?:Exit code is|Container exited with a non-zero exit code) -?\d{1,4}\b"
+_USED = (
+    r"Current usage: ([\d.]{1,12} [KMGTP]?B) of ([\d.]{1,12} [KMGTP]?B) physical memory used; "
+    r"([\d.]{1,12} [KMGTP]?B) of ([\d.]{1,12} [KMGTP]?B) virtual memory used"
+)
+# Of which memory it had too much, by YARN's exit status: the number of the first of its groups there.
+_OVER = {-104: ("memory", 1), -103: ("virtual memory", 3)}
 _MISTAKES = (
     "not present in scheduler configuration",
     "unknown queue",
@@ -28,7 +38,7 @@ _MISTAKES = (
 
 def shortened(diagnostics: str) -> str:
     """YARN's diagnostics in one line, without the time before each, and as long as people read."""
-    text = re.sub(r"\[[A-Z][a-z]{2} [A-Z][a-z]{2} \d\d [^\]]{1,40}\] ?", "", " ".join(diagnostics.split()))
+    text = re.sub(_TIME, "", " ".join(diagnostics.split()))
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
 
 
@@ -118,8 +128,14 @@ def gone(
 
 def container_words(container: str, ended: ContainerEnd) -> str:
     """How a container has ended: `container_1_2_3_4 is over, exit status 137: Container killed on request`."""
-    why = ended.diagnostics
-    return shortened(f"{container} is over, exit status {ended.code}{_behind(why)}")
+    if ended.code in _OVER and (used := re.search(_USED, ended.diagnostics)):
+        kind, group = _OVER[ended.code]
+        return (
+            f"{container} has used {used[group]} of its {used[group + 1]} of {kind}, and YARN has killed it; "
+            "memory= asks for more"
+        )
+    why = re.sub(_STATUS, "", shortened(ended.diagnostics))
+    return f"{container} is over, exit status {ended.code}{_behind(why)}"
 
 
 def refused(error: Exception) -> TflaunchError:

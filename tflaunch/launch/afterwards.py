@@ -124,6 +124,9 @@ def verify(
 
     visits = Visits(connections, watcher)
     signal: int | None = None
+    after = f"{request.lease_s:.12g} s after it last heard of this launcher"
+    lease = f"; its agent ends the run there by itself {after}"
+    with_slot = f"; its agent ends the run there with the slot holder, or {after}"
     with visits.interrupts():
         try:
             failures = visits.open(lost, VERIFY_TIMEOUT_S, "checking")
@@ -133,16 +136,15 @@ def verify(
             gpus.update({host: end.gpus for host, end in finished.items()})
             # Where the engine has killed all that was in a slot that is over, it counts as swept.
             left = {host: gone for host, gone in visits.gone.items() if not gone.swept}
-            unverified = {host: error.message for host, error in {**failures, **left}.items()}
+            unverified = {host: error.message + lease for host, error in failures.items()}
+            unverified |= {host: gone.message + with_slot for host, gone in left.items()}
             unsure = {host: end.doubt for host, end in finished.items() if end.unsure}
             for host, end in finished.items():
                 if end.restarted:
                     watcher.note(restarted_text(host, end.restarted))
         except Stopped as stopped:
             signal = stopped.interrupted.signal
-            unverified, unsure = {host.name: NOT_AWAITED for host in lost}, {}
+            unverified, unsure = {host.name: NOT_AWAITED + lease for host in lost}, {}
         finally:
             visits.close()
-    lease = f"; its agent ends the run there by itself {request.lease_s:.12g} s after it last heard of this launcher"
-    unverified = {**{host: reason + lease for host, reason in unverified.items()}, **unsure}
-    return unverified, survivors, gpus, signal
+    return {**unverified, **unsure}, survivors, gpus, signal

@@ -11,7 +11,7 @@ from tflaunch.engines import yarn_words as words
 from tflaunch.engines.engine import check
 from tflaunch.engines.yarn_applications import Submission, check_nodes, client_words, sizes
 from tflaunch.engines.yarn_board import read_log
-from tflaunch.engines.yarn_commands import config, configured, said, write_overlay
+from tflaunch.engines.yarn_commands import client_env, config, configured, said, write_overlay
 from tflaunch.engines.yarn_hosts import application_of
 from tflaunch.engines.yarn_manager import (
     AppReport,
@@ -189,6 +189,58 @@ def test_when_a_slot_is_over() -> None:
     assert by is not None
     assert by.message == "yarn: Application app_1 was killed by user ada"
     assert application_of(CONTAINER) == "application_7_0001"
+
+
+# Of NodeManagers of Hadoop 3.4.2.
+OVER_ITS_MEMORY = """\
+[2026-11-28 09:12:43.335]Container [pid=1094,containerID=container_e17_7_0001_01_000005] is running 537690112B beyond
+the 'PHYSICAL' memory limit. Current usage: 768.8 MB of 256 MB physical memory used; 853.5 MB of 537.6 MB virtual memory
+used. Killing container.
+Dump of the process-tree for container_e17_7_0001_01_000005 :
+"""
+KILLED = """\
+[2026-11-28 09:23:51.408]Container killed on request. Exit code is 137
+[2026-11-28 09:23:51.411]Container exited with a non-zero exit code 137.\x20
+[2026-11-28 09:23:51.411]Killed by external signal
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "diagnostics", "told"),
+    [
+        (
+            -104,
+            OVER_ITS_MEMORY,
+            "has used 768.8 MB of its 256 MB of memory, and YARN has killed it; memory= asks for more",
+        ),
+        (
+            -103,
+            OVER_ITS_MEMORY,
+            "has used 853.5 MB of its 537.6 MB of virtual memory, and YARN has killed it; memory= ",
+        ),
+        (-104, "Somehow.", "is over, exit status -104: Somehow."),
+        (137, KILLED, "is over, exit status 137: Container killed on request. Killed by external signal"),
+        (3, "", "is over, exit status 3"),
+    ],
+)
+def test_how_a_container_has_ended(code: int, diagnostics: str, told: str) -> None:
+    assert words.container_words(CONTAINER, ContainerEnd(code, " ".join(diagnostics.split()))).startswith(
+        f"{CONTAINER} {told}"
+    )
+
+
+def test_the_client_keeps_what_the_user_has_set() -> None:
+    user = {"HADOOP_CLIENT_OPTS": "-Xmx1g  -Djava.io.tmpdir=/scratch", "HADOOP_CLASSPATH": "/a:/b"}
+    env = client_env(Path("/overlay"), "/tmp/private", user)
+    assert (
+        env["HADOOP_CLIENT_OPTS"] == "-Xmx1g -Djava.io.tmpdir=/scratch -Djava.io.tmpdir=/tmp/private"
+    )  # the last counts
+    assert env["HADOOP_CLASSPATH"] == "/overlay:/a:/b"
+    assert client_env(Path("/overlay"), "/tmp/p", {})["HADOOP_CLIENT_OPTS"] == "-Djava.io.tmpdir=/tmp/p"
+    assert (
+        client_env(Path("/overlay"), "/tmp/a b", user)["HADOOP_CLIENT_OPTS"]
+        == "-Xmx1g -Djava.io.tmpdir=/scratch"
+    )
 
 
 def test_why_no_slots_came() -> None:

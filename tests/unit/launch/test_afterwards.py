@@ -35,6 +35,7 @@ def test_a_slot_whose_engine_has_killed_all_there_counts_as_swept() -> None:
     anything = cast("Any", (request, state, Engine(), watcher))
     unverified, survivors, gpus, signal = verify(*anything)
     assert unverified == {
-        "left": "NotFound; its agent ends the run there by itself 60 s after it last heard of this launcher"
+        "left": "NotFound; its agent ends the run there with the slot holder, "
+        "or 60 s after it last heard of this launcher"
     }
     assert (survivors, gpus, signal) == ({}, {}, None)
