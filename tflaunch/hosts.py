@@ -150,9 +150,10 @@ def load(source: str, *, environ: Mapping[str, str] = os.environ, connection: st
         hint = "It was read as a plain hostfile (host slots=4); a YAML one begins with `hosts:` or `- `."
         return hosts.hostfile(source, hint)
     from tflaunch.inputs import hostfile_yaml
+    from tflaunch.inputs.hostfile_entries import SlotEntries
 
     entries, hosts.problems = hostfile_yaml.read(text, source, _path(source).absolute().parent)
-    if isinstance(entries, hostfile_yaml.SlotEntries):
+    if isinstance(entries, SlotEntries):
         if hosts.problems:
             raise HostfileError(hosts.problems)
         return slots(*entries, source)

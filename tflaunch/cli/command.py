@@ -12,6 +12,7 @@ import typer
 import typer.core
 
 from tflaunch.cli import verb_help
+from tflaunch.cli.plain_values import without_pydantic
 from tflaunch.text.times import written
 
 if TYPE_CHECKING:
@@ -42,6 +43,10 @@ class Verb(typer.core.TyperCommand):
     def get_help(self, ctx: typer.Context) -> str:  # type: ignore[override]
         """Return the help as text, drawn for stdout as it is now."""
         return verb_help.drawn(verb_help.page_of_verb(self, ctx))
+
+    def get_params(self, ctx: typer.Context) -> list[Any]:  # type: ignore[override]
+        """Return the options and arguments, --help among them."""
+        return without_pydantic(super().get_params(ctx))
 
     def get_help_option(self, ctx: typer.Context) -> Any:  # type: ignore[override]
         """Return --help, which does not mind a reader that has seen enough."""
@@ -123,6 +128,10 @@ class Tflaunch(typer.core.TyperGroup):
     def get_help(self, ctx: typer.Context) -> str:  # type: ignore[override]
         """Return the help as text, drawn for stdout as it is now."""
         return verb_help.drawn(verb_help.page_of_all(self, ctx))
+
+    def get_params(self, ctx: typer.Context) -> list[Any]:  # type: ignore[override]
+        """Return the options and arguments, --help among them."""
+        return without_pydantic(super().get_params(ctx))
 
     def get_help_option(self, ctx: typer.Context) -> Any:  # type: ignore[override]
         """Return --help, which does not mind a reader that has seen enough."""

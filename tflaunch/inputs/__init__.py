@@ -9,8 +9,9 @@ hostnames       ranges of names: `gpu[01-16]`, expanded and folded
 patterns        which paths `--fetch` takes
 gitignore       which files .gitignore and .tflaunchignore leave out
 ownership       whether another user could have written a file
-yaml_values, yaml_document   YAML with positions, and the checks that hostfile and job file share
-hostfile_model, hostfile_yaml   the YAML hostfile: its keys, and how groups and defaults are folded in
+yaml_text, yaml_values, yaml_document   YAML with positions, and the checks that hostfile and job file share
+hostfile_entries, hostfile_model, hostfile_settings, hostfile_yaml   the YAML hostfile: its hosts or slots, its keys,
+    how groups and defaults are folded in, and how it is read
 batch_job       the nodes, tasks and GPUs of a Slurm or PBS job
 job_model, job_file   the job file of `run`: its keys, and how it is read
 config_model, toml_document, config   the configuration files: their keys, TOML with positions, how they are read

@@ -15,7 +15,8 @@ from pydantic import BaseModel, ConfigDict, PlainValidator, WithJsonSchema, crea
 from tflaunch.inputs.hostfile_model import Settings
 from tflaunch.inputs.options.file_values import fields_of, text
 from tflaunch.inputs.options.in_files import OF_VERB, of_table
-from tflaunch.inputs.yaml_values import UNSAID, Untitled, string, whole
+from tflaunch.inputs.yaml_text import whole
+from tflaunch.inputs.yaml_values import UNSAID, Untitled, string
 
 MOST_GPUS = 100_000
 BANNER_CHARACTERS = 2000

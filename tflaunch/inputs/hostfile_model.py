@@ -22,16 +22,9 @@ from pydantic import (
 
 from tflaunch.inputs import engine_words, hostnames
 from tflaunch.inputs.documents import PlacedText
-from tflaunch.inputs.yaml_values import (
-    UNSAID,
-    Unacceptable,
-    Untitled,
-    Variables,
-    sendable,
-    string,
-    text_of,
-    whole,
-)
+from tflaunch.inputs.hostfile_entries import host_name
+from tflaunch.inputs.yaml_text import Unacceptable, text_of, whole
+from tflaunch.inputs.yaml_values import UNSAID, Untitled, Variables, sendable, string
 from tflaunch.protocol.fields import TEXT
 from tflaunch.protocol.job import job_name_fault
 
@@ -41,24 +34,6 @@ def _word(value: object, accepted: str) -> str:
     text = text_of(value, accepted)
     if not text or text.startswith("-") or re.search(r"\s", text):
         raise ValueError(f"is not {accepted}")
-    return text
-
-
-def _name(value: object) -> str:
-    text = text_of(value, "a host name")
-    if re.fullmatch(r"[^@]+@[^@]+", text):
-        user, _, host = text.partition("@")
-        host, colon, port = host.partition(":")
-        also = f", port: {port}" if colon else ""
-        raise ValueError(f"has a user in it; write {{name: {host}, user: {user}{also}}}")
-    if re.fullmatch(r"[^:]+:[0-9]+", text):
-        host, _, number = text.partition(":")
-        is_port = number == "22" or int(number) > 256
-        what, key = ("port", "port") if is_port else ("number of slots", "slots")
-        raise ValueError(f"has a {what} in it; write {{name: {host}, {key}: {number}}}")
-    if text.count(":") > 1:
-        raise ValueError(f"is an IPv6 address; give it a name: {{name: h1, ssh: '{text}'}}")
-    hostnames.check(text)
     return text
 
 
@@ -295,7 +270,7 @@ def _slots(value: object) -> int:
     return whole(value, 0, 10_000)
 
 
-Name = Annotated[str, PlainValidator(_name), WithJsonSchema(_NAME_SCHEMA)]
+Name = Annotated[str, PlainValidator(host_name), WithJsonSchema(_NAME_SCHEMA)]
 LabelText = Annotated[str, PlainValidator(_label), WithJsonSchema({"type": ["string", "number"]})]
 
 

@@ -31,16 +31,14 @@ from tflaunch.inputs.options.file_values import (
     time,
 )
 from tflaunch.inputs.options.in_files import of_job_file
+from tflaunch.inputs.yaml_text import Unacceptable, text_of, whole
 from tflaunch.inputs.yaml_values import (
     UNSAID,
-    Unacceptable,
     Untitled,
     Variables,
     check_placeholders,
     sendable,
     string,
-    text_of,
-    whole,
 )
 from tflaunch.protocol.job import (
     ROLES,

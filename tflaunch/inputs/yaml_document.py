@@ -9,14 +9,16 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import yaml
-from pydantic import BaseModel, ValidationError
 
 from tflaunch.inputs.documents import PlacedText
-from tflaunch.inputs.yaml_values import Unacceptable
+from tflaunch.inputs.yaml_text import Unacceptable
 from tflaunch.protocol.errors import Problem
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
 
 MOST_NODES = 100_000  # of a document with its aliases expanded
 DEEPEST = 32
@@ -24,7 +26,7 @@ LONGEST_QUOTE = 60  # characters of the file's own text in a message
 
 
 Loc = tuple[str | int, ...]
-_Model = TypeVar("_Model", bound=BaseModel)
+_Model = TypeVar("_Model", bound="BaseModel")
 
 
 @dataclass(frozen=True)
@@ -177,6 +179,8 @@ def _syntax(error: yaml.MarkedYAMLError, where: str) -> Problem:
 
 def validate(data: dict[str, Any], tree: Tree, form: Form[_Model]) -> _Model | None:
     """The document, without its bad parts, so that what is left can still be checked for duplicates."""
+    from pydantic import ValidationError  # here, for a hostfile of names alone has no model
+
     first = True
     while True:
         try:

@@ -7,11 +7,11 @@ called, and only what is odd again is told (`odd_ways`).  Where all ways are ali
 
 from __future__ import annotations
 
-import statistics
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from tflaunch.diagnosis.paces import median
 from tflaunch.hosts import fold
 
 FAR_TIMES = 10.0  # a way is far with so many times the median round trip of all ways ...
@@ -68,7 +68,7 @@ def collected(found: Iterable[tuple[Pair, Measured]]) -> dict[Pair, list[Measure
 def _usual(first: Mapping[Pair, Sequence[Measured]]) -> tuple[float, str]:
     """The round trip in ms that the others are compared with, and what it is, in words."""
     times = sorted(min(way)[0] for way in first.values())
-    median_ms, quarter_ms = statistics.median_low(times), times[(len(times) - 1) // 4]
+    median_ms, quarter_ms = times[(len(times) - 1) // 2], times[(len(times) - 1) // 4]
     # Of three hosts a far one is in most of the pairs.
     if len({host for pair in first for host in pair}) == 3 and _is_far(median_ms, quarter_ms):
         return quarter_ms, f"a quarter of the {len(times)} pairs take {milliseconds(quarter_ms)} or less"
@@ -99,7 +99,7 @@ def odd_ways(first: Mapping[Pair, Sequence[Measured]], again: Mapping[Pair, Sequ
     usual_ms, usual = _usual(first)
     far, lossy = {}, {}
     for pair, way in again.items():
-        rtt_ms = statistics.median([each.rtt_ms for each in way])
+        rtt_ms = median(each.rtt_ms for each in way)
         if _is_far(rtt_ms, usual_ms):
             far[pair] = rtt_ms
         lost = sum(bool(each.lost) for each in way)

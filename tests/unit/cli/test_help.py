@@ -188,6 +188,7 @@ def test_the_help_loads_little_more_than_typer() -> None:
         "tflaunch.cli.command",
         "tflaunch.cli.exit_codes",
         "tflaunch.cli.guide",
+        "tflaunch.cli.plain_values",
         "tflaunch.cli.verb_help",
         "tflaunch.console",
         "tflaunch.console.help_page",

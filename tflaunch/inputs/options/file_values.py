@@ -18,7 +18,8 @@ from tflaunch.inputs.amounts import TIME, seconds, size
 from tflaunch.inputs.options.declared import Option
 from tflaunch.inputs.options.values import TimeParser
 from tflaunch.inputs.patterns import Pattern
-from tflaunch.inputs.yaml_values import UNSAID, Unacceptable, Variables, text_of, whole
+from tflaunch.inputs.yaml_text import Unacceptable, text_of, whole
+from tflaunch.inputs.yaml_values import UNSAID, Variables
 from tflaunch.protocol.errors import UsageError
 from tflaunch.protocol.job import FLAGS, TASK_FLAG, job_name_fault
 
