@@ -323,10 +323,12 @@ RULES = (
         "as .keras",
     ),
     EndRule(
-        (
-            r"(?:File system scheme"
-            r"|UnimplementedError: File system scheme) '?\[?(\w{1,12})\]?'? not implemented"
-        ),
+        r"File system scheme '?\[?(hdfs|viewfs)\]?'? not implemented",
+        "TensorFlow knows no {0}: paths since 2.6: have the program read and write them by hdfs-native and fsspec, as "
+        "examples/on_hdfs.py does, or bring the data to a disk",
+    ),
+    EndRule(
+        r"File system scheme '?\[?(\w{1,12})\]?'? not implemented",
         "TensorFlow on {host} cannot read {0}: paths: install tensorflow-io by --requirements and import it, "
         "or bring the data to a disk",
     ),

@@ -474,7 +474,7 @@ def _tensorflow() -> Any:
 def _unseen(path: str) -> Unfit:
     return Unfit(
         f"the executor on {os.uname().nodename} cannot see {path}",
-        "a model is read by every executor: put it where all reach it by that name, on a shared disk, or hdfs://",
+        "a model is read by every executor: put it where all reach it by that name, on a shared disk",
     )
 
 

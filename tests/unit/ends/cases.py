@@ -292,7 +292,7 @@ CASES: dict[str, tuple[int | str, str, bool]] = {
     'tf_flags': (1, 'that is TensorFlow 1, and gpu02 has TensorFlow 2: write `import', True),
     'tf_graph_2gb': (1, 'the graph holds the data itself, and protobuf takes at most 2 GB:', True),
     'tf_graph_frozen': (1, 'the program adds an op (trainer/trainer.py:5) after', True),
-    'tf_gs': (1, 'TensorFlow on gpu02 cannot read hdfs: paths: install tensorflow-io by', True),
+    'tf_gs': (1, 'TensorFlow knows no hdfs: paths since 2.6: have the program read and', True),
     'tf_incompatible': (1, 'shapes do not fit together at trainer/trainer.py:2: the data or a', True),
     'tf_keras_attr': (1, 'keras._tf_keras.keras on gpu02 has no nothing (trainer/trainer.py:2):', True),
     'tf_missing': (1, "/data/train.tfrecord is not on gpu02: tflaunch ships the program's", True),

@@ -28,6 +28,9 @@ LINES: dict[str, tuple[str, ...]] = {
         MORE_FILES + "ModuleNotFoundError: No module named 'numpy.random.mtrand'",
         MORE_FILES + "ImportError: libz.so.1: cannot open shared object file",
     ),
+    "TensorFlow on gpu02 cannot read s3: paths: install tensorflow-io": (
+        ERRORS + "UnimplementedError: File system scheme 's3' not implemented (file: 's3://bucket/x')",
+    ),
     "was built for another processor than that of gpu02 (`uname": (
         "/bin/bash: /data/prog: cannot execute binary file",
         "OSError: [Errno 8] Exec format error: './prog'",
