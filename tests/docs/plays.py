@@ -40,6 +40,7 @@ NOT_RUN: tuple[tuple[str, str], ...] = (
     (r"yarn (logs|application) .*", "needs a YARN: tests/engines/test_yarn.py has one"),
     (r"tflaunch .*\bslurm:.*", "needs a Slurm: tests/engines/test_slurm.py has one"),
     (r".*nodes\.yaml.*", "tests/docs/test_recipes.py does it on sixteen hosts"),
+    (r"tflaunch profile\b.*", "needs a TensorFlow that trains: tests/runs/test_profile.py"),
     (r".*examples/data_service\.py.*", "loads TensorFlow seven times: tests/examples/test_data_service.py"),
 )
 
@@ -100,6 +101,7 @@ SHOWN_ELSEWHERE: tuple[tuple[str, str], ...] = (
     (r"worker/\d │ (worker/\d step|final loss)", "tests/examples/test_async_ps.py trains this"),
     (r"✗ no stacks: its thread \d+", "takes a program that keeps the GIL: tests/agent/test_live_stacks.py"),
     (r"✗ 2 of 2 hosts could not be used", "tests/docs/test_recipes.py is behind that bastion"),
+    (r"traces of \S+, \S+ \(|→ tensorboard --logdir", "tests/runs/test_profile.py takes them"),
     (r"run data-service-|worker/\d +│ read \d+ records", "tests/examples/test_data_service.py reads them"),
 )
 

@@ -98,6 +98,14 @@ def test_a_run_is_reported_while_it_goes_on_and_later(bed: Bed, far: FarLauncher
     page = tmp_path / "page.html"
     assert f"written to {page}" in launcher.run("report", run["run_id"][:-1], "--html", page).ran().sentences
     assert "geheim1234" not in page.read_text() and run["run_id"] in page.read_text()
+    trace, metrics = tmp_path / "trace.json", tmp_path / "run.prom"
+    launcher.run("report", "--trace", trace, "--openmetrics", metrics).ran()
+    assert any(
+        event["name"] == "worker/0: exit code 1" for event in json.loads(trace.read_text())["traceEvents"]
+    )
+    assert f'tflaunch_run_exit_code{{run="{run["run_id"]}"}} 1' in metrics.read_text()
+    assert "geheim1234" not in trace.read_text() + metrics.read_text()
+    assert {path.name for path in tmp_path.iterdir()} >= {"trace.json", "run.prom", "page.html"}
     two = launcher.run("report", run["run_id"], run["run_id"], "--json").ran()
     assert {row["ratio"] for row in json.loads(two.out)["compared"]} <= {1.0, None}
     assert not of_document("report", json.loads(two.out))

@@ -177,13 +177,13 @@ def test_only_the_command_line_imports_typer() -> None:
     assert {room_of(name) for name in users} == {"cli"}
 
 
-def test_only_the_watch_of_gpus_loads_textual() -> None:
+def test_only_one_file_loads_textual() -> None:
     users = {
         name
         for name, path in FILES.items()
         if any(each.split(".")[0] == "textual" for each in modules_named_in(path))
     }
-    assert users == {"tflaunch.console.gpu_watch.app"}
+    assert users == {"tflaunch.console.watch_app"}
     loading = [name for name, others in imports().items() if others & users]
     assert loading == ["tflaunch.console.gpus_output"]
     text = FILES["tflaunch.console.gpus_output"].read_text("utf-8")

@@ -1,4 +1,4 @@
-"""What a viewer may see of a run that lives: its events, its logs, the outputs of its tasks, and TensorBoard."""
+"""What a viewer may see of a run that lives: its events, its logs, the outputs of its tasks, TensorBoard, its ports."""
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from tflaunch.agent.tensorboard_server import TensorBoardServer
     from tflaunch.agent.viewer import Viewer, Viewers
     from tflaunch.protocol.selector import Selector
+    from tflaunch.protocol.tcp_streams import Streams
     from tflaunch.protocol.wire import Message
 
 
@@ -61,13 +62,14 @@ class Watching:
 
 
 class TunnelEnd:
-    """Takes the message `tensorboard`, which starts TensorBoard, and the messages of connections to TensorBoard."""
+    """Takes the message `tensorboard`, which starts TensorBoard, and those of connections to it, or to TensorFlow."""
 
     def __init__(self, directory: "RunDirectory", selector: "Selector", team: "Team") -> None:
         self._directory = directory
         self._selector = selector
         self._team = team
         self._tensorboard = None  # type: Optional[TensorBoardServer]
+        self._streams = {}  # type: Dict[Viewer, Streams]  # to ports of tasks
 
     def tensorboard(self, viewer: "Viewer", message: "Message") -> None:
         from tflaunch.agent.tensorboard_server import TensorBoardServer
@@ -79,11 +81,29 @@ class TunnelEnd:
 
     def take(self, viewer: "Viewer", message: "Message") -> None:
         """A message of `tflaunch.protocol.tcp_streams`."""
-        if self._tensorboard is not None:
+        if "port" in message.fields:
+            self._reach(viewer, message["stream"], message["port"])
+        elif viewer in self._streams:
+            self._streams[viewer].take(message)
+        elif self._tensorboard is not None:
             self._tensorboard.take(viewer, message)
+
+    def _reach(self, viewer: "Viewer", stream: int, port: int) -> None:
+        """Connect to the TensorFlow server of a task."""
+        from tflaunch.protocol.tcp_streams import Streams
+
+        requests = [task.request for task in self._team.tasks.values() if task.alive]
+        if not any(each.get("port") == port and _may_be_tensorflow(each) for each in requests):
+            viewer.send("cut", stream=stream)
+            return
+        if viewer not in self._streams:
+            self._streams[viewer] = Streams(self._selector, viewer.send)
+        self._streams[viewer].connect(stream, port)
 
     def left(self, viewer: "Viewer") -> None:
         """Close the connections of a viewer that has gone."""
+        if viewer in self._streams:
+            self._streams.pop(viewer).close()
         if self._tensorboard is not None:
             self._tensorboard.leave(viewer)
 
@@ -105,3 +125,12 @@ class TunnelEnd:
     def alive(self) -> bool:
         """Whether TensorBoard still lives."""
         return self._tensorboard is not None and self._tensorboard.alive
+
+
+def _may_be_tensorflow(request: "Dict[str, Any]") -> bool:
+    """Whether a server of TensorFlow may listen at that task's port: those of others need not bear a stranger's bytes.
+
+    A task of one other framework has its variables alone; one that may be of any has those of all.
+    """
+    env = request["env"]
+    return not request.get("rendezvous") and ("MASTER_ADDR" in env) == ("JAX_COORDINATOR_ADDRESS" in env)

@@ -42,6 +42,7 @@ VERBS = {
     "status": ("status:status", _COMMAND),
     "report": ("report:report", _COMMAND),
     "stacks": ("stacks:stacks", _COMMAND),
+    "profile": ("profile:profile", _COMMAND),
     "clean": ("clean:clean", _COMMAND),
     "config": ("config:config", _COMMAND),
     "schema": ("schema:schema", _COMMAND),

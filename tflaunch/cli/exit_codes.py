@@ -202,6 +202,14 @@ OF_VERB: Mapping[str, tuple[ExitCode, ...]] = {
         _OTHERS_SHOWN,
         _ASKING_STOPPED,
     ),
+    "profile": (
+        ExitCode(0, "the traces are here"),
+        ExitCode(errors.EXIT_USAGE, "it is unclear which run is meant, or it has no such task that runs"),
+        ExitCode(errors.EXIT_CONNECT, "no TensorFlow server answers for a task; the traces of others are here"),
+        ExitCode(errors.EXIT_RECORD, "a trace could not be written"),
+        ExitCode(errors.EXIT_IO, "not all traces that TensorFlow wrote on the hosts could be fetched"),
+        ExitCode(errors.EXIT_INTERRUPTED, "Ctrl-C; the run goes on"),
+    ),
     "clean": (
         ExitCode(0, "removed, or there was nothing to remove"),
         _WHICH,

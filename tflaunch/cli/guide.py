@@ -121,6 +121,14 @@ GROUPS: Mapping[str, Mapping[str, Guide]] = {
                 Example("tflaunch stacks mnist --all-threads", "every thread in full"),
             ),
         ),
+        "profile": Guide(
+            "Take a trace of what TensorFlow does just now, for TensorBoard",
+            (
+                Example("tflaunch profile", "2 seconds of the only run alive"),
+                Example("tflaunch profile mnist worker/0 ps/0 --seconds 5", "longer, of two tasks"),
+                Example("tflaunch profile mnist --to logs", "below the directory logs"),
+            ),
+        ),
         "detach": Guide(
             "Let a run go on without its launcher",
             (

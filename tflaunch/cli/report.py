@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -40,6 +42,26 @@ def report(
             rich_help_panel=OUTPUT,
         ),
     ] = None,
+    trace: Annotated[
+        Path | None,
+        typer.Option(
+            "--trace",
+            metavar="FILE",
+            help="Write timeline and curves as a Chrome trace, for ui.perfetto.dev, into this file.",
+            show_default=False,
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None,
+    metrics: Annotated[
+        Path | None,
+        typer.Option(
+            "--openmetrics",
+            metavar="FILE",
+            help="Write the newest values as OpenMetrics text, for Prometheus, into this file.",
+            show_default=False,
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None,
     json: JsonDocument = False,
 ) -> None:
     """Show what a run did: what stands out, what happened when, what each task used, how it ended.
@@ -47,17 +69,19 @@ def report(
     While it runs, and later: this machine keeps it until `tflaunch clean`.  With RUN2 the numbers of both stand side by
     side.  Without RUN: the newest.
     """
-    from tflaunch.documents.run_reports import report as report_on
-
     with reporting("nothing was written", json=json) as show:
-        if html is not None and json:
-            raise UsageError("--html and --json: a page or a document?", "leave one of them out")
+        files = {_page: html, _trace: trace, _metrics: metrics}
+        wanted = {path: text for text, path in files.items() if path is not None}
+        if wanted and json:
+            raise UsageError("--json and a file: which form?", "leave one of them out")
+        from tflaunch.documents.run_reports import report as report_on
+
         document = report_on([_record(run), *([_record(other)] if other is not None else [])])
-        if html is None:
+        for path, text in wanted.items():
+            _write(path, text(document))
+            show.reporter.say(f"written to {path}")
+        if not wanted:
             _print(document, json=json)
-        else:
-            _write(document, html)
-            show.reporter.say(f"written to {html}")
 
 
 def _record(run: str | None) -> Record:
@@ -80,11 +104,32 @@ def _print(document: ReportDocument, *, json: bool) -> None:
             screen.show(report_lines(document, screen))
 
 
-def _write(document: ReportDocument, path: Path) -> None:
-    """Write the page; raises UsageError where that cannot be."""
+def _page(document: ReportDocument) -> str:
     from tflaunch.console.report_html import page
 
+    return page(document)
+
+
+def _trace(document: ReportDocument) -> str:
+    from tflaunch.documents.chrome_trace import chrome_trace
+    from tflaunch.documents.writer import to_json
+
+    return to_json(chrome_trace(document), compact=True) + "\n"
+
+
+def _metrics(document: ReportDocument) -> str:
+    from tflaunch.documents.openmetrics import openmetrics
+
+    return openmetrics(document)
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a file that is, at every moment, absent, old or complete; raises UsageError where that cannot be."""
+    building = path.with_name(f".{path.name}-{os.getpid()}")
     try:
-        path.write_text(page(document), encoding="utf-8")
+        building.write_text(text, encoding="utf-8")
+        building.replace(path)
     except OSError as error:
+        with contextlib.suppress(OSError):
+            building.unlink(missing_ok=True)
         raise UsageError(f"cannot write {path}: {error.strerror}", "name another file") from error

@@ -41,13 +41,13 @@ def tensorboard(
     at a port of this machine, through the SSH connection; tflaunch connects again if that is lost.
     """
     from tflaunch.runs.tensorboard import show_tensorboard
-    from tflaunch.runs.tunnel import Tunnel
+    from tflaunch.runs.tunnel import BrowserTunnel
     from tflaunch.runs.wanted import WantedLogs
 
     run, words = run_and_words(run, [])
     logdir = words[0] if words else logdir
     with reporting("TensorBoard is stopped", json=output.json) as show:
-        tunnel = Tunnel(port)
+        tunnel = BrowserTunnel(port)
         try:
             with open_view(run, reach, show, WantedLogs(), output.json) as view:
                 show_tensorboard(view, logdir, tunnel, show.reporter)

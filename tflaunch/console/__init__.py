@@ -25,7 +25,7 @@ Pages: what each command shows, as lines
     check_page.py      `check`
     config_page.py     `config`
     gpus_page.py       `gpus`; gpus_output.py asks the hosts and prints the page, once or repeatedly
-    gpu_watch/         `gpus --watch` on a terminal: graphs, keys
+    gpu_watch/         `gpus --watch` on a terminal: graphs, keys; run_top/: `top`
     gpu_users_page.py  `gpus --all-users`
     gpus_table.py, gpus_states.py, gpus_topology.py    the parts of that page
     sweep_page.py      the trials of a sweep
@@ -35,5 +35,7 @@ What pages are made with
     graph.py           values over time, in blocks
     text_table.py      draws all tables
     pen.py             signs and colours; renders lines as text for one stream
+    watch_app.py       keys, window and Ctrl-Z of a watch, by textual, which only this file imports
+    cell_changes.py    the bytes that turn one screen of it into the next
     screen.py          stdout, for a result that is shown at once
 """

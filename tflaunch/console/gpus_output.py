@@ -15,6 +15,7 @@ from rich.live import Live
 from tflaunch.console.gpus_page import GpusView
 from tflaunch.console.pen import ASCII, ROWS, UNICODE, Marks
 from tflaunch.console.safe_text import Console, Text
+from tflaunch.console.screen import reads_keys
 from tflaunch.documents.writer import Stream, to_json, unscreened, write_result
 from tflaunch.protocol.errors import ConnectError
 from tflaunch.sessions.group import Stopped
@@ -63,10 +64,10 @@ class GpusOutput:
         """Ask all hosts and show the answers every `every_s` seconds until Ctrl-C. Raises Stopped for SIGTERM."""
         live_table = self._live and not self._form
         try:
-            if live_table and _reads_keys():
-                from tflaunch.console.gpu_watch.app import watch  # loads textual
+            if live_table and reads_keys():
+                from tflaunch.console.gpu_watch.survey_watch import watch_gpus  # loads textual
 
-                watch(self._survey, self._wanted, self._sort, every_s, self._marks())
+                watch_gpus(self._survey, self._wanted, self._sort, every_s, self._marks())
                 return
             watching = self._survey.watch(every_s)
             if live_table:
@@ -118,11 +119,6 @@ class GpusOutput:
                     self._console.print(*lines, sep="\n", no_wrap=True, crop=False)
                 text = captured.get()
         write_result(text)
-
-
-def _reads_keys() -> bool:
-    """Whether keys come from the terminal, and stderr, to which textual writes, leads there."""
-    return all(stream is not None and stream.isatty() for stream in (sys.__stdin__, sys.__stderr__))
 
 
 def _answered(answer: Answer) -> Answer:

@@ -41,3 +41,8 @@ def reader_may_leave() -> Iterator[None]:
     """In the block, a reader of stdout that goes away when it has enough, as `| head` does, is no error."""
     with contextlib.suppress(BrokenPipeError):
         yield
+
+
+def reads_keys() -> bool:
+    """Whether keys come from the terminal, and stderr, to which textual writes, leads there."""
+    return all(stream is not None and stream.isatty() for stream in (sys.__stdin__, sys.__stderr__))

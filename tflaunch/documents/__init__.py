@@ -12,6 +12,7 @@ json_objects.py    the same as data, for the documentation and the tests; schema
 kept_events.py     the events that the record of a run keeps
 run_reports.py     the report of a run, from its record
 run_timeline.py    what happened in it; run_verdicts.py: what stands out
+chrome_trace.py    the report for Perfetto; openmetrics.py: for Prometheus
 
 failed_hosts.py    what is said of hosts that failed
 log_tail.py        what the last lines of a task's log say about its failure

@@ -37,7 +37,7 @@ from tflaunch.sessions.group import Stopped
 
 if TYPE_CHECKING:
     from tflaunch.engines.taken_slots import TakenSlots
-    from tflaunch.runs.tunnel import Tunnel
+    from tflaunch.runs.tunnel import BrowserTunnel
 
 
 def dry(request: Request, connections: Connections, watcher: RunWatcher) -> int:
@@ -68,14 +68,14 @@ def launch(
 
 
 @contextlib.contextmanager
-def tunnel_of(request: Request) -> Iterator[Tunnel | None]:
+def tunnel_of(request: Request) -> Iterator[BrowserTunnel | None]:
     """Keep this machine's port for TensorBoard open inside the context, if the user wants TensorBoard."""
     if request.tensorboard is None:
         yield None
         return
-    from tflaunch.runs.tunnel import Tunnel
+    from tflaunch.runs.tunnel import BrowserTunnel
 
-    with contextlib.closing(Tunnel(request.tensorboard_port)) as tunnel:
+    with contextlib.closing(BrowserTunnel(request.tensorboard_port)) as tunnel:
         yield tunnel
 
 
@@ -187,7 +187,7 @@ class LaunchedRun:
         request: Request,
         connections: Connections,
         watcher: RunWatcher,
-        tunnel: Tunnel | None = None,
+        tunnel: BrowserTunnel | None = None,
         on: OnSlots | None = None,
     ) -> None:
         self.request = request

@@ -419,7 +419,7 @@ _spot = {"address": a_word, "ports": Each(a_task, or_null(a_port)), "gpus": Each
 # From a launcher, a viewer or the coordinator to an agent.
 TO_AGENT = dict(
     _streams,
-    connect=_stream,
+    connect=dict(_stream, **{"?port": a_port}),
     probe={
         "ports": or_null((a_port, a_port)),
         "count": a_whole_number,

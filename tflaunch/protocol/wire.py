@@ -69,7 +69,8 @@ sends MAGIC, so that what a login shell prints can be told from the frames.
     find     {patterns: [[regex, whether]], roots}         which outputs of the tasks match? answer: `found`
     read     {path, offset, size, digest}                  a piece of an output, or its SHA-256; answer: `piece`
     tensorboard {logdir}                                   start TensorBoard, and carry connections to it; `tensorboard`
-    connect, bytes, taken, cut                             these connections, both ways: see protocol/tcp_streams
+    connect, bytes, taken, cut                             these connections, both ways: see protocol/tcp_streams;
+                                                           connect {stream, port}: to the TensorFlow of a task
     said     {text, replanned}                             the launcher or coordinator has a sentence for all who watch
                                                            the run, now or later
     holds    {sentences, blind}                            what is wrong with the run now, and what the watchdog cannot

@@ -1,4 +1,4 @@
-"""Runs seen from outside: records, states, logs, fetch, stop, clean, TensorBoard.
+"""Runs seen from outside: records, states, logs, fetch, stop, clean, TensorBoard, traces.
 
 run_ids.py            the ids of runs: what is one, and a new one
 run_names.py          the names that users give runs
@@ -23,7 +23,9 @@ wanted.py             which part of the logs of a run a user wants to see
 follow.py             follows a run: its events and logs come from its hosts
 heard.py              what they have said so far, and how the run ended by it
 tensorboard.py        TensorBoard of a run, on one of its hosts
-tunnel.py             the port of this machine that leads there
+tunnel.py             the port of this machine that leads there, or to the tasks' own
+profiling.py          traces that TensorFlow takes of its tasks, asked at the cluster's ports
+profiler_messages.py  what is said there
 
 clean.py              which runs `clean` removes, and from where
 clean_records.py      what it does with the records of this machine

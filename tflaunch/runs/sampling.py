@@ -19,6 +19,47 @@ _Look = Mapping[str, Any]
 _Ports = Mapping[str, Sequence[Any]]  # task -> its host, address and port, as the watchdog has them
 
 
+class Rates:
+    """What tasks use from one look at them to the next."""
+
+    def __init__(
+        self,
+        ports: Mapping[str, int | None],
+        gpus: Mapping[str, Sequence[str]],
+        cluster: set[tuple[str, int]],
+    ) -> None:
+        """Of each task its port and its GPUs' UUIDs; `cluster` has address and port of all."""
+        self._ports, self._gpus, self._cluster = ports, gpus, cluster
+        # task -> when it was last looked at, and what was seen
+        self._before: dict[str, tuple[float, _Look]] = {}
+
+    def meets(self, task: str, look: _Look) -> bool:
+        """Whether it has exchanged bytes with a task of the run."""
+        return _flows(look, self._cluster, self._ports.get(task))[2] > 0
+
+    def row(self, task: str, look: _Look, gpus: Mapping[str, Any], now: float) -> list[float | None] | None:
+        """The values of COLUMNS since the look before; None at the first look.  `now` is of the steady clock."""
+        at, before = self._before.get(task, (now, None))
+        self._before[task] = now, look
+        if before is None or now <= at:
+            return None
+        rates = self._rates(before, look, now - at, self._ports.get(task))
+        return [*rates, *_told(look), *_of_gpus(self._gpus.get(task, ()), gpus)]
+
+    def _rates(self, before: _Look, look: _Look, passed_s: float, port: int | None) -> list[float | None]:
+        """Values of the columns up to `quiet_s`."""
+
+        def rate(name: str) -> float | None:
+            old, new = before.get(name), look.get(name)
+            # It falls where a child has ended, or a new attempt has begun.
+            return None if old is None or new is None else max(0.0, new - old) / passed_s
+
+        flows: list[float | None] = [None, None, None]
+        if look.get("flows") is not None and before.get("flows") is not None:
+            flows = [each / passed_s for each in _flows(look, self._cluster, port, before)]
+        return [rate("cpu_s"), *flows, rate("io"), look["quiet_s"]]
+
+
 class Sampling:
     """Keeps samples of a run in a file, from `looked` messages (agent/tasks/look.py)."""
 
@@ -35,12 +76,10 @@ class Sampling:
         clocks: the time now, by the steady clock and in epoch seconds.  Raises nothing for a disk that refuses.
         """
         self._places: _Ports = watched["places"]
-        self._gpus: Mapping[str, Sequence[str]] = watched["settings"].get("gpus", {})
-        self._cluster = set(_endpoints(self._places, watched["names"]))
+        ports = {task: port for task, (_, _, port) in self._places.items()}
+        cluster = set(_endpoints(self._places, watched["names"]))
+        self._rates = Rates(ports, watched["settings"].get("gpus", {}), cluster)
         self._refused = refused
-        self._before: dict[
-            str, tuple[float, _Look]
-        ] = {}  # task -> when it was last looked at, and what was seen
         self._open: dict[str, _Sum] = {}
         self._number = 0
         steady, epoch = clocks
@@ -86,36 +125,15 @@ class Sampling:
         self._refused(error)
 
     def _take(self, file: SampleFile, task: str, look: _Look, gpus: Mapping[str, Any], now: float) -> None:
-        at, before = self._before.get(task, (now, None))
-        self._before[task] = now, look
-        port = self._places[task][2]
         if look["log_bytes"]:
             file.first(task, "printed", now - self._zero)
         if look["listens"]:
             file.first(task, "listens", now - self._zero)
-        if _flows(look, self._cluster, port)[2]:
+        if self._rates.meets(task, look):
             file.first(task, "peers", now - self._zero)
-        if before is None or now <= at:
-            return
-        row = [
-            *self._rates(before, look, now - at, port),
-            *_told(look),
-            *_of_gpus(self._gpus.get(task, ()), gpus),
-        ]
-        self._open.setdefault(task, _Sum()).add(row)
-
-    def _rates(self, before: _Look, look: _Look, passed_s: float, port: int | None) -> list[float | None]:
-        """Values of the columns up to `quiet_s`."""
-
-        def rate(name: str) -> float | None:
-            old, new = before.get(name), look.get(name)
-            # It falls where a child has ended, or a new attempt has begun.
-            return None if old is None or new is None else max(0.0, new - old) / passed_s
-
-        flows: list[float | None] = [None, None, None]
-        if look.get("flows") is not None and before.get("flows") is not None:
-            flows = [each / passed_s for each in _flows(look, self._cluster, port, before)]
-        return [rate("cpu_s"), *flows, rate("io"), look["quiet_s"]]
+        row = self._rates.row(task, look, gpus, now)
+        if row is not None:
+            self._open.setdefault(task, _Sum()).add(row)
 
 
 def sampling_into(record: Record, watched: Mapping[str, Any], warn: Callable[[str], object]) -> Sampling:

@@ -10,7 +10,7 @@ from tflaunch.protocol.job import TaskId
 from tflaunch.protocol.tcp_streams import TYPES
 from tflaunch.protocol.wire import Message
 from tflaunch.runs.follow import Follower
-from tflaunch.runs.tunnel import Tunnel
+from tflaunch.runs.tunnel import BrowserTunnel
 from tflaunch.sessions.linked import Linked
 from tflaunch.sessions.watcher import Watcher
 
@@ -25,7 +25,7 @@ def host_of(tasks: Mapping[TaskId, str]) -> str:
 class TensorBoard:
     """TensorBoard of one run on one host, reached over a connection that may be lost and come back."""
 
-    def __init__(self, run_id: str, host: str, logdir: str, tunnel: Tunnel, watcher: Watcher) -> None:
+    def __init__(self, run_id: str, host: str, logdir: str, tunnel: BrowserTunnel, watcher: Watcher) -> None:
         self.host = host
         self.failed = False
         self._run_id = run_id
@@ -57,7 +57,7 @@ class TensorBoard:
         self._tunnel.pause()
 
 
-def show_tensorboard(follower: Follower, logdir: str, tunnel: Tunnel, watcher: Watcher) -> None:
+def show_tensorboard(follower: Follower, logdir: str, tunnel: BrowserTunnel, watcher: Watcher) -> None:
     """Start TensorBoard for that run, alive or ended, and show it until it fails.
 
     It is not a part of the run, and ends with this command.  Raises ConnectErrors, Stopped.

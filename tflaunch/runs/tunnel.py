@@ -1,16 +1,18 @@
-"""A port of this machine that leads to TensorBoard on a host, through the connection to its agent.
+"""Sockets of this machine that lead to programs on a host, through the connection to its agent.
 
-A browser that calls while the connection is lost, or TensorBoard is still starting, waits.
+Who calls while the connection is lost, or TensorBoard is still starting, waits.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
 import selectors
 import socket
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from tflaunch.protocol.errors import UsageError
 from tflaunch.protocol.selector import Selector
@@ -23,22 +25,13 @@ Send = Callable[..., None]
 
 
 class Tunnel:
-    """Listens on the loopback of this machine; a thread of its own passes bytes on."""
+    """Takes connections at some sockets of this machine; a thread of its own passes bytes on."""
 
-    def __init__(self, port: int = 0) -> None:
-        """Listen on `port`, or on any free one if it is 0; raises UsageError if the port is taken."""
-        self._listener = socket.socket()
-        self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            self._listener.bind(("127.0.0.1", port))
-            self._listener.listen(BACKLOG)
-        except OSError as error:
-            self._listener.close()
-            raise UsageError(
-                f"--tensorboard-port {port}: {error.strerror}", "name another one, or leave it out"
-            ) from None
-        self._listener.setblocking(False)
-        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}/"
+    def __init__(self, ways: Mapping[socket.socket, Mapping[str, Any]]) -> None:
+        """`ways`: a socket that listens -> the fields of `connect` that say where it leads; both end with `close`."""
+        self._ways = ways
+        for listener in ways:
+            listener.setblocking(False)
         self._numbers = itertools.count(1)
         self._orders: deque[Callable[[], bool]] = (
             deque()
@@ -55,11 +48,11 @@ class Tunnel:
         self._thread.start()
 
     def begin(self, send: Send) -> None:
-        """TensorBoard answers: let browsers in.  The thread sends its messages by `send`."""
+        """The host answers: let callers in.  The thread sends its messages by `send`."""
         self._order(lambda: self._begin(send))
 
     def pause(self) -> None:
-        """The connection is lost: close the browsers' connections, and let new browsers wait."""
+        """The connection is lost: close the connections, and let new callers wait."""
         self._order(self._pause)
 
     def take(self, message: Message) -> None:
@@ -67,7 +60,7 @@ class Tunnel:
         self._order(lambda: self._take(message))
 
     def close(self) -> None:
-        """Close the port, and wait for the thread to end; may be called twice."""
+        """Close the sockets, and wait for the thread to end; may be called twice."""
         self._order(lambda: False)
         self._thread.join()
 
@@ -85,8 +78,9 @@ class Tunnel:
             for key, _ in self._selector.select():
                 key.data()
         self._pause()
-        for each in (self._listener, self._wake, self._woken, self._selector):
+        for each in (*self._ways, self._wake, self._woken):
             each.close()
+        self._selector.close()
 
     def _obey(self) -> None:
         self._woken.recv(4096)
@@ -97,12 +91,15 @@ class Tunnel:
         self._pause()
         self._send = send
         self._streams = Streams(self._selector, send)
-        self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
+        for listener, where in self._ways.items():
+            accept = functools.partial(self._accept, listener, where)
+            self._selector.register(listener, selectors.EVENT_READ, accept)
         return True
 
     def _pause(self) -> bool:
         if self._streams is not None:
-            self._selector.unregister(self._listener)
+            for listener in self._ways:
+                self._selector.unregister(listener)
             self._streams.close()
             self._streams = None
         return True
@@ -112,13 +109,33 @@ class Tunnel:
             self._streams.take(message)
         return True
 
-    def _accept(self) -> None:
+    def _accept(self, listener: socket.socket, where: Mapping[str, Any]) -> None:
         if self._send is None or self._streams is None:
-            return  # the connection was lost in this same turn of the loop: the browser waits for the next one
-        connection = self._selector.accept(self._listener)
+            return  # the connection was lost in this same turn of the loop: the caller waits for the next one
+        connection = self._selector.accept(listener)
         if connection is None:
             return
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if connection.family != socket.AF_UNIX:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         number = next(self._numbers)
-        self._send("connect", stream=number)
+        self._send("connect", stream=number, **where)
         self._streams.add(number, connection)
+
+
+class BrowserTunnel(Tunnel):
+    """A port of this machine's loopback, for browsers, that leads to TensorBoard."""
+
+    def __init__(self, port: int = 0) -> None:
+        """Listen on `port`, or on any free one if it is 0; raises UsageError if the port is taken."""
+        listener = socket.socket()
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind(("127.0.0.1", port))
+            listener.listen(BACKLOG)
+        except OSError as error:
+            listener.close()
+            raise UsageError(
+                f"--tensorboard-port {port}: {error.strerror}", "name another one, or leave it out"
+            ) from None
+        self.url = f"http://127.0.0.1:{listener.getsockname()[1]}/"
+        super().__init__({listener: {}})

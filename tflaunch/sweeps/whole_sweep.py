@@ -66,7 +66,7 @@ from tflaunch.sweeps.seats import SeatFinder, SweepRequest, images
 from tflaunch.sweeps.trials import Params, Trial, arguments, numbered
 
 if TYPE_CHECKING:
-    from tflaunch.runs.tunnel import Tunnel
+    from tflaunch.runs.tunnel import BrowserTunnel
 
 ALL_DONE = "all trials have succeeded before; nothing is left to run"
 
@@ -150,7 +150,7 @@ def _sweep(
     request: SweepRequest,
     connections: Connections,
     reporter: SweepDisplay,
-    tunnel: Tunnel | None,
+    tunnel: BrowserTunnel | None,
     leave: Callable[[Path], None] | None,
     *,
     record: Record,
@@ -311,7 +311,7 @@ def _run(
     work: Work,
     connections: Connections,
     reporter: SweepDisplay,
-    tunnel: Tunnel | None,
+    tunnel: BrowserTunnel | None,
     leave: Callable[[Path], None] | None,
 ) -> tuple[Outcome, bool]:
     """Run the trials; returns (the outcome, whether all outputs were fetched)."""
@@ -384,7 +384,11 @@ def _stage(work: Work, roll: RollCall, starter: Starter, seating: Seating) -> No
 
 
 def _show_tensorboard(
-    steering: Steering, controller: SweepController, run: Request, tunnel: Tunnel, reporter: SweepDisplay
+    steering: Steering,
+    controller: SweepController,
+    run: Request,
+    tunnel: BrowserTunnel,
+    reporter: SweepDisplay,
 ) -> None:
     """Wait for the first trial, then show TensorBoard from its host, with all trials that run there."""
     from tflaunch.runs.tensorboard import TensorBoard

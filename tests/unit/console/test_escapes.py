@@ -27,9 +27,9 @@ import tflaunch
 from tests.support import gpus as simulated
 from tests.support import ps
 from tests.support.evil import _BAD, EVIL, assert_json, evil, harmless
+from tflaunch.console.cell_changes import cells
 from tflaunch.console.check_page import document, page
 from tflaunch.console.clean_page import cleaned_lines
-from tflaunch.console.gpu_watch.changes import cells
 from tflaunch.console.gpu_watch.history import History
 from tflaunch.console.gpu_watch.pages import Pages
 from tflaunch.console.gpu_watch.state import Look, WatchView

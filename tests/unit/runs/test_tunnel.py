@@ -16,7 +16,7 @@ import pytest
 from tests.support.patience import PATIENCE_S, until
 from tflaunch.protocol import wire
 from tflaunch.protocol.tcp_streams import MOST, WINDOW, Streams
-from tflaunch.runs.tunnel import Tunnel
+from tflaunch.runs.tunnel import BrowserTunnel
 
 
 class Ends:
@@ -145,9 +145,9 @@ def test_without_a_free_descriptor_a_connection_is_cut(monkeypatch: pytest.Monke
 
 def test_who_calls_in_the_moment_in_which_the_wire_is_lost_waits_for_the_next_one() -> None:
     said: SimpleQueue[tuple[str, int]] = SimpleQueue()
-    with contextlib.closing(Tunnel()) as tunnel:
+    with contextlib.closing(BrowserTunnel()) as tunnel:
         port = int(tunnel.url.rstrip("/").rpartition(":")[2])
         with socket.create_connection(("127.0.0.1", port)):
-            tunnel._accept()  # as a loop does that was woken for both
+            tunnel._accept(*next(iter(tunnel._ways.items())))  # as a loop does that was woken for both
             tunnel.begin(lambda type, *_, stream: said.put((type, stream)))
             assert said.get(timeout=PATIENCE_S) == ("connect", 1)

@@ -6,8 +6,5 @@ Pure, from answers and keys to lines
     state.py       what the user looks at: page, filter, order, selected host; what each key does
     layout.py      how wide each column is, and the lines of hosts and GPUs
     pages.py       the whole screen: the list of hosts, one host with its processes, the help
-
-On the terminal
-    changes.py     the bytes that turn one screen into the next
-    app.py         keys, window and Ctrl-Z by textual, which only this file imports; the thread that asks the hosts
+    survey_watch.py    asks the hosts, and shows them
 """

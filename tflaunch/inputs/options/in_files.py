@@ -26,6 +26,7 @@ from tflaunch.inputs.options.of_others import (
     InitAnswerOptions,
     LinesOptions,
     ListOptions,
+    ProfileOptions,
     QuickOptions,
     StacksOptions,
 )
@@ -50,6 +51,7 @@ OF_VERB: Mapping[str, tuple[Any, ...]] = {
     "ps": (SshOptions,),
     "status": (ReachOptions,),
     "stacks": (StacksOptions, ReachOptions),
+    "profile": (ProfileOptions, ReachOptions),
     "clean": (SshOptions,),
 }
 

@@ -89,6 +89,15 @@ class CheckOptions:
 
 
 @dataclass(repr=False, eq=False)
+class ProfileOptions:
+    """How long a trace is taken."""
+
+    also_in = In.CONFIG
+
+    seconds: float = option(2.0, parser=TimeParser(1), help="How long to take the trace.")
+
+
+@dataclass(repr=False, eq=False)
 class StacksOptions:
     """How much to show of each task."""
 

@@ -11,12 +11,12 @@ import pytest
 from textual.pilot import Pilot
 
 from tests.support.gpus import FLEET, LEASED, LOST, NOW, answer, gpu, process
-from tflaunch.console.gpu_watch.app import Looked, WatchApp
 from tflaunch.console.gpu_watch.history import History
 from tflaunch.console.gpu_watch.pages import Pages
 from tflaunch.console.gpu_watch.state import Look, WatchView
 from tflaunch.console.pen import ASCII, UNICODE, Marks
 from tflaunch.console.safe_text import Text
+from tflaunch.console.watch_app import Looked, WatchApp
 from tflaunch.protocol.errors import ConnectError
 from tflaunch.survey.gpu_overview import Answer, WantedGpus
 
@@ -79,7 +79,8 @@ def watched(
     wanted: WantedGpus | None = None,
 ) -> WatchApp:
     """Have `act` use the watch, whose hosts have answered once."""
-    app = WatchApp(WatchView(History(2.0), wanted or WantedGpus()), 2.0, marks)
+    view = WatchView(History(2.0), wanted or WantedGpus())
+    app = WatchApp(view, Pages(view, 2.0, marks))
 
     async def play() -> None:
         async with app.run_test(size=(columns, rows)) as pilot:

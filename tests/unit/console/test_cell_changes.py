@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from rich.color import ColorSystem
 from rich.style import Style
 
-from tflaunch.console.gpu_watch.changes import Row, cells, changes
+from tflaunch.console.cell_changes import Row, cells, changes
 from tflaunch.console.safe_text import Console, Text
 
 COLUMNS, ROWS = 12, 3

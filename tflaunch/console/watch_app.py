@@ -1,4 +1,4 @@
-"""The watch on the terminal.  textual reads the keys, knows the window and comes back after Ctrl-Z; pages.py draws.
+"""A watch on the terminal.  textual reads the keys, knows the window and comes back after Ctrl-Z; a Drawing draws.
 
 Nothing that a host sends reaches textual's markup: the one widget gives it whole, harmless cells.
 """
@@ -10,10 +10,9 @@ import os
 import signal
 import sys
 import threading
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 from rich.console import COLOR_SYSTEMS
 from rich.style import Style
@@ -26,29 +25,35 @@ from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
 
-from tflaunch.console.gpu_watch.changes import Row, cells, changes, segments
-from tflaunch.console.gpu_watch.history import History
-from tflaunch.console.gpu_watch.host_rows import Order
-from tflaunch.console.gpu_watch.pages import Pages
-from tflaunch.console.gpu_watch.state import Look, WatchView
-from tflaunch.console.pen import Marks
-from tflaunch.console.safe_text import Console
+from tflaunch.console.cell_changes import Row, cells, changes, segments
+from tflaunch.console.safe_text import Console, Text
 from tflaunch.sessions.group import Stopped
-from tflaunch.survey.gpu_overview import Sort, WantedGpus
-from tflaunch.survey.survey import Survey
 
-_ORDERS: dict[Sort, Order] = {
-    "host": "host",
-    "memory": "memory",
-    "utilization": "use",
-    "temperature": "temperature",
-}
+
+class View(Protocol):
+    """What the user looks at."""
+
+    def take(self, look: Any) -> None:
+        """Take what the hosts have said."""
+
+    def press(self, key: str, character: str | None = None) -> bool:
+        """Do what a key does, by textual's name of it; returns False when the watch is to end."""
+
+    def paste(self, text: str) -> None:
+        """Take pasted text."""
+
+
+class Drawing(Protocol):
+    """Draws what a View says."""
+
+    def screen(self, columns: int, rows: int) -> list[Text]:
+        """Return `rows` lines, each `columns` wide at most."""
 
 
 class Looked(Message):
     """The hosts have said something."""
 
-    def __init__(self, look: Look) -> None:
+    def __init__(self, look: Any) -> None:
         super().__init__()
         self.look = look
 
@@ -76,7 +81,7 @@ class Canvas(Widget):
 
 
 class WatchApp(App[None]):
-    """Shows a WatchView; `start` is called once there is a screen."""
+    """Shows a View; `feed` is started once there is a screen."""
 
     ENABLE_COMMAND_PALETTE = False
     CSS = "Screen { background: ansi_default; } Canvas { width: 100%; height: 100%; }"
@@ -85,13 +90,11 @@ class WatchApp(App[None]):
         Binding("ctrl+z", "suspend_process", show=False, priority=True),
     ]
 
-    def __init__(
-        self, state: WatchView, every_s: float, marks: Marks, feed: threading.Thread | None = None
-    ) -> None:
+    def __init__(self, state: View, pages: Drawing, feed: threading.Thread | None = None) -> None:
         self.wire: LinuxDriver | None = None  # what leads to the terminal
         super().__init__(driver_class=_wired(self), ansi_color=True)
         self.state = state
-        self._pages = Pages(state, every_s, marks)
+        self._pages = pages
         self._feed = feed
         self.canvas = Canvas()
         self._styles = Console(file=io.StringIO())
@@ -193,24 +196,27 @@ def _wired(app: WatchApp) -> type[LinuxDriver]:
     return Wired
 
 
-def watch(survey: Survey, wanted: WantedGpus, sort: Sort, every_s: float, marks: Marks) -> None:
-    """Show the watch until the user quits.  Raises Stopped for SIGINT and SIGTERM."""
+def watch(state: View, pages: Drawing, looks: Iterable[Any], stop: Callable[[], None]) -> None:
+    """Show these looks, which a thread of its own takes, until the user quits; after `stop` no look comes any more.
+
+    Raises Stopped for SIGTERM, and what the looks raise.
+    """
     errors: list[BaseException] = []
 
     def ask() -> None:
         try:
-            for _ in survey.watch(every_s):
-                app.post_message(Looked(Look(survey.answers(), time.monotonic(), time.time())))
+            for look in looks:
+                app.post_message(Looked(look))
         except BaseException as error:
             errors.append(error)
         finally:
             app.call_from_thread(app.exit) if app.is_running else None
 
     feed = threading.Thread(target=ask, name="ask the hosts", daemon=True)
-    app = WatchApp(WatchView(History(every_s), wanted, _ORDERS[sort]), every_s, marks, feed)
+    app = WatchApp(state, pages, feed)
     with _signals_kept(), _no_fixed_size():
         app.run(mouse=False)
-    survey.stop()
+    stop()
     feed.join()
     if app.defect is not None:
         raise app.defect
