@@ -34,6 +34,7 @@ NOT_RUN: tuple[tuple[str, str], ...] = (
     (r".*behind\.yaml.*|ssh .*\bbastion", "tests/docs/test_recipes.py does it behind a bastion"),
     (r"tflaunch stop --all", "asks first, and would end what other commands need: tests/runs/test_stop.py"),
     (r"tflaunch .*\bspark:.*", "needs a Spark: tests/engines/test_spark.py has one"),
+    (r"tflaunch tune .*", "measures for a minute: tests/runs/test_tune.py does it on a bed"),
     (r"python examples/spark_kmeans\.py", "needs a Spark: tests/examples/test_spark_kmeans.py has one"),
     (r"tflaunch .*\bk8s:.*", "needs a Kubernetes: tests/engines/test_kubernetes.py has one"),
     (r"tflaunch .*\byarn:.*", "needs a YARN: tests/engines/test_yarn.py has one"),

@@ -42,6 +42,7 @@ OVER_SSH = (
     "run",
     "up",
     "sweep",
+    "tune",
     "check",
     "stop",
     "clean",

@@ -29,7 +29,7 @@ FLOORS = (
     ("ssh", "code", "engines"),
     ("remote", "runs", "survey", "ends"),
     ("launch",),
-    ("sweeps",),
+    ("sweeps", "tuning"),
     ("documents",),
     ("console", "api"),
     ("cli", "spark"),

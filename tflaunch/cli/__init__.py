@@ -27,6 +27,7 @@ _COMMAND = "command:Verb"
 VERBS = {
     "run": ("run:run", "trainer_command:RunCommand"),
     "rerun": ("rerun:rerun", "rerun:RerunCommand"),
+    "tune": ("tune:tune", "tune:TuneCommand"),
     "up": ("up:up", _COMMAND),
     "sweep": ("sweep:sweep", "sweep:SweepCommand"),
     "attach": ("attach:attach", _COMMAND),

@@ -32,7 +32,9 @@ EXIT_CODES: tuple[ExitCode, ...] = (
     ExitCode(FAILED, "a task failed: the exit code of the one that failed first"),
     ExitCode(SIGNALLED, "the same, where signal N ended that task"),
     ExitCode(errors.EXIT_PLAN, "the job does not fit the hosts"),
-    ExitCode(errors.EXIT_NO_METRIC, "no trial of a sweep printed the metric"),
+    ExitCode(
+        errors.EXIT_NO_METRIC, "no trial of a sweep printed the metric, or no task that is measured its steps"
+    ),
     ExitCode(errors.EXIT_CONNECT, "a host could not be reached, or gave no answer"),
     ExitCode(errors.EXIT_LAUNCH, "a host could not start its tasks; nothing is left running"),
     ExitCode(
@@ -118,6 +120,18 @@ OF_VERB: Mapping[str, tuple[ExitCode, ...]] = {
         ExitCode(errors.EXIT_TIMEOUT, "a trial took longer than --timeout"),
         ExitCode(errors.EXIT_INTERRUPTED, "Ctrl-C; the trials are stopped, and --resume NAME goes on"),
         ExitCode(errors.EXIT_STOPPED, "SIGTERM, or tflaunch stop elsewhere; the trials are stopped"),
+    ),
+    "tune": (
+        ExitCode(0, "the fastest layout is known"),
+        _WRONG,
+        ExitCode(FAILED, "the exit code of the first layout's run, where no layout could be measured"),
+        ExitCode(errors.EXIT_PLAN, "no layout fits the hosts"),
+        ExitCode(errors.EXIT_NO_METRIC, "the tasks print no steps"),
+        _NO_HOST,
+        _NOT_STARTED,
+        ExitCode(errors.EXIT_RECORD, "the record of the search could not be written"),
+        ExitCode(errors.EXIT_INTERRUPTED, "Ctrl-C; the tasks are stopped, and --resume NAME goes on"),
+        _STOPPED,
     ),
     "attach": (
         ExitCode(0, "the run has succeeded; if it fails, its own exit code, as of tflaunch run"),

@@ -63,6 +63,18 @@ GROUPS: Mapping[str, Mapping[str, Guide]] = {
                 Example("tflaunch sweep --resume trainer-sweep-4f2a9c", "go on where it stopped"),
             ),
         ),
+        "tune": Guide(
+            "Find the fastest layout: how many ps and workers, where",
+            (
+                Example(
+                    "tflaunch tune hosts.yaml trainer.py", "1, 2, 4, ... ps, measured for some seconds each"
+                ),
+                Example(
+                    "tflaunch tune trainer.py --ps 1,2 --workers 2,4 --steps 500", "four layouts, 500 steps"
+                ),
+                Example("tflaunch tune trainer.py --ps 1,2,4 --dry-run", "show the layouts, start nothing"),
+            ),
+        ),
         "up": Guide(
             "Start TensorFlow servers, with no program of yours",
             (

@@ -1,4 +1,4 @@
-"""Commands whose HOSTS, trainer and options come from a record: `sweep --resume NAME` alone, and `rerun RUN`."""
+"""Commands whose HOSTS, trainer and options come from a record: `sweep` or `tune` with --resume NAME alone; `rerun`."""
 
 from __future__ import annotations
 
@@ -36,22 +36,24 @@ class Recorded(NamedTuple):
         return self.record.run_id
 
 
-def resumed(line: Line, read: Callable[[Sequence[str]], Line]) -> Recorded | None:
+def resumed(line: Line, read: Callable[[Sequence[str]], Line], verb: str) -> Recorded | None:
     """Return the words that `line` stands for, if it has --resume but neither HOSTS nor a trainer; else None.
 
-    read: splits words of this verb.  Options of `line` replace those on record; variables of --env, whose values no
-    record has, are read from the environment.  Raises UsageError, RecordError.
+    verb: `sweep` or `tune`.  read: splits words of it.  Options of `line` replace those on record; variables of --env,
+    whose values no record has, are read from the environment.  Raises UsageError, RecordError.
     """
     name = _value(line, "--resume")
     if not name or line.plain or _value(line, "--module") or _value(line, "-m"):
         return None
     from tflaunch.sweeps.results import TRIALS
+    from tflaunch.tuning.tried import TUNE
 
+    what, file = {"sweep": ("sweep", TRIALS), "tune": ("search for a layout", TUNE)}[verb]
     record = Record.open(name)
     words = record.command[1:]
-    if record.read(TRIALS) is None or "sweep" not in words:
-        raise UsageError(f"{record.run_id} is no sweep", "tflaunch ps -a lists all runs and sweeps")
-    before = read(words[words.index("sweep") + 1 :])
+    if record.read(file) is None or verb not in words:
+        raise UsageError(f"{record.run_id} is no {what}", "tflaunch ps -a lists all runs and sweeps")
+    before = read(words[words.index(verb) + 1 :])
     given = {_option(word) for word in line.words}
     replaced = {*_NAMES, *_METRIC, "--json"}  # sweep.json has the metric by which the trials were scored last
     replaced |= {*_TRIALS} if given & {*_TRIALS} else set()

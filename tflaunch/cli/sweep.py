@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import re
 from typing import ClassVar
 
@@ -13,9 +12,9 @@ from tflaunch.api.carrying_out import carry_out_sweep
 from tflaunch.api.connecting import SlotsFor, reaching
 from tflaunch.api.requests.sweep import request_of
 from tflaunch.cli.background import behind_the_terminal
-from tflaunch.cli.command import command_line
 from tflaunch.cli.reporting import calling_on_end, reporting
-from tflaunch.cli.trainer_command import TrainerCommand
+from tflaunch.cli.resumed_command import ResumedCommand, command_on_record
+from tflaunch.cli.run_command import run_command
 from tflaunch.cli.trainer_words import Line, shell_command
 from tflaunch.cli.verb_connections import way_to_ask
 from tflaunch.inputs.options.declared import Group, Part
@@ -27,11 +26,10 @@ from tflaunch.protocol.errors import UsageError
 _SILENT = "A sweep does not show what its trials print; tflaunch logs NAME trial/7 does, also while they run"
 _UNWATCHED = "Trials are not watched for hangs: they wait for no other task; --timeout TIME limits each"
 _ONE_PROCESS = "A trial is one process; tflaunch run starts clusters"
-_RESUMED = "tflaunch.sweep.resumed"  # in the context: what --resume alone stands for
 _NUMBER = re.compile(r"[0-9]*\.?[0-9]+(e[-+]?[0-9]+)?,?", re.IGNORECASE)
 
 
-class SweepCommand(TrainerCommand):
+class SweepCommand(ResumedCommand):
     """The class of the command `sweep`."""
 
     instead: ClassVar = {
@@ -46,21 +44,9 @@ class SweepCommand(TrainerCommand):
         "--spares": "The trials of a host that is lost run on the others",
     }
 
-    def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
-        """Parse as TrainerCommand does; --resume alone stands for the words on record.
-
-        Raises UsageError for a parameter without its own --grid or --random.
-        """
-        if not ctx.resilient_parsing:
-            from tflaunch.cli.recorded_words import enter, resumed
-
-            read = functools.partial(Line.read, self.params, self.optional_values)
-            if (found := resumed(read(args), read)) is not None:
-                enter(found.directory, "name HOSTS and the trainer with --resume, too")
-                args = list(found.words)
-                ctx.meta[_RESUMED] = found
-            _refuse_parameters_alone(ctx.info_name or "", Line.read(self.params, self.optional_values, args))
-        return super().parse_args(ctx, args)
+    def check_words(self, verb: str, args: list[str]) -> None:
+        """Raise UsageError for a parameter without its own --grid or --random."""
+        _refuse_parameters_alone(verb, Line.read(self.params, self.optional_values, args))
 
 
 def _refuse_parameters_alone(verb: str, line: Line) -> None:
@@ -133,7 +119,7 @@ def sweep(ctx: typer.Context, options: SweepOptions) -> None:
     shown = reporting("stopped; no trial was started, nothing is left", reporter)
     with calling_on_end(options.end.on_end) as on_end, shown as show:
         request = request_of(
-            options, reporter, command=_command(ctx), of_one_trial=_command_of_one_trial(ctx)
+            options, reporter, command=command_on_record(ctx), of_one_trial=_command_of_one_trial(ctx)
         )
         if not options.start.dry_run:
             reporter = show.reporter = on_end.begin(request.run.run_id, request.run.command, reporter)
@@ -147,33 +133,13 @@ def sweep(ctx: typer.Context, options: SweepOptions) -> None:
             show.exit_code = carry_out_sweep(request, connection, reporter, ask=ask, leave=leave)
 
 
-def _command(ctx: typer.Context) -> tuple[str, ...]:
-    """Return the command line for the record: with all its words, where the user left out those on record."""
-    if (found := ctx.meta.get(_RESUMED)) is None:
-        return command_line()
-    from tflaunch.runs.hidden_values import without_values
-
-    return ("tflaunch", "sweep", *without_values(found.words))
-
-
 def _command_of_one_trial(ctx: typer.Context) -> tuple[str, ...]:
     """Return the command that runs one trial as this command does, up to the trial's arguments.
 
     It names variables of --env without their values, which may be secrets.
     """
     words = ["--ps", "0", "--workers", "1", "--no-flags"]
-    of_one_trial = _of_one_trial()
-    for name, value in ctx.params.items():
-        if name not in of_one_trial or getattr(ctx.get_parameter_source(name), "name", "") != "COMMANDLINE":
-            continue
-        option = "--" + name.replace("_", "-").replace("per-trial", "per-worker")
-        for each in value if isinstance(value, list) else [value]:
-            said = each.partition("=")[0] if name == "env" else each
-            words += [option, *([] if said is True or said == "" else [str(said)])]
-    module, script = ctx.params["module"], ctx.params["script"]
-    program = ["-m", module] if module is not None else [script or ""]
-    hosts = ctx.params["hosts"]
-    return ("tflaunch", "run", *([] if hosts is None else [hosts]), *words, *program, "--")
+    return run_command(ctx, _of_one_trial(), words, renamed={"--gpus-per-trial": "--gpus-per-worker"})
 
 
 def _of_one_trial() -> set[str]:

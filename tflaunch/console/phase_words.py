@@ -25,6 +25,7 @@ _WORDS = {
     "importing TensorFlow": ("importing TensorFlow", "imported TensorFlow on {}", "host"),
     "trying Python": ("trying Python", "tried Python on {}", "host"),
     "waiting": ("waiting for GPUs", "waited for {}", "GPU"),
+    "trying": ("measuring layouts", "measured layouts in {}", "run"),
     "measuring": ("measuring", "measured", ""),
     "cleaning": ("cleaning", "cleaned {}", "host"),
     "fetching": ("fetching", "fetched {}", "file"),

@@ -20,8 +20,10 @@ from tflaunch.documents.json_things import (
     FileData,
     FindingData,
     HostData,
+    LayoutData,
     PlaceData,
     ReportedRunData,
+    RoundData,
     RowData,
     RunData,
     SettingData,
@@ -134,6 +136,21 @@ class ReportDocument(TypedDict):
     """of two runs: their numbers side by side"""
 
 
+class TuneDocument(TypedDict):
+    """Which layouts were tried, and how fast each is."""
+
+    time: float
+    """when it was printed, in epoch seconds"""
+    run_id: str
+    """the search's name, for `--resume`; of `--dry-run` empty"""
+    rounds: list[RoundData]
+    """how many layouts each round tries"""
+    layouts: list[LayoutData]
+    """each layout, the fastest first; those that were not measured at the end"""
+    best: list[str]
+    """the words of the command that runs the program in the fastest layout; of `--dry-run` none"""
+
+
 class CleanDocument(TypedDict):
     """What was removed, and what stays."""
 
@@ -168,6 +185,7 @@ DOCUMENTS: Mapping[str, type] = {
     "status": StatusDocument,
     "stacks": StacksDocument,
     "report": ReportDocument,
+    "tune": TuneDocument,
     "clean": CleanDocument,
     "config": ConfigDocument,
 }

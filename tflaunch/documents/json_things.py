@@ -663,6 +663,66 @@ class ComparedData(TypedDict):
     """the second by the first, or null"""
 
 
+class RoundData(TypedDict):
+    """A round of a search for the fastest layout."""
+
+    layouts: int
+    """how many it tries"""
+    steps: int
+    """how many steps of each are measured"""
+
+
+class TryData(TypedDict):
+    """A run of a layout."""
+
+    round: int
+    """from 1"""
+    run_id: str
+    """its run; empty where it did not fit"""
+    rate: float | None
+    """steps in a second, or null"""
+    steps: float
+    """how many were measured"""
+    seconds: float
+    """in how long"""
+    cut_short: bool
+    """whether it was ended early, as it was far behind the others"""
+
+
+class LayoutData(TypedDict):
+    """A layout that was tried."""
+
+    layout: dict[str, Any]
+    """what it says of `ps`, `workers`, `ps_hosts`, `worker_hosts`, `place` and `threads`; the rest is as `tflaunch run`
+    has it"""
+    options: list[str]
+    """the same as options of `tflaunch run`"""
+    tasks: dict[str, int]
+    """job -> how many tasks it had"""
+    hosts: int | None
+    """on how many hosts they ran, or null"""
+    rate: float | None
+    """steps in a second, of all workers together, in its last try; null: `why` says why not"""
+    low: float | None
+    """the same in the slowest quarter of the time, or null"""
+    high: float | None
+    """in the fastest quarter, or null"""
+    predicted: float | None
+    """what the other layouts say of its rate, or null"""
+    global_steps: bool
+    """whether the steps are those of a counter that all tasks share"""
+    limits: list[str]
+    """what held it up, in the words of the warnings of a run"""
+    notes: list[str]
+    """what else there is to know of its rate"""
+    why: str
+    """why there is no rate, or empty"""
+    best: bool
+    """whether it is the fastest, or no slower than the spread tells"""
+    tries: list[TryData]
+    """its runs"""
+
+
 # Each by the name that the documentation has for it.
 THINGS: Mapping[str, type] = {
     "error": ErrorData,
@@ -702,4 +762,7 @@ THINGS: Mapping[str, type] = {
     "reported task": ReportedTaskData,
     "samples": SamplesData,
     "compared": ComparedData,
+    "round": RoundData,
+    "layout": LayoutData,
+    "try": TryData,
 }

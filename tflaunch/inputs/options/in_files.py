@@ -32,6 +32,7 @@ from tflaunch.inputs.options.of_others import (
 )
 from tflaunch.inputs.options.of_run import RunOptions
 from tflaunch.inputs.options.of_sweep import SweepOptions
+from tflaunch.inputs.options.of_tune import TuneOptions
 from tflaunch.inputs.options.of_up import UpOptions
 
 # The groups of each verb in which there are options that a configuration may set.
@@ -39,6 +40,7 @@ OF_VERB: Mapping[str, tuple[Any, ...]] = {
     "run": (RunOptions,),
     "up": (UpOptions,),
     "sweep": (SweepOptions,),
+    "tune": (TuneOptions,),
     "attach": (LogOptions, OutputOptions, ReachOptions),
     "logs": (LogOptions, LinesOptions, ReachOptions),
     "fetch": (FetchedOptions, ReachOptions),

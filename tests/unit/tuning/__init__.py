@@ -1,0 +1,1 @@
+"""Pure: layouts, rounds, rates and predictions."""

@@ -1,0 +1,131 @@
+"""`tflaunch tune`: tries layouts for real, and names the fastest."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, ClassVar
+
+import typer
+
+from tflaunch.cli.reporting import Show, reporting
+from tflaunch.cli.resumed_command import ResumedCommand, command_on_record
+from tflaunch.cli.run_command import run_command
+from tflaunch.inputs.options.declared import Group
+from tflaunch.inputs.options.groups import ConnectionOptions
+from tflaunch.inputs.options.job_groups import (
+    GpuOptions,
+    ProgramOptions,
+    RoleOptions,
+    TaskOptions,
+)
+from tflaunch.inputs.options.of_tune import TuneOptions
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+    from tflaunch.tuning.layouts import Layout
+    from tflaunch.tuning.tried import Tried, Try
+
+_SILENT = "A search does not show what the tasks print; tflaunch logs RUN does, for the run of each layout"
+_NO_RESULTS = "The runs of a search are not kept for their results; tflaunch run is"
+
+
+class TuneCommand(ResumedCommand):
+    """The class of the command `tune`."""
+
+    instead: ClassVar[Mapping[str, str]] = {
+        **dict.fromkeys(("--quiet", "-q", "--only", "--show-host", "--raw"), _SILENT),
+        **dict.fromkeys(("--fetch", "--tensorboard", "--on-end", "--detach", "-d"), _NO_RESULTS),
+        "--restarts": "A layout whose run fails is not measured; tflaunch run --restarts is for the run itself",
+    }
+
+
+class _Shown:
+    """Shows people each layout as it is tried; programs get one document at the end."""
+
+    def __init__(self, show: Show, *, json: bool) -> None:
+        self._show, self._json = show, json
+
+    def begins(self, run_id: str) -> None:
+        """See TuneWatcher."""
+        self._show.stopped = (
+            f"stopped; nothing is left running; this goes on: tflaunch tune --resume {run_id}"
+        )
+
+    def trying(self, layout: Layout, number: int, total: int) -> None:
+        """See TuneWatcher."""
+        if not self._json:
+            self._show.reporter.phase("trying", number - 1, total, str(layout))
+
+    def tried(self, layout: Layout, tried: Try, number: int, total: int) -> None:
+        """See TuneWatcher."""
+        if not self._json:
+            from tflaunch.console.tune_page import sentence
+
+            self._show.reporter.note(sentence(layout, tried))
+            self._show.reporter.phase("trying", number, total)
+
+
+def tune(ctx: typer.Context, options: TuneOptions) -> None:
+    """Try layouts of TRAINER.py for some seconds each: numbers of ps and workers, hosts, threads; name the fastest.
+
+    Each layout is a run of its own, one after the other.  All are measured, then the faster half of them with twice as
+    many steps, until two are left.  The steps are those that the tasks print, as `step 120`.
+    """
+    from tflaunch.api.requests.tune import request_of
+    from tflaunch.api.tuning import tune as search
+    from tflaunch.tuning.tried import Tried
+
+    json = options.output.json
+    with reporting("stopped; nothing was started", json=json) as show:
+        request = request_of(options, None if json else show.reporter, command=command_on_record(ctx))
+        if options.start.dry_run:
+            _print("", Tried(request.layouts, {}), options.measure.steps, (), json=json)
+            return
+        with _stoppable():
+            name, tried = search(request, _Shown(show, json=json), options.measure.resume)
+        show.reporter.settle()
+        best = tried.ranked()[0]
+        own = options.what.arguments
+        command = (*run_command(ctx, _of_the_run(), best.options), *own)
+        _print(name, tried, options.measure.steps, command if own else command[:-1], json=json)
+
+
+@contextmanager
+def _stoppable() -> Iterator[None]:
+    """Inside, Ctrl-C and SIGTERM raise Stopped, so that the run of the layout is stopped, too."""
+    from tflaunch.protocol.events import Interrupted
+    from tflaunch.sessions.group import Stopped
+
+    def stop(number: int, _: FrameType | None) -> None:
+        raise Stopped(Interrupted(number))
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _of_the_run() -> set[str]:
+    """The options that the run itself has, too: those of a layout are added anew."""
+    groups = (GpuOptions, ProgramOptions, TaskOptions, RoleOptions, ConnectionOptions)
+    names = {option.name for each in groups for option in Group(each).options}
+    names |= {"chief", "evaluator", "network", "grace", "ps_grace", "lease", "require_all", "dial_check"}
+    return names - {"module", "connect_timeout"}
+
+
+def _print(name: str, tried: Tried, steps: int, command: Sequence[str], *, json: bool) -> None:
+    from tflaunch.console.screen import Screen, reader_may_leave
+    from tflaunch.console.tune_page import planned_page, tune_page
+    from tflaunch.documents.tuned import tuned
+
+    screen, document = Screen(), tuned(name, tried, steps, command)
+    with reader_may_leave():
+        if json:
+            screen.write_json(document)
+        else:
+            screen.show(tune_page(document, screen) if command else planned_page(document))
