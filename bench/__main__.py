@@ -15,9 +15,11 @@ from bench import (
     fanout,
     feed,
     growth,
+    horovod_start,
     logs,
     look,
     memory,
+    placement,
     probe,
     reaction,
     report,
@@ -42,6 +44,9 @@ MEASUREMENTS: dict[str, Callable[[Plan], Iterator[Table]]] = {
     "look": look.look,
     "engines": engines.engines,
     "feed": feed.feed,
+    "bind": placement.bind,
+    "network": placement.network,
+    "horovod": horovod_start.horovod,
     "thousand": thousand.thousand,
 }
 

@@ -147,7 +147,9 @@ def test_tasks_in_containers_are_bound(launcher: Launcher, engine: Engine, tmp_p
         runtime = engine.run("info", "--format", "{{.Host.OCIRuntime.Path}}").strip()
         (tmp_path / "frees").write_text(f'#!/bin/sh\nexec taskset -c 0,1 {runtime} "$@"\n')
         (tmp_path / "frees").chmod(0o755)
-        conf = MODEST.replace('runtime = "runc"', f'runtime = "frees"\n[engine.runtimes]\nfrees = ["{tmp_path}/frees"]')
+        conf = MODEST.replace(
+            'runtime = "runc"', f'runtime = "frees"\n[engine.runtimes]\nfrees = ["{tmp_path}/frees"]'
+        )
         (tmp_path / "frees.conf").write_text(conf)
         env["CONTAINERS_CONF"] = str(tmp_path / "frees.conf")
     script = launcher.script(
@@ -155,7 +157,10 @@ def test_tasks_in_containers_are_bound(launcher: Launcher, engine: Engine, tmp_p
     )
     words = ("--ps=0", "--workers=2", "--bind=cores", "--container-engine", engine.kind)
     done = launcher.run("run", hostfile(launcher), script, *words, env=env).ran()
-    assert sorted(re.findall(r"(worker/\d) │ cores (.*)", done.out)) == [("worker/0", "[0] 1"), ("worker/1", "[1] 1")]
+    assert sorted(re.findall(r"(worker/\d) │ cores (.*)", done.out)) == [
+        ("worker/0", "[0] 1"),
+        ("worker/1", "[1] 1"),
+    ]
 
 
 def test_a_task_in_a_container_is_like_any_other(launcher: Launcher, engine: Engine, tmp_path: Path) -> None:

@@ -149,5 +149,7 @@ def test_check_names_the_network_that_is_slower_than_its_link_says(
     fast = document["bandwidth"]["host1"]["host2"]["bits_per_s"]
     slow = other["bandwidth"]["host1"]["host2"]["bits_per_s"]
     assert slow < fast <= 1.1e9
-    told = [finding["what"] for finding in document["findings"] if "no way between the hosts" in finding["what"]]
+    told = [
+        finding["what"] for finding in document["findings"] if "no way between the hosts" in finding["what"]
+    ]
     assert [each.partition(": ")[0] for each in told] == ["eth1 (10 Gbit/s, 10.78.0.0/16)"]

@@ -1,11 +1,10 @@
-"""Which cores of its host each task is bound to, so that no two tasks of the host have one in common, and how many threads
-it should have; pure.
+"""Which cores of its host each task is bound to, so that no two tasks of the host have one in common; pure.
 
 A GPU has an equal part of the cores of its NUMA node, whichever runs have the other GPUs there: runs that share a host
 by GPUs share its cores likewise, and never meet.  A node without GPUs goes to the nearest one that has some.
 
-A quota of processor time, as containers have one, is no core less: each thread runs, and then all are stopped at once.  So
-the tasks of a host share its quota, and their thread pools are no larger than that.
+A quota of processor time, as containers have one, is no core less: each thread runs, and then all are stopped at once.
+So the tasks of a host share its quota, and their thread pools are no larger than that.
 """
 
 from __future__ import annotations
@@ -51,7 +50,8 @@ class Cores:
         if not (self.cores or self.most):
             return {}
         cores, cpus = (
-            str(min(filter(None, (count, self.most)))) for count in (len(self.cores), sum(map(len, self.cores)))
+            str(min(filter(None, (count, self.most))))
+            for count in (len(self.cores), sum(map(len, self.cores)))
         )
         sizes = {
             "OMP_NUM_THREADS": cores,
@@ -72,8 +72,9 @@ UNBOUND = Cores()
 def share_out(bind: Bind, facts: HostFacts, tasks: Mapping[T, Sequence[GpuOrInstance]]) -> dict[T, Cores]:
     """The cores of these tasks, all that a run has on that host, each with its GPUs.
 
-    Those that are neither bound nor held by a quota are left out.  none: all.  numa: a task gets the parts of its GPUs; one without GPUs gets as much as a GPU has, from those tasks; where no task
-    has GPUs, none is bound.  cores: only the run's own GPUs have parts; without any, the tasks share out the nodes.
+    Those that are neither bound nor held by a quota are left out.  numa: a task gets the parts of its GPUs; one without
+    GPUs gets as much as a GPU has, from those tasks; where no task has GPUs, none is bound.  cores: only the run's own
+    GPUs have parts; without any, the tasks share out the nodes.
     """
     if bind == "none":
         return {}

@@ -524,16 +524,18 @@ def _note_models(job: JobSpec, placed: Sequence[_Placed], notes: list[str]) -> N
 
 
 def _note_collectives(job: JobSpec, placed: Sequence[_Placed], notes: list[str]) -> None:
-    """Where NCCL could move the gradients of MultiWorkerMirroredStrategy and is not asked to, or is asked and cannot."""
+    """Where NCCL could move the gradients of MultiWorkerMirroredStrategy and is not asked, or is asked and cannot."""
     workers = [task for task in placed if task.id.job in (WORKER, CHIEF, MASTER)]
     bare = [str(task.id) for task in workers if not task.gpus]
     if job.collectives == "nccl" and bare:
         has = agreeing(len(bare), "has no GPU", "have no GPUs")
-        notes.append(f"{job.collectives_at}, and {', '.join(bare)} {has}: there CommunicationImplementation.RING is needed")
+        notes.append(
+            f"{job.collectives_at}, and {', '.join(bare)} {has}: there CommunicationImplementation.RING is needed"
+        )
     elif job.collectives == "auto" and len(workers) > 1 and not bare:
         notes.append(
-            f"{job.collectives_at}, which moves gradients by gRPC unless the program asks for NCCL. All workers have GPUs: "
-            "communication_options=tf.distribute.experimental.CommunicationOptions(implementation="
+            f"{job.collectives_at}, which moves gradients by gRPC unless the program asks for NCCL. All workers have "
+            "GPUs: communication_options=tf.distribute.experimental.CommunicationOptions(implementation="
             "tf.distribute.experimental.CommunicationImplementation.NCCL)"
         )
 
@@ -568,7 +570,9 @@ def _note_machines(placed: Sequence[_Placed], inventory: Inventory, notes: list[
     if len(models) > 1:
         return
     with_gpus = bool(models)
-    sharing = {host: count if with_gpus else 1 for host, count in Counter(task.host for task in working).items()}
+    sharing = {
+        host: count if with_gpus else 1 for host, count in Counter(task.host for task in working).items()
+    }
     each = " for each worker" if with_gpus else ""
     there = {
         "cores" + each: {host: inventory[host].usable_cores // count for host, count in sharing.items()},

@@ -187,7 +187,7 @@ class JobSpec:
     keras_fit: str = (
         ""  # what Keras 3 lacks and the text calls, and the advice: `fit under STRATEGY (FILE:LINE); …`
     )
-    # What its MultiWorkerMirroredStrategy moves gradients by, and where its text says so; "": not known, or its own rings.
+    # What its MultiWorkerMirroredStrategy moves gradients by, and where its text says so; "": not known, or rings.
     collectives: Literal["", "auto", "nccl"] = ""
     collectives_at: str = ""  # `FILE:LINE uses NAME`
     mix_models: bool = False  # workers may get GPUs of several models

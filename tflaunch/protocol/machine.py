@@ -8,7 +8,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, List
 
-# What sizes the thread pools of OpenMP and TensorFlow, and names the network of NCCL and gloo, where no program says it.
+# What sizes the thread pools of OpenMP and TensorFlow, and names the network of NCCL and gloo, unless a program does.
 YIELDING = (
     "OMP_NUM_THREADS",
     "TF_NUM_INTRAOP_THREADS",

@@ -66,7 +66,9 @@ def missing() -> str:
 def can_shape() -> bool:
     """Whether this kernel can hold what an interface sends to a rate."""
     tried = "tc qdisc add dev lo root tbf rate 1mbit burst 10kb latency 1s"
-    return subprocess.run(["unshare", "--net", *tried.split()], capture_output=True, check=False).returncode == 0
+    return (
+        subprocess.run(["unshare", "--net", *tried.split()], capture_output=True, check=False).returncode == 0
+    )
 
 
 def _shared() -> tuple[str, ...]:
@@ -312,7 +314,7 @@ def clock_library(directory: Path) -> Path:
 
 
 def _remove_old_groups(of: int = 0) -> None:
-    """The one thing that outlives a test that was killed: the empty cgroups of `BedHost.at_most`, `quota` and `cpuset`."""
+    """The one thing that outlives a test that was killed: the empty cgroups of a `BedHost`."""
     places = (CGROUPS / "pids", CGROUPS / "cpu", CGROUPS / "cpuset", CGROUPS)  # of either generation
     for group in (each for place in places for each in place.glob("tflaunch-bed-*")):
         found = re.match(r"tflaunch-bed-(\d+)-", group.name)

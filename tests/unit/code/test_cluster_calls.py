@@ -418,7 +418,9 @@ def test_the_plan_says_where_nccl_could_move_the_gradients(tmp_path: Path) -> No
         return [note for note in plan(job, *hosts).notes if "trainer.py" in note]
 
     [unasked] = notes("auto", "", *both)
-    assert unasked.startswith("trainer.py:2 uses MultiWorkerMirroredStrategy, which moves gradients by gRPC unless")
+    assert unasked.startswith(
+        "trainer.py:2 uses MultiWorkerMirroredStrategy, which moves gradients by gRPC unless"
+    )
     assert f"implementation={asks}.NCCL" in unasked
     [lacking] = notes("nccl", asks + ".NCCL", facts("c1"), facts("c2"))
     assert lacking == (

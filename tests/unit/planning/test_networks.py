@@ -146,9 +146,9 @@ def test_nccl_is_told_nothing_that_the_host_says_itself() -> None:
         job = asked(ps=0, framework=framework)
         first, second = plan(job, host(1, ib(1), **said), host(2, ib(2), gpus=1), addresses=BY_ADDRESS).tasks
         assert not [name for name in first.env if name.endswith(("IFNAME", "IFACE"))]
-        assert {second.env[name] for name in second.env if name.endswith(("GLOO_IFACE", "GLOO_SOCKET_IFNAME"))} == {
-            "ib0"
-        }
+        assert {
+            second.env[name] for name in second.env if name.endswith(("GLOO_IFACE", "GLOO_SOCKET_IFNAME"))
+        } == {"ib0"}
     planned = plan(asked(ps=0), host(1), host(2), addresses=BY_ADDRESS)
     assert not any("NCCL_SOCKET_IFNAME" in task.env for task in planned.tasks)  # without GPUs
 

@@ -392,6 +392,11 @@ def test_hosts_that_differ_are_told() -> None:
         "g1 has 8 cores for each worker, g2 32; where workers train in step, all wait for the slowest",
         "g1 has 8 GiB of memory for each worker, g2 32; where workers train in step, all wait for the slowest",
     )
-    assert plan(asked(PROGRAM, ps=0), facts("g1", eight, cores=96), facts("g2", some_gpus("g2", 8), cores=64)).notes == ()
+    assert (
+        plan(
+            asked(PROGRAM, ps=0), facts("g1", eight, cores=96), facts("g2", some_gpus("g2", 8), cores=64)
+        ).notes
+        == ()
+    )
     assert plan(asked(PROGRAM, ps=0), facts("c1", cores=12), facts("c2", cores=8)).notes == ()
     assert plan(asked(PROGRAM, ps=1, workers=1), facts("c1", cores=64), facts("c2", cores=8)).notes == ()

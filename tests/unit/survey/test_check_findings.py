@@ -11,8 +11,8 @@ from tests.support.checks import GIB, found, host_answer, only, system, task_ans
 from tests.support.gpus import gpu
 from tflaunch.hosts import Host
 from tflaunch.in_task import check_task
-from tflaunch.protocol.errors import ConnectError
 from tflaunch.planning.inventory import Nic
+from tflaunch.protocol.errors import ConnectError
 from tflaunch.survey.check_answers import CheckAnswers, Clock, HostAnswer, TaskAnswer
 from tflaunch.survey.check_bandwidth import Throughput
 from tflaunch.survey.check_findings import CheckFinding, Findings

@@ -1,9 +1,9 @@
 """The rendezvous of a Horovod program: a key-value store over HTTP, in a process of its own beside the agent.
 
 Horovod sends an address, a port, `/scope/key` and bytes, and nothing that would prove who it is.  So a stranger is told
-by what is left: the address that it calls from must be one of the run's hosts, and what one address has written no other
-writes over or removes.  Who shares a host with a task is not told from it.  Each start of the tasks has a new store, so
-that no address of an earlier one is left in it.
+by what is left: the address that it calls from must be one of the run's hosts, and what one address has written no
+other writes over or removes.  Who shares a host with a task is not told from it.  Each start of the tasks has a new
+store, so that no address of an earlier one is left in it.
 """
 
 import os

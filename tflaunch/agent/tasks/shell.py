@@ -6,8 +6,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Dict, Iterable, List
 
-# A login bash runs this file, since `module` and `conda` need one.  After the profile come the task's own variables, of
-# which some leave it its own; then the setup, which ends at the first line that fails; then the variables that the plan has decided.
+# A login bash runs this file: `module` and `conda` need one.  After the profile come the task's own variables, but
+# for some that a profile may set; then the setup, which ends at the first line that fails; then what the plan decides.
 SETUP = """\
 %(environment)s
 trap 'echo "tflaunch: setup failed with exit code $?" >&2' EXIT
@@ -27,7 +27,11 @@ def exports(names: "Iterable[str]", env: "Dict[str, str]", yielding: "Iterable[s
     import shlex
 
     keep = {name: "${%s-%s}" % (name, shlex.quote(env[name])) for name in yielding if name in env}
-    lines = ("%s=%s; export %s" % (name, keep.get(name) or shlex.quote(env[name]), name) for name in names if name in env)
+    lines = (
+        "%s=%s; export %s" % (name, keep.get(name) or shlex.quote(env[name]), name)
+        for name in names
+        if name in env
+    )
     return "\n".join(lines)
 
 
@@ -37,11 +41,13 @@ def write(
     setup: "Iterable[str]",
     decided: str,
     then: str,
+    *,
     yielding: "Iterable[str]" = (),
 ) -> None:
     """Write the file, which only this user may read; raises OSError.
 
-    A profile may set the `yielding` variables otherwise.  `decided` are lines of shell, as `exports` makes them; `then` is the rest of the file.
+    A profile may set the `yielding` variables otherwise.  `decided` are lines of shell, as `exports` makes them; `then`
+    is the rest of the file.
     """
     text = SETUP % {
         "environment": exports(env, env, yielding),

@@ -139,7 +139,9 @@ class Task:
         path = os.path.join(self._directory.path, self.id.replace("/", "-") + ".setup")
         decided = shell.exports([*self.request["decided"], *processes.MARKS], variables)
         gate = gate.replace("on this host", "in this image") if self._contained else gate
-        shell.write(path, variables, self.request["setup"], decided, gate, self.request.get("yielding", ()))
+        shell.write(
+            path, variables, self.request["setup"], decided, gate, yielding=self.request.get("yielding", ())
+        )
         if self._contained:
             from tflaunch.agent.host import container
 
@@ -194,7 +196,7 @@ class Task:
     def release(self) -> None:
         """Open the gate: the program starts."""
         self.released_at = time.monotonic()
-        cpus = self.request.get("cpus")
+        cpus = self.request.get("cpus", "")
         for process in self._inside() if cpus else []:  # newer versions of runc undo what it inherits
             try:
                 os.sched_setaffinity(process.pid, cores.listed(cpus))
