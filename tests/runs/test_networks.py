@@ -94,22 +94,28 @@ def test_a_firewall_on_the_fast_network(bed: Bed, far: FarLauncher, hosts: list[
     assert "nothing was started" in done.sentences
 
 
-def test_interfaces_whose_names_differ(far: FarLauncher, hosts: list[BedHost]) -> None:
+def test_interfaces_whose_names_differ(bed: Bed, far: FarLauncher, hosts: list[BedHost]) -> None:
+    """The third host names one itself, which stays."""
     hosts[1].do("sh", "-c", "ip link set eth1 down; ip link set eth1 name ens7; ip link set ens7 up")
+    more = bed.up(1, env={"GLOO_SOCKET_IFNAME": "mine"})
+    bed.second_network(*more)
     shows = "import os; print(os.environ['GLOO_SOCKET_IFNAME'], os.environ['MASTER_ADDR'], flush=True)"
     words = (
-        "run",
-        far.hostfile(hosts),
+        far.hostfile([*hosts, *more]),
         far.script(shows),
         "--ps=0",
-        "--workers=2",
+        "--workers=3",
         "--framework=torch",
         "--json",
     )
-    for more in ([], ["--network=ens7"]):
-        done = far.run(*words, *more).ran()
+    for option in ([], ["--network=ens7"]):
+        done = far.run("run", *words, *option).ran()
         lines = {event["task"]: event["line"] for event in done.events if event["event"] == "log"}
-        assert lines == {"worker/0": "eth1 10.78.0.1", "worker/1": "ens7 10.78.0.1"}
+        assert lines == {
+            "worker/0": "eth1 10.78.0.1",
+            "worker/1": "ens7 10.78.0.1",
+            "worker/2": "mine 10.78.0.1",
+        }
 
 
 def test_gpus_shows_the_networks(far: FarLauncher, hosts: list[BedHost], library: Path) -> None:
