@@ -196,12 +196,8 @@ class Task:
     def release(self) -> None:
         """Open the gate: the program starts."""
         self.released_at = time.monotonic()
-        cpus = self.request.get("cpus", "")
-        for process in self._inside() if cpus else []:  # newer versions of runc undo what it inherits
-            try:
-                os.sched_setaffinity(process.pid, cores.listed(cpus))
-            except OSError:
-                pass  # it has ended
+        if self.request.get("cpus"):
+            _bind(self._inside(), self.request["cpus"])
         if self.gate is not None:
             self.gate.open()
 
@@ -331,3 +327,12 @@ class Task:
                 log.write("tflaunch: %s\n" % reason)
         except OSError:
             pass
+
+
+def _bind(inside: "List[processes.Process]", cpus: str) -> None:
+    """Bind what runs in a container: newer versions of runc undo what it has inherited."""
+    for process in inside:
+        try:
+            os.sched_setaffinity(process.pid, cores.listed(cpus))
+        except OSError:
+            pass  # it has ended
