@@ -19,7 +19,7 @@ from tflaunch.diagnosis.lasting import NOT_YET, Finding
 from tflaunch.diagnosis.lockstep import held_up
 from tflaunch.diagnosis.paces import Paces
 from tflaunch.diagnosis.rule import Rule, Sentence
-from tflaunch.diagnosis.slow_hosts import idle_gpus, lossy, slow_gpus, swapping
+from tflaunch.diagnosis.slow_hosts import idle_gpus, lossy, narrow_links, slow_gpus, swapping
 from tflaunch.diagnosis.slow_input import out_of_step, waits_for_input
 from tflaunch.diagnosis.slow_ps import bound
 from tflaunch.diagnosis.slower import Steps
@@ -50,7 +50,7 @@ class Slowness(Rule):
         rounds = self._rounds = StackRounds(watched)
         # Who knows the reason stands first: a task that one of them has told is not told by the next.
         self._finders: tuple[Finder, ...] = (
-            *(lossy, swapping, slow_gpus, bound, stragglers, held_up),
+            *(lossy, swapping, slow_gpus, narrow_links, bound, stragglers, held_up),
             lambda paces, now: out_of_step(paces, rounds, now),
             lambda paces, now: waits_for_input(paces, rounds, now),
             idle_gpus,
