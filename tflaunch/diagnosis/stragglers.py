@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from tflaunch.diagnosis.thresholds import Thresholds
 
 SETTLED = 1.3  # the first window is hardly faster than the second: the slowness began before both
+MORE_WAITING = (
+    1.5  # times the others' time without a processor: so much more the host of a slow one is crowded
+)
 STEADY = 0.8  # share of the looks in which a worker must have moved bytes
 
 
@@ -94,7 +97,9 @@ def limit_of(mine: Window, cores: float, limits: Thresholds) -> str:
 def _crowded(paces: Paces, host: str, mine: Window, theirs: list[Window], now: float) -> str:
     waits = mine.waiting / max(mine.cores, 0.001)
     usual = median(other.waiting / max(other.cores, 0.001) for other in theirs)
-    if waits < max(paces.limits.crowded_wait, 2 * usual) or mine.waiting < 0.1:
+    # Who hardly runs, as it waits for a disk, waits long for each second that it does, and not long in all.
+    least = max(0.1, MORE_WAITING * median(other.waiting for other in theirs))
+    if waits < max(paces.limits.crowded_wait, 2 * usual) or mine.waiting < least:
         return ""
     text = f"its threads wait {waits:.1f} s for a processor for each second that they run"
     text += f" (the others' {usual:.1f} s)"
