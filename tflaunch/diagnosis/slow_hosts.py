@@ -169,8 +169,8 @@ def idle_gpus(paces: Paces, now: float) -> dict[str, Finding]:
     text = (
         f"the GPUs of {who} have computed in {mean:.0f} % of the last {paces.gpu_window_s:.0f} s on the average{at}: up"
         f" to {100 / max(mean, 1.0):.1f}x faster steps, or larger batches, are in them; `tflaunch stacks` shows what"
-        " their programs wait for: their input (prefetch(), num_parallel_calls), a ps, or small operations (tf.function, a"
-        " larger batch)"
+        " their programs wait for: their input (prefetch(), num_parallel_calls), a ps, or small operations"
+        " (tf.function, a larger batch)"
     )
     return {"gpus idle": Finding(text, f"the GPUs of {who} compute more again", tuple(names))}
 

@@ -82,7 +82,7 @@ def test_hosts_that_are_all_as_crowded_are_not_the_reason() -> None:
 
 def test_a_worker_that_hardly_runs_on_a_machine_that_is_full() -> None:
     run = slowed()
-    run.cores["worker/1"], run.waiting["worker/1"], run.in_disk["worker/1"] = 0.01, 0.15, 0.9
+    run.cores["worker/1"], run.waiting["worker/1"], run.in_disk["worker/1"] = 0.01, 0.15, 0.5
     for task in ("worker/0", "worker/2"):
         run.cores[task], run.waiting[task] = 0.06, 0.3
     assert "it waits for a disk of host3" in one(run.on(90))
