@@ -12,7 +12,7 @@ from tests.unit.diagnosis.slow_runs import LOOK_S, WORKERS, Run, asynchronous, m
 Stack = tuple[list[list[Any]], str]
 TRAINS = ["train.py", 40, "train"]
 TENSORFLOW = "/usr/lib/python3/dist-packages/tensorflow/python"
-READS: Stack = ([["train.py", 31, "read"], TRAINS], "folio_wait_bit")
+READS: Stack = ([["train.py", 31, "read"], TRAINS], "__iomap_dio_rw")
 WAITS_FOR_DATA: Stack = (
     [[f"{TENSORFLOW}/ops/gen_dataset_ops.py", 3104, "iterator_get_next"], TRAINS],
     "futex_do_wait",
