@@ -1,8 +1,8 @@
 """Where the main threads of the workers stand, asked a few times within a minute: what each of them spends its time on.
 
 A round asks all workers at each look, until each has answered LOOKS times.  One begins when another worker moves, or
-when one has become slower or faster, which makes what is known void; without that one begins every `stacks_again_s`, and
-adds to it.
+when one has become slower or faster, which makes what is known void; without that one begins every `stacks_again_s`,
+and adds to it.
 
 Shipped to hosts, for the coordinator of a detached run.
 """
