@@ -170,3 +170,19 @@ def test_a_gpu_with_few_lanes_of_pcie() -> None:
 
 def test_a_gpu_that_has_its_lanes_when_it_works_or_rests() -> None:
     assert lanes(16) == lanes(4, 16) == lanes(4, use=0) == []
+
+
+def test_a_worker_is_told_once_though_several_rules_find_it() -> None:
+    run = asynchronous()
+    run.stacks = {name: [IN_SESSION] for name in WORKERS}
+    run.stacks["worker/1"] = [WAITS_FOR_DATA]
+    text = one(run.on(120))
+    assert text.startswith(
+        "worker/1 on host3 holds up the others: in 100% of 8 looks its main thread was in no"
+    )
+    assert "where the data come from is slow" in text
+    run.speed("worker/1", 100_000)
+    assert run.on(200) == [], "it is slower, too"
+    run.speed("worker/1", 500_000)
+    run.stacks["worker/1"] = [IN_SESSION]
+    assert one(run.on(300)) == "worker/1 on host3 holds up the others no more"
