@@ -225,6 +225,14 @@ def test_an_all_reduce_of_equals(share: float) -> None:
     assert run.on(300) == []
 
 
+def test_an_all_reduce_of_equals_of_which_one_is_seen_to_work_a_little_more_often() -> None:
+    run = mirrored()
+    for each in run.links:
+        each.unanswered = 0.24
+    run.between("worker/2", "worker/1").unanswered = 0.55
+    assert run.on(300) == []
+
+
 def test_a_ring_in_which_all_wait_alike_for_the_network() -> None:
     run = mirrored()
     for each in run.links:
