@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tflaunch.diagnosis.thresholds import Thresholds
 
 SETTLED = 1.3  # the first window is hardly faster than the second: the slowness began before both
+OTHERS_CORES = 0.2  # of other programs on its host, from which on they are named
 MORE_WAITING = (
     1.5  # times the others' time without a processor: so much more the host of a slow one is crowded
 )
@@ -103,13 +104,21 @@ def _crowded(paces: Paces, host: str, mine: Window, theirs: list[Window], now: f
         return ""
     text = f"its threads wait {waits:.1f} s for a processor for each second that they run"
     text += f" (the others' {usual:.1f} s)"
-    other, cores = paces.other(host, now - paces.limits.slow_s)
-    if cores >= 0.2:
-        return (
-            f"{text}, and programs that are not the run's use {cores:.1f} cores of {host} ({other}); end them, or give"
-            " the task another host"
-        )
+    others = others_of(paces, host, now)
+    if others:
+        return f"{text}, and {others}"
     return f"{text}; put fewer tasks on {host}, or give it another host"
+
+
+def others_of(paces: Paces, host: str, now: float) -> str:
+    """That other programs compute there, and what to do; "" if they do not, to speak of."""
+    other, cores = paces.other(host, now - paces.limits.slow_s)
+    if cores < OTHERS_CORES:
+        return ""
+    return (
+        f"programs that are not the run's use {cores:.1f} cores of {host} ({other}); end them, or give the task another"
+        " host"
+    )
 
 
 def _link(mine: Window, host: str, limits: Thresholds) -> str:

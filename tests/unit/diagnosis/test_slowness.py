@@ -285,6 +285,16 @@ def test_a_ps_whose_threads_wait_for_a_processor() -> None:
     assert "it has used 0.05 cores for 60 s, and 2.5 of its threads have waited for one" in one(run.on(90))
 
 
+def test_a_ps_beside_other_programs() -> None:
+    run = asynchronous()
+    run.cores["ps/0"], run.waiting["ps/0"] = 0.05, 2.5
+    run.machines["host1"] = {"swapped": 0, "others": [[77, "stress", 1.9]]}
+    assert one(run.on(90)).endswith(
+        "2.5 of its threads have waited for one; programs that are not the run's use 1.9 cores of host1 (pid 77"
+        " stress); end them, or give the task another host"
+    )
+
+
 @pytest.mark.parametrize("end", ["ps/0", "worker/1"])
 def test_a_ps_behind_a_slow_link(end: str) -> None:
     run = asynchronous()
