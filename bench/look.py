@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import socket
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from bench.measure import Failed, Figures, Table
 from bench.plan import Plan
-from tests.support.agent_over_pipes import Host, task
+from tests.support.agent_over_pipes import Channel, Host, task
 from tflaunch.diagnosis.thresholds import Thresholds
 from tflaunch.protocol.wire import encode
 
@@ -29,8 +32,9 @@ step = 0
 while True:
     print("step", step, "loss 0.31", flush=True)
     step += 1
-    time.sleep(0.1)
 """
+PAUSES, COMPUTES = "    time.sleep(0.1)\n", "    sum(range(400_000))\n"
+TRAIN_S = 20.0
 
 
 def look(plan: Plan) -> Iterator[Table]:
@@ -53,10 +57,61 @@ def look(plan: Plan) -> Iterator[Table]:
                 table.remarks.append(f"{method}: {error}")
             table.rows.setdefault(method, []).append(row)
     yield table
+    yield _beside_training(plan)
+
+
+def _beside_training(plan: Plan) -> Table:
+    """What the tasks lose: steps a second of as many as the machine has cores, with looks and without."""
+    table = Table("Steps beside the looks", "no look", ("steps/s",), 1)
+    tasks = os.cpu_count() or 1
+    table.remarks.append(
+        f"{tasks} tasks that compute, with {CONNECTIONS} connections and {THREADS} threads each, for {TRAIN_S:g} s; a"
+        f" look every {EVERY_S:g} s is what a run has"
+    )
+    ways = {"no look": 0.0, f"a look every {EVERY_S:g} s": EVERY_S, f"every {EVERY_S / 10:g} s": EVERY_S / 10}
+    for number in range(plan.rounds):
+        for method, every_s in ways.items():
+            plan.tell(f"steps: {method}, round {number + 1}")
+            try:
+                row: Figures | None = _steps(tasks, every_s)
+            except Failed as error:
+                row = None
+                table.remarks.append(f"{method}: {error}")
+            table.rows.setdefault(method, []).append(row)
+    return table
+
+
+def _steps(tasks: int, every_s: float) -> Figures:
+    with _looked_at(tasks, CONNECTIONS, COMPUTES) as (channel, _):
+
+        def reached() -> int:
+            seen = channel.ask("look", answer="looked")["tasks"]
+            return sum(each.get("step", 0) for each in seen.values())
+
+        began, first = time.monotonic(), reached()
+        while time.monotonic() < began + TRAIN_S:
+            time.sleep(every_s or TRAIN_S)
+            last = reached()
+        return {"steps/s": (last - first) / (time.monotonic() - began)}
 
 
 def _cost(tasks: int, connections: int) -> Figures:
-    """Start an agent with so many tasks, and look at them."""
+    """Look at so many tasks again and again."""
+    with _looked_at(tasks, connections, PAUSES) as (channel, agent):
+        before = _busy_ms(agent)
+        for _ in range(LOOKS):
+            seen = channel.ask("look", answer="looked")["tasks"]
+        spent_ms = (_busy_ms(agent) - before) / LOOKS
+    return {
+        "agent CPU ms": spent_ms,
+        "share of a core %": 100 * spent_ms / 1000 / EVERY_S,
+        "message kB": len(encode("looked", tasks=seen)) / 1e3,
+    }
+
+
+@contextlib.contextmanager
+def _looked_at(tasks: int, connections: int, step: str) -> Iterator[tuple[Channel, int]]:
+    """An agent with so many tasks, which have their connections; its channel and its pid."""
     server = socket.create_server(("127.0.0.1", 0), backlog=4096)
     ends: list[socket.socket] = []
 
@@ -77,7 +132,8 @@ def _cost(tasks: int, connections: int) -> Figures:
             host.watch(host.guard(agent))
             channel.send("renew", lease_s=120.0)
             channel.ask("probe", lease=False, ports=None, count=0, answer="facts")
-            words = (sys.executable, "-c", TASK, str(server.getsockname()[1]), str(connections), str(THREADS))
+            numbers = map(str, (server.getsockname()[1], connections, THREADS))
+            words = (sys.executable, "-c", TASK + step, *numbers)
             made = [task(*words, id=f"worker/{number}") for number in range(tasks)]
             channel.send("stage", tasks=made, code=None, ports=[], gpus=[], door=False, attempt=0)
             channel.wait("staged")
@@ -89,22 +145,13 @@ def _cost(tasks: int, connections: int) -> Figures:
                     break
             else:
                 raise Failed("the tasks do not get their connections")
-            before = _busy_ms(agent)
-            for _ in range(LOOKS):
-                seen = channel.ask("look", answer="looked")["tasks"]
-            spent_ms = (_busy_ms(agent) - before) / LOOKS
+            yield channel, agent
             channel.ask("end", grace_s=0.0, answer="swept")
         finally:
             host.close()
             server.close()
             for end in ends:
                 end.close()
-    share = 100 * spent_ms / 1000 / EVERY_S
-    return {
-        "agent CPU ms": spent_ms,
-        "share of a core %": share,
-        "message kB": len(encode("looked", tasks=seen)) / 1e3,
-    }
 
 
 def _busy_ms(pid: int) -> float:

@@ -227,8 +227,9 @@ def loads(nvml: Nvml, devices: "Sequence[Tuple[str, str]]", without: "Sequence[i
 
 def unloaded(error: str) -> "Dict[str, Any]":
     """The load of a device that has said nothing."""
-    load = dict.fromkeys(("use", "power_w", "limit_w", "pids"))  # type: Dict[str, Any]
-    load.update(memory_bytes=0, slowed_by=[], heat_ms=None, error=error)
+    nothing = ("use", "power_w", "limit_w", "pids", "heat_ms", "energy_j", "lanes")
+    load = dict.fromkeys(nothing)  # type: Dict[str, Any]
+    load.update(memory_bytes=0, slowed_by=[], error=error)
     return load
 
 
@@ -257,6 +258,10 @@ def _load(nvml: "Any", handle: "Any", instance: bool, load: "Dict[str, Any]") ->
         load["slowed_by"] = _slowed_by(nvml, handle)
         held = _ask(nvml, "nvmlDeviceGetViolationStatus", handle, BY_HEAT)
         load["heat_ms"] = None if held is None else int(held.violationTime // 10**6)
+        spent_mj = _ask(nvml, "nvmlDeviceGetTotalEnergyConsumption", handle)
+        load["energy_j"] = None if spent_mj is None else int(spent_mj // 1000)
+        lanes = [_ask(nvml, "nvmlDeviceGet%sPcieLinkWidth" % each, handle) for each in ("Curr", "Max")]
+        load["lanes"] = None if None in lanes else lanes
     running = _ask(nvml, "nvmlDeviceGetComputeRunningProcesses", handle)
     pids = sorted(process.pid for process in running or ())[:PIDS]
     most = BUSY_MIG_MEMORY_BYTES if instance else BUSY_MEMORY_BYTES

@@ -58,6 +58,7 @@ def test_use_power_and_processes(host: Host, library: Path, tmp_path: Path) -> N
     assert seen["gpus"]["GPU-a"] == {
         **{"use": 100, "power_w": 93.0, "limit_w": 700.0, "pids": [pid], "error": ""},
         **{"memory_bytes": 60000 << 20, "slowed_by": [], "heat_ms": None},
+        **{"energy_j": None, "lanes": [16, 16]},
     }
     assert seen["gpus_age_s"] < 60
     assert seen["tasks"]["worker/0"]["masks"] == []
@@ -75,10 +76,11 @@ def test_a_look_that_does_not_ask_for_gpus_leaves_nvml_alone(
 
 
 def test_what_holds_its_clocks_down(host: Host, library: Path, tmp_path: Path) -> None:
-    fleet = Fleet(library, tmp_path / "fleet", f"{SPINS} reasons=0x24 heat_ms=1500")
+    fleet = Fleet(library, tmp_path / "fleet", f"{SPINS} reasons=0x24 heat_ms=1500 energy=7654321 lanes=8")
     channel, _ = started(host, fleet)
     seen = looked(channel, lambda seen: "gpus" in seen)["gpus"]["GPU-a"]
     assert (seen["slowed_by"], seen["heat_ms"]) == (["power_cap", "sw_thermal"], 1500)
+    assert (seen["energy_j"], seen["lanes"]) == (7654, [8, 16])
 
 
 def test_a_variable_that_setup_overwrites(host: Host, library: Path, tmp_path: Path) -> None:
@@ -146,7 +148,10 @@ def test_a_lost_gpu_and_a_mig_instance(library: Path, tmp_path: Path) -> None:
     devices = [("MIG-a", "0.0"), ("GPU-lost", "1"), ("GPU-none", "2")]
     (asked,) = ask(fleet, (None, {"ask": "loads", "devices": devices}))
     told = asked.found
-    nothing = {**dict.fromkeys(("use", "power_w", "limit_w", "heat_ms")), "slowed_by": []}
+    nothing = {
+        **dict.fromkeys(("use", "power_w", "limit_w", "heat_ms", "energy_j", "lanes")),
+        "slowed_by": [],
+    }
     assert told[0] == {**nothing, "memory_bytes": 15 << 20, "pids": [], "error": ""}
     assert (told[1]["error"], told[2]["error"]) == ("NVML: GPU is lost", "NVML: Not Found")
 

@@ -16,6 +16,8 @@ from tests.diagnosis.causes import Cause
 from tests.diagnosis.trainers import MWMS_RUN, PS_RUN, asynchronous, mirrored, synchronous
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tests.diagnosis.play import Play
     from tests.support.bed.machines import BedHost
 
@@ -24,7 +26,9 @@ THREE_WORKERS = ("--ps=1", "--workers=3")
 W1 = r"worker/1 on host2"
 SLOWER = r"worker/1[^\n]*x slower than"
 HOLDS_UP = r"worker/1[^\n]*holds up the others"
-WRONG = r"worker/[02] on host\d (has been [\d.]+x slower|holds up)|ps/0 on host\d holds up"
+ANY_WORKER = r"worker/\d on host\d (has been [\d.]+x slower|holds up)"
+WRONG_WORKER = r"worker/[02] on host\d (has been [\d.]+x slower|holds up)"
+WRONG = WRONG_WORKER + r"|ps/0 on host\d holds up"
 COMPUTES = """
 until = time.process_time() + 0.025
 while time.process_time() < until:
@@ -147,46 +151,58 @@ def _slow(name: str, story: str, trainer: str, command: tuple[str, ...], **more:
     return Cause(name, causes.SLOW, story, trainer, command, **facts)  # type: ignore[arg-type]
 
 
+def _of_three(name: str, story: str, trainer: str, *, misleading: str = WRONG, **more: object) -> Cause:
+    """One of three workers, each on a host of its own, beside a ps; `fault` comes once they train."""
+    if "fault" in more:
+        more["after"] = TRAINS
+    return _slow(name, story, trainer, THREE_WORKERS, hosts=4, misleading=misleading, **more)
+
+
+def _of_ps(name: str, story: str, *, size: int, fault: Callable[[Play], None], cause: str) -> Cause:
+    """The ps of two workers, on the third host, that holds them up."""
+    return _slow(
+        name,
+        story,
+        asynchronous(size=size),
+        PS_RUN,
+        after=TRAINS,
+        fault=fault,
+        cause=rf"holds up the workers[^\n]*{cause}",
+        place=r"ps/0 on host3",
+        fix=r"more ps",
+        misleading=ANY_WORKER,
+    )
+
+
 SLOW = (
-    _slow(
+    _of_three(
         "slow-crowded-async",
         "Fifteen programs of another user compute on the core of an asynchronous worker",
         asynchronous(size=20000, read=COMPUTES),
-        THREE_WORKERS,
-        hosts=4,
-        after=TRAINS,
         fault=_crowd,
         cause=SLOWER,
         fix=r"wait[^\n]*for a processor[^\n]*another host",
     ),
-    _slow(
+    _of_three(
         "slow-quota-async",
         "The quota of a container gives an asynchronous worker 5 % of a core",
         asynchronous(size=20000, read=COMPUTES),
-        THREE_WORKERS,
-        hosts=4,
-        after=TRAINS,
         fault=_quota_of_worker,
         cause=SLOWER,
         fix=r"quota[^\n]*raise its limit",
     ),
-    _slow(
+    _of_three(
         "slow-input-async",
         "The input of an asynchronous worker takes 0.4 s for each batch",
         asynchronous(size=20000, read="if index == 1:\n    time.sleep(0.4)"),
-        THREE_WORKERS,
-        hosts=4,
         proof="step 20 of worker 1",
         cause=SLOWER,
         fix=r"input",
     ),
-    _slow(
+    _of_three(
         "slow-disk-async",
         "The disk of an asynchronous worker reads 200 kB/s",
         asynchronous(size=20000, open=OPENS_FILE, read=READS_FILE),
-        THREE_WORKERS,
-        hosts=4,
-        after=TRAINS,
         fault=_slow_disk,
         cause=SLOWER,
         fix=r"waits for a disk[^\n]*faster",
@@ -201,38 +217,30 @@ SLOW = (
         cause=r"wait for their input[^\n]*in read\(\)",
         place=r"worker/0, worker/1, worker/2|worker/\d, worker/\d and",
         fix=r"waits for a disk[^\n]*prefetch",
-        misleading=r"worker/\d on host\d (has been [\d.]+x slower|holds up)",
+        misleading=ANY_WORKER,
     ),
-    _slow(
+    _of_three(
         "slow-swap",
         "A worker needs more memory than its host has, which swaps",
         asynchronous(size=20000, read=READS_MEMORY),
-        THREE_WORKERS,
-        hosts=4,
-        after=TRAINS,
         fault=_swap,
         cause=r"to and from its swap",
         place=W1,
         fix=r"less memory",
-        misleading=r"worker/[02] on host\d (has been [\d.]+x slower|holds up)",
+        misleading=WRONG_WORKER,
     ),
-    _slow(
+    _of_three(
         "slow-link-async",
         "The link of an asynchronous worker is down to 4 Mbit/s",
         asynchronous(size=50000),
-        THREE_WORKERS,
-        hosts=4,
-        after=TRAINS,
         fault=_narrow_worker,
         cause=SLOWER,
         fix=r"network is slow",
     ),
-    _slow(
+    _of_three(
         "slow-work-sync",
         "A worker of SyncReplicasOptimizer computes 0.4 s longer for each step",
         synchronous(read="if index == 1:\n    time.sleep(0.4)"),
-        THREE_WORKERS,
-        hosts=4,
         proof="step 20 of worker 1",
         cause=HOLDS_UP,
     ),
@@ -253,42 +261,29 @@ SLOW = (
         fault=_throttle,
         cause=HOLDS_UP,
     ),
-    _slow(
+    _of_ps(
         "slow-ps-quota",
         "The ps has 5 % of a core",
-        asynchronous(size=20000),
-        PS_RUN,
-        after=TRAINS,
+        size=20000,
         fault=_quota,
-        cause=r"holds up the workers[^\n]*processors",
-        place=r"ps/0 on host3",
-        fix=r"more ps",
-        misleading=r"worker/\d on host\d (has been [\d.]+x slower|holds up)",
+        cause="processors",
     ),
-    _slow(
+    _of_ps(
         "slow-ps-network",
         "The ps is behind a link of 20 Mbit/s",
-        asynchronous(size=200_000),
-        PS_RUN,
-        after=TRAINS,
+        size=200_000,
         fault=_narrow_ps,
-        cause=r"holds up the workers[^\n]*network",
-        place=r"ps/0 on host3",
-        fix=r"more ps",
-        misleading=r"worker/\d on host\d (has been [\d.]+x slower|holds up)",
+        cause="network",
     ),
-    _slow(
+    _of_three(
         "slow-lossy",
         "The cable of a worker loses 10 % of all packets",
         asynchronous(size=20000),
-        THREE_WORKERS,
-        hosts=4,
-        after=TRAINS,
         fault=_lossy,
         cause=r"% of the packets[^\n]*lost",
         place=r"worker/1|host2",
         fix="ethtool",
-        misleading=r"worker/[02] on host\d (has been [\d.]+x slower|holds up)",
+        misleading=WRONG_WORKER,
     ),
     _slow(
         "slow-hot-gpu",

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 LOOKS = 8  # at calls, so that their share says something
 MOST = 0.9  # a share from a dozen looks is no surer
+CHANCE = 1.5  # over the root of how many looks there are: what shares that are alike differ by in one of some hundreds
 
 
 def held_up(paces: Paces, now: float) -> dict[str, Finding]:
@@ -41,13 +42,15 @@ def held_up(paces: Paces, now: float) -> dict[str, Finding]:
         return {}
     [name] = slow
     others = [other for other in workers if other != name]
-    if max(asked[other] for other in others) > limits.awaited_share / 2:
+    theirs = max(asked[other] for other in others)
+    # Of few looks, shares that are alike may lie so far apart by chance.
+    if theirs > limits.awaited_share / 2 or asked[name] - theirs < CHANCE / calls[name][0] ** 0.5:
         return {}
     share = min(MOST, asked[name])
     who = watched.who([name])
     text = (
         f"{who} holds up the others: in {share:.0%} of the looks of the last {limits.slow_s:.0f} s a call to it waited"
-        f" for its answer, to the others in {max(asked[other] for other in others):.0%}; as fast as they are, it would"
+        f" for its answer, to the others in {theirs:.0%}; as fast as they are, it would"
         f" make the run up to {1 / (1 - share):.1f}x faster: {why(paces, name, others, now)}"
     )
     return {f"{name} holds up": Finding(text, f"{who} holds up the others no more", (name,))}

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 KEPT_S = 150.0  # how long a look is kept
 QUEUE_BYTES = 65536  # a send queue that is longer waits for the network
-MOST = 2**62  # a host may lie
+MOST, MOST_W = 2**62, 1e5  # a host may lie
 
 
 class Sample(NamedTuple):
@@ -184,6 +184,9 @@ class GpuLoad(NamedTuple):
     use: int | None  # percent of the time in which it computed
     slowed_by: tuple[str, ...]
     heat_ms: int | None
+    energy_j: int | None
+    limit_w: float | None
+    lanes: Sequence[int] | None  # of PCIe: now, at most
 
 
 class Paces:
@@ -239,9 +242,9 @@ class Paces:
         for uuid, load in (fields.get("gpus") or {}).items():
             loads = self.gpus.setdefault(uuid, deque()) if uuid in self._gpus else None
             if loads is not None and (not loads or at > loads[-1].at + self.limits.gpu_look_s / 2):
-                loads.append(
-                    GpuLoad(at, load.get("use"), tuple(load.get("slowed_by", ())), load.get("heat_ms"))
-                )
+                slowed_by = tuple(load.get("slowed_by", ()))
+                rest = (load.get(name) for name in ("heat_ms", "energy_j", "limit_w", "lanes"))
+                loads.append(GpuLoad(at, load.get("use"), slowed_by, *rest))
                 while loads and loads[0].at < now - self.gpu_window_s:
                     loads.popleft()
         machine = fields.get("machine")
@@ -293,6 +296,13 @@ class Paces:
         if first.heat_ms is None or last.heat_ms is None or last.at <= first.at:
             return None
         return min(1.0, max(0.0, (last.heat_ms - first.heat_ms) / 1000 / (last.at - first.at)))
+
+    def watts(self, seen: Sequence[GpuLoad]) -> float | None:
+        """The mean power of that GPU between these loads; None where NVML is silent."""
+        first, last = seen[0], seen[-1]
+        if first.energy_j is None or last.energy_j is None or last.at <= first.at:
+            return None
+        return min(MOST_W, max(0.0, (last.energy_j - first.energy_j) / (last.at - first.at)))
 
     def other(self, host: str, since: float) -> tuple[str, float]:
         """Of the processes there that are not the run's: who has used most, `pid 4711 stress`, and the cores of all."""

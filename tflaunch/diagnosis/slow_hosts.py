@@ -118,11 +118,35 @@ def slow_gpus(paces: Paces, now: float) -> dict[str, Finding]:
     return found
 
 
+def narrow_links(paces: Paces, now: float) -> dict[str, Finding]:
+    """GPUs that have fewer lanes of PCIe than they could have."""
+    watched = paces.watched
+    found = {}
+    for name, uuid, seen in _loads(paces, now):
+        lanes = [each.lanes for each in seen if each.lanes is not None]
+        busy = all((each.use or 0) > paces.limits.gpu_idle_use for each in seen)
+        # One that rests may have given lanes up.
+        if not busy or len(lanes) < len(seen) or not all(0 < width < most for width, most in lanes):
+            continue
+        width, most = lanes[-1]
+        who = watched.who([name])
+        text = (
+            f"the GPU of {who} has {width} of {most} lanes of PCIe: what goes to and from it takes {most / width:.2g}x"
+            " as long; look at its slot, riser or cable, and at what shares them (`lspci -vv`: LnkSta,"
+            f" `nvidia-smi -q -i {uuid}`: Link Width) on {watched.places[name].host}"
+        )
+        found[f"{name} {uuid} lanes"] = Finding(
+            text, f"the GPU of {who} has all its lanes of PCIe again", (name,)
+        )
+    return found
+
+
 def idle_gpus(paces: Paces, now: float) -> dict[str, Finding]:
     """GPUs of workers that train all the time, and compute in half of it."""
     limits = paces.limits
     windows = paces.over(now - limits.slow_s, now)
     uses: dict[str, list[float]] = {}
+    powers = []  # (mean, limit)
     for name, _, seen in _loads(paces, now):
         known = [each.use for each in seen if each.use is not None]
         # Of a GPU that does nothing at all no_gpu.py tells.
@@ -130,17 +154,23 @@ def idle_gpus(paces: Paces, now: float) -> dict[str, Finding]:
             continue
         if paces.tasks[name].trains and goes_on(windows[name]):
             uses.setdefault(name, []).append(sum(known) / len(known))
+            watts = paces.watts(seen)
+            if watts and seen[-1].limit_w:
+                powers.append((watts, seen[-1].limit_w))
     means = {name: sum(of_it) / len(of_it) for name, of_it in uses.items()}
     idle = {name: mean for name, mean in means.items() if mean <= limits.gpu_idle_mean}
     if not idle:
         return {}
     names, mean = list(idle), sum(idle.values()) / len(idle)
-    who = paces.watched.who(names)
+    who, at = paces.watched.who(names), ""
+    if powers:
+        each_w, limit_w = (sum(each) / len(powers) for each in zip(*powers))  # noqa: B905  Python 3.8
+        at = f", at {each_w:.0f} W of {limit_w:.0f} W"
     text = (
-        f"the GPUs of {who} have computed in {mean:.0f} % of the last {paces.gpu_window_s:.0f} s on the average: up to"
-        f" {100 / max(mean, 1.0):.1f}x faster steps, or larger batches, are in them; `tflaunch stacks` shows what their"
-        " programs wait for: their input (prefetch(), num_parallel_calls), a ps, or small operations (tf.function, a"
-        " larger batch)"
+        f"the GPUs of {who} have computed in {mean:.0f} % of the last {paces.gpu_window_s:.0f} s on the average{at}: up"
+        f" to {100 / max(mean, 1.0):.1f}x faster steps, or larger batches, are in them; `tflaunch stacks` shows what"
+        " their programs wait for: their input (prefetch(), num_parallel_calls), a ps, or small operations"
+        " (tf.function, a larger batch)"
     )
     return {"gpus idle": Finding(text, f"the GPUs of {who} compute more again", tuple(names))}
 

@@ -116,10 +116,12 @@ def out_of_step(paces: Paces, rounds: StackRounds, now: float) -> dict[str, Find
     alike = all(abs(windows[each].bytes_s - usual) <= ALIKE * usual for each in shares)
     if mine.part - theirs < max(LEAST_GAIN, mine.blur) or not alike:
         return {}
-    who = watched.who([name])
+    who, of_input = watched.who([name]), rounds.share(name, for_input)
+    by_input = of_input is not None and of_input.part >= 0.5
+    reason = _limit(paces, name, windows[name]) if by_input else why(paces, name, others, now)
     text = (
         f"{who} holds up the others: in {mine.part:.0%} of {mine.answers} looks its main thread was in no session.run"
         f" ({rounds.words(name, alone)}{rounds.place(name, alone)}), the others' in {theirs:.0%}; as fast as they are,"
-        f" it would make the run up to {1 / max(1 - MOST, theirs):.1f}x faster: {why(paces, name, others, now)}"
+        f" it would make the run up to {1 / max(1 - MOST, theirs):.1f}x faster: {reason}"
     )
     return {f"{name} out of step": Finding(text, f"{who} holds up the others no more", (name,))}

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from tflaunch.diagnosis.lasting import Finding
 from tflaunch.diagnosis.paces import median
-from tflaunch.diagnosis.stragglers import STEADY
+from tflaunch.diagnosis.stragglers import STEADY, others_of
 from tflaunch.text.numbers import amount
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tflaunch.diagnosis.thresholds import Thresholds
 
 LEAST = 0.001  # of a core
+WAITED = "have waited for one"
 UNEVEN = 2.0  # times the bytes of the other parameter servers
 
 
@@ -49,7 +50,9 @@ def bound(paces: Paces, now: float) -> dict[str, Finding]:
         what = what or _by_network(window, windows, workers, limits)
         if what:
             who = watched.who([name])
-            text = f"{who} holds up the workers by its {what}; {_remedy(name, ps, windows)}"
+            # A ps that has cores left, and waits for them, shares them.
+            others = others_of(paces, watched.places[name].host, now) if what.endswith(WAITED) else ""
+            text = f"{who} holds up the workers by its {what}; {others or _remedy(name, ps, windows)}"
             found[f"{name} bound"] = Finding(text, f"{who} holds up the workers no more", (name,))
     return found
 
@@ -64,7 +67,7 @@ def _by_cpu(window: Window, cores: float, limits: Thresholds, *, crowded: bool) 
     if cores and window.cores >= limits.ps_cores * cores:
         return f"{used} of its {cores:.2g} cores for {window.seconds:.0f} s"
     if crowded and window.waiting >= limits.ps_waiting:
-        return f"{used} cores for {window.seconds:.0f} s, and {window.waiting:.1f} of its threads have waited for one"
+        return f"{used} cores for {window.seconds:.0f} s, and {window.waiting:.1f} of its threads {WAITED}"
     return ""
 
 

@@ -19,7 +19,7 @@ from tflaunch.diagnosis.lasting import NOT_YET, Finding
 from tflaunch.diagnosis.lockstep import held_up
 from tflaunch.diagnosis.paces import Paces
 from tflaunch.diagnosis.rule import Rule, Sentence
-from tflaunch.diagnosis.slow_hosts import idle_gpus, lossy, slow_gpus, swapping
+from tflaunch.diagnosis.slow_hosts import idle_gpus, lossy, narrow_links, slow_gpus, swapping
 from tflaunch.diagnosis.slow_input import out_of_step, waits_for_input
 from tflaunch.diagnosis.slow_ps import bound
 from tflaunch.diagnosis.slower import Steps
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     Finder = Callable[[Paces, float], Mapping[str, Finding]]
 
+OF_WORKERS = (" slow", " holds up", " out of step", "input")  # keys that say of a worker that it is slow
 A_ROUND_S = 0.9  # of look_s: the finders are not asked again sooner
 
 
@@ -50,7 +51,7 @@ class Slowness(Rule):
         rounds = self._rounds = StackRounds(watched)
         # Who knows the reason stands first: a task that one of them has told is not told by the next.
         self._finders: tuple[Finder, ...] = (
-            *(lossy, swapping, slow_gpus, bound, stragglers, held_up),
+            *(lossy, swapping, slow_gpus, narrow_links, bound, stragglers, held_up),
             lambda paces, now: out_of_step(paces, rounds, now),
             lambda paces, now: waits_for_input(paces, rounds, now),
             idle_gpus,
@@ -113,18 +114,30 @@ class Slowness(Rule):
         settled = self._resumed is None or now - self._resumed > 2 * self._limits.slow_s
         said, found = [], self._findings(now)
         for key, finding in found.items():
-            if key in self._told:
-                self._told[key] = (self._told[key][0], now)
+            same = key if key in self._told else self._told_of(key, finding)
+            if same:
+                self._told[same] = (self._told[same][0], now)
             elif explained.isdisjoint(finding.tasks):
                 self._told[key] = (finding, now)
                 said.append(Sentence(finding.text, False))
         for key, (told, last) in list(self._told.items()):
             # Whom nobody looks at may be as slow as before.
             seen = all(self._fresh(task, now) for task in told.tasks)
-            if key not in found and seen and settled and now - last >= self._limits.slow_s:
+            if seen and settled and now - last >= self._limits.slow_s:
                 del self._told[key]
                 said.append(Sentence(told.over, True))
         return said
+
+    def _told_of(self, key: str, finding: Finding) -> str:
+        """The key of what was told of one of these workers by another way to find a slow one; "": nothing was."""
+        for other, (told, _) in self._told.items():
+            if (
+                key.endswith(OF_WORKERS)
+                and other.endswith(OF_WORKERS)
+                and set(told.tasks) & set(finding.tasks)
+            ):
+                return other
+        return ""
 
     def _fresh(self, task: str, now: float) -> bool:
         samples = self._paces.tasks[task].samples

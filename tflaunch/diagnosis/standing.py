@@ -123,6 +123,7 @@ CHANNELS: tuple[tuple[str, str], ...] = (
     ("folio_wait", "disk"),
     ("io_schedule", "disk"),
     ("jbd2", "disk"),
+    ("__iomap_dio", "disk"),
     ("request_wait", "disk"),
     ("fuse", "disk"),
     ("futex", "lock"),
@@ -230,7 +231,8 @@ def kind_of_channel(channel: str, state: str = "S") -> str:
     """What the kernel's function that a thread waits in means; "" for an unknown one."""
     if state == "R":
         return "busy"
-    return next((kind for start, kind in CHANNELS if channel.startswith(start)), "")
+    known = next((kind for start, kind in CHANNELS if channel.startswith(start)), "")
+    return known or ("disk" if state == "D" else "")  # file systems have functions of many names
 
 
 def place_of(frames: Frames) -> tuple[str, bool]:

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from tflaunch.diagnosis.thresholds import Thresholds
 
 SETTLED = 1.3  # the first window is hardly faster than the second: the slowness began before both
+OTHERS_CORES = 0.2  # of other programs on its host, from which on they are named
+MORE_WAITING = (
+    1.5  # times the others' time without a processor: so much more the host of a slow one is crowded
+)
 STEADY = 0.8  # share of the looks in which a worker must have moved bytes
 
 
@@ -94,17 +98,27 @@ def limit_of(mine: Window, cores: float, limits: Thresholds) -> str:
 def _crowded(paces: Paces, host: str, mine: Window, theirs: list[Window], now: float) -> str:
     waits = mine.waiting / max(mine.cores, 0.001)
     usual = median(other.waiting / max(other.cores, 0.001) for other in theirs)
-    if waits < max(paces.limits.crowded_wait, 2 * usual) or mine.waiting < 0.1:
+    # Who hardly runs, as it waits for a disk, waits long for each second that it does, and not long in all.
+    least = max(0.1, MORE_WAITING * median(other.waiting for other in theirs))
+    if waits < max(paces.limits.crowded_wait, 2 * usual) or mine.waiting < least:
         return ""
     text = f"its threads wait {waits:.1f} s for a processor for each second that they run"
     text += f" (the others' {usual:.1f} s)"
-    other, cores = paces.other(host, now - paces.limits.slow_s)
-    if cores >= 0.2:
-        return (
-            f"{text}, and programs that are not the run's use {cores:.1f} cores of {host} ({other}); end them, or give"
-            " the task another host"
-        )
+    others = others_of(paces, host, now)
+    if others:
+        return f"{text}, and {others}"
     return f"{text}; put fewer tasks on {host}, or give it another host"
+
+
+def others_of(paces: Paces, host: str, now: float) -> str:
+    """That other programs compute there, and what to do; "" if they do not, to speak of."""
+    other, cores = paces.other(host, now - paces.limits.slow_s)
+    if cores < OTHERS_CORES:
+        return ""
+    return (
+        f"programs that are not the run's use {cores:.1f} cores of {host} ({other}); end them, or give the task another"
+        " host"
+    )
 
 
 def _link(mine: Window, host: str, limits: Thresholds) -> str:

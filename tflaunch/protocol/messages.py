@@ -115,6 +115,8 @@ _gpu_use = {
     "pids": or_null([a_whole_number]),
     "?slowed_by": [a_word],
     "?heat_ms": or_null(a_whole_number),
+    "?energy_j": or_null(a_whole_number),
+    "?lanes": or_null((a_whole_number, a_whole_number)),
     "error": a_text,
 }
 # What a thread waits in: its number, name, state as in ps(1), kernel function ("" where it is hidden), CPU seconds.

@@ -19,7 +19,8 @@
  *       limit=700000 cc=9.0 bus=0000:18:00.0 mode=0 mig=0 numa=0 minor=0 serial=165 arch=9 error=0
  *                                 # (one line; all keys optional; mem/used/reserved in MiB, power/limit in mW, mode 0 default
  *                                 #  1 threads 2 prohibited 3 exclusive; error=15: every call on it says GPU_IS_LOST)
- *                                 # (reasons: bits of nvmlClocksEventReasons; heat_ms: how long heat has held its clocks)
+ *                                 # (reasons: bits of nvmlClocksEventReasons; heat_ms: how long heat has held its clocks;
+ *                                 #  energy: used since the driver was loaded, in mJ; lanes: of PCIe, of 16)
  *   proc gpu=0 pid=4711 mem=500   # a compute process (mem in MiB); graphics=1: a desktop; gi=7: in that MIG instance
  *   mig gpu=0 uuid=MIG-bbbb name="NVIDIA H100 80GB HBM3 MIG 1g.10gb" mem=9728 used=12 gi=7 ci=0
  *   topo 0 1 10                   # common ancestor: 0 internal 10 one switch 20 several 30 host bridge 40 NUMA node 50 system
@@ -43,7 +44,8 @@ typedef unsigned long long u64;
 typedef struct gpu {
     char name[96], uuid[96], bus[48], serial[48];
     u64 mem, used, reserved;                    /* bytes */
-    u32 util, memutil, temp, power, limit, ccmaj, ccmin, mode, mig, minor, numa, arch, error, gi, ci, index, reasons, heat;
+    u32 util, memutil, temp, power, limit, ccmaj, ccmin, mode, mig, minor, numa, arch, error, gi, ci, index, reasons, heat, lanes;
+    u64 energy;
     struct gpu *parent;                         /* for a MIG device */
 } Gpu;
 typedef Gpu *Dev;
@@ -131,6 +133,7 @@ static int load(void)
             text(l, "serial", g->serial, sizeof g->serial, "0");
             g->reasons = (u32)number(l, "reasons", 0);
             g->heat = (u32)number(l, "heat_ms", 0);
+            g->lanes = (u32)number(l, "lanes", 16); g->energy = number(l, "energy", 0);
             g->mem = number(l, "mem", 16384) << 20;
             g->used = number(l, "used", 0) << 20;
             g->reserved = number(l, "reserved", 0) << 20;
@@ -290,7 +293,9 @@ API nvmlDeviceGetMaxClockInfo(Dev d, u32 type, u32 *v) { PHYS; *v = 1410; return
 API nvmlDeviceGetEccMode(Dev d, u32 *a, u32 *b) { PHYS; *a = *b = 1; return OK; }
 API nvmlDeviceGetTotalEccErrors(Dev d, u32 type, u32 counter, u64 *v) { PHYS; *v = 0; return OK; }
 API nvmlDeviceGetCurrPcieLinkGeneration(Dev d, u32 *v) { PHYS; *v = 4; return OK; }
-API nvmlDeviceGetCurrPcieLinkWidth(Dev d, u32 *v) { PHYS; *v = 16; return OK; }
+API nvmlDeviceGetCurrPcieLinkWidth(Dev d, u32 *v) { PHYS; *v = d->lanes; return OK; }
+API nvmlDeviceGetMaxPcieLinkWidth(Dev d, u32 *v) { PHYS; *v = 16; return OK; }
+API nvmlDeviceGetTotalEnergyConsumption(Dev d, u64 *v) { PHYS; if (!d->energy) return NOTSUP; *v = d->energy; return OK; }
 API nvmlDeviceGetCurrentClocksThrottleReasons(Dev d, u64 *v) { PHYS; *v = d->reasons ? d->reasons : d->util ? 0 : 1; return OK; }
 API nvmlDeviceGetViolationStatus(Dev d, int policy, struct { u64 reference, violation; } *v)
 { PHYS; if (policy != 1 || !d->heat) return NOTSUP; v->reference = 0; v->violation = (u64)d->heat * 1000000; return OK; }

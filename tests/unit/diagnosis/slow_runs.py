@@ -107,7 +107,7 @@ class Run:
         found = self.stacks.get(task, [])
         frames, channel = found[at % len(found)] if found else ([], "")
         stacks = [{"main": True, "frames": frames}] if found else None
-        threads = [[4711, "python3", "D" if channel == "folio_wait_bit" else "S", channel, 1.0]]
+        threads = [[4711, "python3", "D" if channel == "__iomap_dio_rw" else "S", channel, 1.0]]
         return {
             "pid": 4711,
             "name": "python3",

@@ -26,7 +26,12 @@ GPU = st.fixed_dictionaries(
         "memory_bytes": WHOLE,
         "pids": st.none() | st.lists(WHOLE, max_size=3),
         "error": st.sampled_from(["", "NVML: GPU is lost"]),
-    }
+    },
+    optional={
+        "energy_j": st.none() | WHOLE,
+        "lanes": st.none() | st.lists(WHOLE, min_size=2, max_size=2),
+        "heat_ms": st.none() | WHOLE,
+    },
 )
 SIGNS = st.dictionaries(
     st.sampled_from(["nan", "loss", "no_gpu", "no_library", "gpu_seen", "other"]),

@@ -98,8 +98,24 @@ class Liar:
             "io": self.pick([None, *WHOLE]),
             "wrote": self.pick([None, *WHOLE]),
             "turns": self.pick(WHOLE),
+            "disk": [self.pick(WHOLE), self.pick(WHOLE)],
+            "memory": [self.pick(WHOLE), self.pick(WHOLE)],
+            "paces": self.some(lambda: [self.pick(WHOLE) for _ in range(4)]),
+            **{name: self.pick(TIMES) for name in ("waited_s", "held_s", "cores")},
+            "step": self.pick(WHOLE),
         }
-        for name in ("flows", "io", "turns", "signs", "listens_on"):
+        for name in (
+            "flows",
+            "io",
+            "turns",
+            "signs",
+            "listens_on",
+            "disk",
+            "memory",
+            "paces",
+            "cores",
+            "step",
+        ):
             if not self.random.randint(0, 3):
                 del look[name]
         return look
@@ -144,7 +160,7 @@ class Liar:
             }
         return "inspected", {
             "tasks": {task: self.some(self.inspection) for task in tasks},
-            "asker": self.pick(["stillness", "stillness", "hangs", "nobody"]),
+            "asker": self.pick(["stillness", "stillness", "slowness", "hangs", "nobody"]),
         }
 
 

@@ -12,7 +12,7 @@ from tests.unit.diagnosis.slow_runs import LOOK_S, WORKERS, Run, asynchronous, m
 Stack = tuple[list[list[Any]], str]
 TRAINS = ["train.py", 40, "train"]
 TENSORFLOW = "/usr/lib/python3/dist-packages/tensorflow/python"
-READS: Stack = ([["train.py", 31, "read"], TRAINS], "folio_wait_bit")
+READS: Stack = ([["train.py", 31, "read"], TRAINS], "__iomap_dio_rw")
 WAITS_FOR_DATA: Stack = (
     [[f"{TENSORFLOW}/ops/gen_dataset_ops.py", 3104, "iterator_get_next"], TRAINS],
     "futex_do_wait",
@@ -134,7 +134,8 @@ def uses(*of_looks: int) -> list[str]:
     run = asynchronous(gpus={name: [f"GPU-{name}"] for name in WORKERS})
     said = []
     for number in range(60):
-        run.gpus = {f"GPU-{name}": gpu(use=of_looks[number // 5 % len(of_looks)]) for name in WORKERS}
+        use, energy_j = of_looks[number // 5 % len(of_looks)], 1000 * number
+        run.gpus = {f"GPU-{name}": gpu(use=use, energy_j=energy_j) for name in WORKERS}
         said += run.on(LOOK_S)
     return said
 
@@ -142,9 +143,46 @@ def uses(*of_looks: int) -> list[str]:
 def test_gpus_that_compute_in_a_third_of_the_time() -> None:
     text = one(uses(30, 40, 20))
     assert text.startswith("the GPUs of worker/0, worker/1, worker/2 have computed in ")
+    assert "s on the average, at 200 W of 700 W: up to " in text
     assert "`tflaunch stacks` shows what their programs wait for" in text
 
 
 @pytest.mark.parametrize("of_looks", [(97, 60), (60,), (0,)])
 def test_gpus_that_compute_more_or_not_at_all(of_looks: tuple[int, ...]) -> None:
     assert [text for text in uses(*of_looks) if "have computed in" in text] == []
+
+
+def lanes(*now: int, use: int = 90) -> list[str]:
+    run = asynchronous(gpus={"worker/1": ["GPU-1"]})
+    said = []
+    for number in range(60):
+        run.gpus = {"GPU-1": gpu(use=use, lanes=[now[number // 5 % len(now)], 16])}
+        said += run.on(LOOK_S)
+    return said
+
+
+def test_a_gpu_with_few_lanes_of_pcie() -> None:
+    text = one(lanes(4))
+    assert text.startswith(
+        "the GPU of worker/1 on host3 has 4 of 16 lanes of PCIe: what goes to and from it takes 4x"
+    )
+
+
+def test_a_gpu_that_has_its_lanes_when_it_works_or_rests() -> None:
+    assert lanes(16) == lanes(4, 16) == lanes(4, use=0) == []
+
+
+def test_a_worker_is_told_once_though_several_rules_find_it() -> None:
+    run = asynchronous()
+    run.stacks = {name: [IN_SESSION] for name in WORKERS}
+    run.stacks["worker/1"] = [WAITS_FOR_DATA]
+    text = one(run.on(120))
+    assert text.startswith(
+        "worker/1 on host3 holds up the others: in 100% of 8 looks its main thread was in no"
+    )
+    assert "where the data come from is slow" in text
+    run.speed("worker/1", 100_000)
+    assert run.on(200) == [], "it is slower, too"
+    run.speed("worker/1", 500_000)
+    run.stacks["worker/1"] = [IN_SESSION]
+    assert one(run.on(300)) == "worker/1 on host3 holds up the others no more"

@@ -80,6 +80,14 @@ def test_hosts_that_are_all_as_crowded_are_not_the_reason() -> None:
     assert "for a processor" not in one(run.on(90))
 
 
+def test_a_worker_that_hardly_runs_on_a_machine_that_is_full() -> None:
+    run = slowed()
+    run.cores["worker/1"], run.waiting["worker/1"], run.in_disk["worker/1"] = 0.01, 0.15, 0.5
+    for task in ("worker/0", "worker/2"):
+        run.cores[task], run.waiting[task] = 0.06, 0.3
+    assert "it waits for a disk of host3" in one(run.on(90))
+
+
 def test_a_quota_that_holds_it() -> None:
     run = slowed()
     run.held["worker/1"], run.facts["worker/1"] = 0.8, {"cores": 0.25}
@@ -217,6 +225,14 @@ def test_an_all_reduce_of_equals(share: float) -> None:
     assert run.on(300) == []
 
 
+def test_an_all_reduce_of_equals_of_which_one_is_seen_to_work_a_little_more_often() -> None:
+    run = mirrored()
+    for each in run.links:
+        each.unanswered = 0.24
+    run.between("worker/2", "worker/1").unanswered = 0.55
+    assert run.on(300) == []
+
+
 def test_a_ring_in_which_all_wait_alike_for_the_network() -> None:
     run = mirrored()
     for each in run.links:
@@ -267,6 +283,16 @@ def test_a_ps_whose_threads_wait_for_a_processor() -> None:
     run = asynchronous()
     run.cores["ps/0"], run.waiting["ps/0"] = 0.05, 2.5
     assert "it has used 0.05 cores for 60 s, and 2.5 of its threads have waited for one" in one(run.on(90))
+
+
+def test_a_ps_beside_other_programs() -> None:
+    run = asynchronous()
+    run.cores["ps/0"], run.waiting["ps/0"] = 0.05, 2.5
+    run.machines["host1"] = {"swapped": 0, "others": [[77, "stress", 1.9]]}
+    assert one(run.on(90)).endswith(
+        "2.5 of its threads have waited for one; programs that are not the run's use 1.9 cores of host1 (pid 77"
+        " stress); end them, or give the task another host"
+    )
 
 
 @pytest.mark.parametrize("end", ["ps/0", "worker/1"])

@@ -2,7 +2,8 @@
 
     gpus         UUID -> use (percent), power_w, limit_w: null where the GPU does not say, as MIG instances do not;
                  slowed_by, what holds its clocks down just now (gpu_probe.SLOWED_BY); heat_ms, how long heat has done
-                 so since the driver was loaded, null where NVML does not tell; memory_bytes; pids of the
+                 so since the driver was loaded, energy_j, what it has used since then, and lanes, of PCIe, [now, at
+                 most]: null where NVML does not tell; memory_bytes; pids of the
                  processes on it, null where a container or the driver hides them; error
     gpus_age_s   how long ago NVML was asked
     fabrics      [bytes sent, bytes received] by all InfiniBand ports of this host, null without one
