@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from tflaunch.console.graph import graph
 from tflaunch.console.pen import BAD, BUSY, GOOD, WARN, Marks
-from tflaunch.console.run_top.columns import Columns, drawn, number
+from tflaunch.console.run_top.row_columns import Columns, drawn, number
 from tflaunch.console.run_top.table_rows import Row, Value
 from tflaunch.console.run_top.view import TopView
 from tflaunch.console.safe_text import Text, wrapped, wrapped_words
