@@ -41,6 +41,7 @@ NOT_RUN: tuple[tuple[str, str], ...] = (
     (r"yarn (logs|application) .*", "needs a YARN: tests/engines/test_yarn.py has one"),
     (r"tflaunch .*\bslurm:.*", "needs a Slurm: tests/engines/test_slurm.py has one"),
     (r".*nodes\.yaml.*", "tests/docs/test_recipes.py does it on sixteen hosts"),
+    (r"tflaunch top\b.*", "draws on a terminal of its own: tests/runs/test_top.py has one"),
     (r"tflaunch profile\b.*", "needs a TensorFlow that trains: tests/runs/test_profile.py"),
     (r".*examples/data_service\.py.*", "loads TensorFlow seven times: tests/examples/test_data_service.py"),
 )

@@ -48,6 +48,8 @@ OVER_SSH = (
     "clean",
     "ps",
     "stacks",
+    "top",
+    "profile",
     "status",
     "attach",
     "logs",

@@ -184,10 +184,16 @@ def test_only_one_file_loads_textual() -> None:
         if any(each.split(".")[0] == "textual" for each in modules_named_in(path))
     }
     assert users == {"tflaunch.console.watch_app"}
-    loading = [name for name, others in imports().items() if others & users]
-    assert loading == ["tflaunch.console.gpus_output"]
-    text = FILES["tflaunch.console.gpus_output"].read_text("utf-8")
-    assert "\nfrom tflaunch.console.gpu_watch" not in text, "not for `gpus` without --watch"
+    loading = {name for name, others in imports().items() if others & users}
+    assert loading == {"tflaunch.console.gpu_watch.survey_watch", "tflaunch.cli.top"}
+    for name, watch in {
+        "tflaunch.console.gpus_output": "gpu_watch.survey_watch",
+        "tflaunch.cli.top": "watch_app",
+    }.items():
+        text = FILES[name].read_text("utf-8")
+        assert f"\nfrom tflaunch.console.{watch}" not in text, (
+            "not for `gpus` without --watch, not for --help"
+        )
 
 
 def test_no_files_import_each_other_in_a_circle() -> None:

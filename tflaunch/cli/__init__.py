@@ -41,6 +41,7 @@ VERBS = {
     "check": ("check:check", _COMMAND),
     "ps": ("ps:ps", _COMMAND),
     "status": ("status:status", _COMMAND),
+    "top": ("top:top", _COMMAND),
     "report": ("report:report", _COMMAND),
     "stacks": ("stacks:stacks", _COMMAND),
     "profile": ("profile:profile", _COMMAND),

@@ -205,6 +205,12 @@ OF_VERB: Mapping[str, tuple[ExitCode, ...]] = {
         _OTHERS_SHOWN,
         _ASKING_STOPPED,
     ),
+    "top": (
+        ExitCode(0, "q; the run goes on"),
+        ExitCode(errors.EXIT_USAGE, "it is unclear which run is meant, it is over, or there is no terminal"),
+        ExitCode(errors.EXIT_CONNECT, "a host could not be reached; the others were watched"),
+        ExitCode(errors.EXIT_INTERRUPTED, "Ctrl-C while the hosts were asked; the run goes on"),
+    ),
     "report": (
         ExitCode(0, "shown, or written"),
         ExitCode(errors.EXIT_USAGE, "it is unclear which run is meant, or the file cannot be written"),

@@ -117,6 +117,14 @@ GROUPS: Mapping[str, Mapping[str, Guide]] = {
                 Example("tflaunch logs mnist --follow --grep loss", "new lines with loss, as they come"),
             ),
         ),
+        "top": Guide(
+            "Watch what the tasks use, with graphs, on a terminal",
+            (
+                Example("tflaunch top", "the only run alive; q quits, ? shows the keys"),
+                Example("tflaunch top mnist --interval 2", "look every 2 seconds"),
+                Example("tflaunch top mnist --hosts hosts.yaml", "from a machine that did not start it"),
+            ),
+        ),
         "report": Guide(
             "Show what a run did: what stands out, when, what each task used",
             (

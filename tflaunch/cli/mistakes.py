@@ -15,7 +15,7 @@ from tflaunch.protocol.errors import UsageError
 
 # A verb of other tools -> the verb or option of tflaunch that does the same.
 INSTEAD: Mapping[str, str] = {
-    **dict.fromkeys(("list", "ls", "runs", "jobs", "queue", "squeue", "qstat", "history", "top"), "ps"),
+    **dict.fromkeys(("list", "ls", "runs", "jobs", "queue", "squeue", "qstat", "history"), "ps"),
     **dict.fromkeys(
         ("kill", "cancel", "end", "abort", "terminate", "halt", "quit", "down", "scancel", "qdel"), "stop"
     ),

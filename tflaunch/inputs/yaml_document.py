@@ -257,7 +257,9 @@ def _explain(error: Any, loc: Loc, tree: Tree, form: Form[Any], near: set[tuple[
 
 def _unknown(loc: Loc, scope: str, form: Form[Any], near: set[tuple[Loc, str]]) -> str:
     key, known = str(loc[-1]), list(form.keys[scope])
-    close = difflib.get_close_matches(key.lower().replace("-", "_"), known, 1)
+    folded = key.lower().replace("-", "_")
+    # Of several, the one that begins alike: `hostfile` is `hosts`, not `profile`.
+    close = sorted(difflib.get_close_matches(folded, known), key=lambda each: each[0] != folded[0])[:1]
     near.update((loc[:-1], match) for match in close)
     if close:
         advice = f"did you mean {close[0]!r}?"

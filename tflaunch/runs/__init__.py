@@ -21,6 +21,7 @@ stack_looks.py        where the tasks of a run are just now
 detaching.py          asks the launcher of a run to hand it over to its hosts
 wanted.py             which part of the logs of a run a user wants to see
 follow.py             follows a run: its events and logs come from its hosts
+looking.py            looks at the tasks of a run, again and again
 heard.py              what they have said so far, and how the run ended by it
 tensorboard.py        TensorBoard of a run, on one of its hosts
 tunnel.py             the port of this machine that leads there, or to the tasks' own

@@ -29,6 +29,7 @@ from tflaunch.inputs.options.of_others import (
     ProfileOptions,
     QuickOptions,
     StacksOptions,
+    TopOptions,
 )
 from tflaunch.inputs.options.of_run import RunOptions
 from tflaunch.inputs.options.of_sweep import SweepOptions
@@ -52,6 +53,7 @@ OF_VERB: Mapping[str, tuple[Any, ...]] = {
     "check": (CheckOptions, TaskOptions, QuickOptions),
     "ps": (SshOptions,),
     "status": (ReachOptions,),
+    "top": (TopOptions, ReachOptions),
     "stacks": (StacksOptions, ReachOptions),
     "profile": (ProfileOptions, ReachOptions),
     "clean": (SshOptions,),

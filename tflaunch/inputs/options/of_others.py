@@ -89,6 +89,15 @@ class CheckOptions:
 
 
 @dataclass(repr=False, eq=False)
+class TopOptions:
+    """How often to look."""
+
+    also_in = In.CONFIG
+
+    interval: float = option(5.0, parser=TimeParser(1), help="Time between two looks at the tasks.")
+
+
+@dataclass(repr=False, eq=False)
 class ProfileOptions:
     """How long a trace is taken."""
 

@@ -1,0 +1,165 @@
+"""Which columns there is room for, and a row in them: the graph of a value stands left of its number."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from tflaunch.console.graph import graph
+from tflaunch.console.pen import BAD, BUSY, GOOD, WARN, Marks
+from tflaunch.console.run_top.table_rows import Row, Value
+from tflaunch.console.safe_text import Text
+from tflaunch.console.text_table import cut, fitted
+from tflaunch.text.numbers import amount
+from tflaunch.text.times import age
+
+QUIET_S = 60.0  # a log that is silent for longer is named
+_LEAST_GRAPH, _MOST_GRAPH = 4, 40
+_LEAST_SAYS = 20
+_STATES = {"running": GOOD, "unreachable": WARN, "lost": BAD}
+_NET = "#cc79a7"
+
+
+class _Measure(NamedTuple):
+    """A value with its graph."""
+
+    name: str
+    title: str
+    width: int  # of its number
+    style: str
+
+
+_CORES = _Measure("cores", "cores", 5, BUSY)
+_MEASURES = (_CORES, _Measure("net", "net/s", 7, _NET), _Measure("gpu", "GPU", 4, GOOD))
+
+
+def number(name: str, value: Value) -> str:
+    """A value in a few characters, with its unit."""
+    if value is None:
+        return "-"
+    if name in ("net", "files", "gpu_bytes", "sent", "received"):
+        return amount(value).replace("iB", "").replace(" ", "")
+    if name == "gpu":
+        return f"{value:.0f}%"
+    if name == "watts":
+        return f"{value:.0f} W"
+    return f"{value:.2f}" if value < 10 else f"{value:.1f}" if value < 1000 else f"{value:.0f}"
+
+
+class Columns:
+    """The columns of one window."""
+
+    def __init__(self, width: int, marks: Marks, rows: Sequence[Row], *, of_hosts: bool) -> None:
+        self._width, self._marks, self._of_hosts = width, marks, of_hosts
+        wide = width >= 110
+        self._name = max([6, *(Text(row.name).cell_len for row in rows)])
+        self._name = min(self._name, 32 if wide else 20 if of_hosts else 12)
+        self._host = (
+            0 if of_hosts else min(max([4, *(Text(row.host).cell_len for row in rows)]), 24 if wide else 10)
+        )
+        has_gpus = any(row.now.get("gpu") is not None for row in rows)
+        self._measures = [each for each in _MEASURES if each.name != "gpu" or has_gpus]
+        self._tops = {
+            each.name: _top(each.name, (row.past.get(each.name, ()) for row in rows))
+            for each in self._measures
+        }
+        self._steps = 0 if of_hosts else 8
+        self._steps_s = 0 if of_hosts else 8
+        self._loss = 9 if wide and not of_hosts and any(row.loss is not None for row in rows) else 0
+        self._beside = 7 if of_hosts else 0
+        fixed = 1 + self._name + (1 + self._host if self._host else 0)
+        fixed += sum(
+            1 + each for each in (self._steps, self._steps_s, self._loss, self._beside) if each
+        ) + sum(2 + each.width for each in self._measures)
+        room = width - fixed
+        self._says = max(_LEAST_SAYS, room // 2) if wide or of_hosts else 0
+        if room - self._says < len(self._measures) * _LEAST_GRAPH:
+            self._says = 0
+        share = (room - (self._says + 1 if self._says else 0)) // len(self._measures)
+        self._graph = max(0, min(_MOST_GRAPH, share))
+        if self._graph < _LEAST_GRAPH:
+            self._graph = 0
+        self._says = max(0, room - len(self._measures) * self._graph - 1)
+
+    def heading(self) -> Text:
+        """The names of the columns."""
+        line = Text(" ").append_text(fitted(Text("host" if self._of_hosts else "task"), self._name, ""))
+        if self._host:
+            line.append(" ").append_text(fitted(Text("host"), self._host, ""))
+        for each in self._measures:
+            line.append(" ").append_text(fitted(Text(each.title), self._graph + 1 + each.width, "", True))
+        for title, width in self._plain_titles():
+            line.append(" ").append_text(fitted(Text(title), width, "", True))
+        if self._says >= _LEAST_SAYS:
+            line.append("  tasks" if self._of_hosts else "  its log")
+        line.stylize("dim")
+        return cut(line, self._width, self._marks.more)
+
+    def _plain_titles(self) -> list[tuple[str, int]]:
+        titles = [
+            ("step", self._steps),
+            ("steps/s", self._steps_s),
+            ("loss", self._loss),
+            ("others", self._beside),
+        ]
+        return [(title, width) for title, width in titles if width]
+
+    def row(self, row: Row, *, selected: bool) -> Text:
+        """The line of a task or host."""
+        line = Text(">" if selected else " ", "bold")
+        line.append_text(
+            fitted(Text(row.name, "bold reverse" if selected else "bold"), self._name, self._more)
+        )
+        if self._host:
+            line.append(" ").append_text(fitted(Text(row.host, "dim"), self._host, self._more))
+        if row.state != "running":
+            style = BAD if row.end not in ("", "stopped", "exit code 0") else _STATES.get(row.state, "dim")
+            line.append(" ").append(row.end or row.state, style)
+            line.append(f"  {row.says}", "dim")
+            return cut(line, self._width, self._more)
+        for each in self._measures:
+            line.append(" ").append(self._graph_of(row, each), each.style)
+            line.append(" ").append_text(
+                fitted(Text(number(each.name, row.now.get(each.name))), each.width, "", True)
+            )
+        for title, width in self._plain_titles():
+            line.append(" ").append_text(fitted(_plain(title, row), width, self._more, True))
+        if self._says >= _LEAST_SAYS:
+            line.append("  ").append_text(_says(row))
+        return cut(line, self._width, self._more)
+
+    @property
+    def _more(self) -> str:
+        return self._marks.more
+
+    def _graph_of(self, row: Row, each: _Measure) -> str:
+        values = drawn(row.past.get(each.name, ()), self._tops[each.name], self._graph)
+        return graph(values, self._marks.blocks)[0]
+
+
+def _plain(title: str, row: Row) -> Text:
+    value = {"step": row.step, "steps/s": row.steps_s, "loss": row.loss, "others": row.others}[title]
+    if value is None:
+        return Text("-", "dim")
+    return Text(f"{value:.0f}" if title == "step" else f"{value:.3g}")
+
+
+def _says(row: Row) -> Text:
+    if row.quiet_s is not None and row.quiet_s >= QUIET_S:
+        return Text.assemble((f"silent for {age(row.quiet_s)}: ", WARN), (row.says, "dim"))
+    return Text(row.says, "dim")
+
+
+def drawn(values: Sequence[Value], top: float, width: int) -> list[Value]:
+    """The newest values as shares of `top`, one to a column, the newest at the right."""
+    shown = list(values)[-width:] if width else []
+    return [None] * (width - len(shown)) + [
+        None if value is None else min(1.0, value / top) if top else 0.0 for value in shown
+    ]
+
+
+def _top(name: str, series: Iterable[Sequence[Value]]) -> float:
+    """What fills a cell: the most of all rows, so that they can be compared; of percents, 100."""
+    if name == "gpu":
+        return 100.0
+    return max((value for values in series for value in values if value is not None), default=0.0)

@@ -1,0 +1,185 @@
+"""Tasks, or hosts, as rows: what each uses now, and used at the looks before.  Pure."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from tflaunch.protocol.job import TaskId
+from tflaunch.runs.looking import SeenRun, SeenTask
+
+KEPT = 240  # looks
+PACE_S = 60.0  # over so long steps are counted
+
+Value = float | None
+Sort = Literal["name", "host", "cores", "net", "gpu", "steps"]
+SORTS: tuple[Sort, ...] = ("name", "host", "cores", "net", "gpu", "steps")
+# What a row has of each look, by name; those of a host are of its tasks together.
+VALUES = ("cores", "net", "gpu", "watts", "gpu_bytes", "files")
+
+
+@dataclass
+class Row:
+    """A task, or a host."""
+
+    name: str
+    host: str
+    state: str
+    end: str = ""
+    now: Mapping[str, Value] = field(default_factory=dict)
+    past: Mapping[str, Sequence[Value]] = field(default_factory=dict)  # the newest last
+    step: Value = None
+    steps_s: Value = None
+    loss: Value = None
+    quiet_s: Value = None
+    says: str = ""
+    tasks: int = 1  # of a host: how many run there
+    others: Value = None  # of a host: cores that processes beside the run use
+
+
+@dataclass
+class _Kept:
+    """What is known of one task, look by look."""
+
+    values: deque[Mapping[str, Value]] = field(default_factory=lambda: deque(maxlen=KEPT))
+    steps: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=KEPT))
+    seen: float = 0.0
+
+
+class PastLooks:
+    """The values of all tasks over time.  Kept in memory alone: it begins with the command."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, _Kept] = {}
+
+    def take(self, tasks: Iterable[SeenTask]) -> None:
+        """Note what is new."""
+        for task in tasks:
+            kept = self._kept.setdefault(task.task, _Kept())
+            if task.values is None or task.seen <= kept.seen:
+                continue
+            kept.seen = task.seen
+            kept.values.append(_values(task.values))
+            if (step := task.values.get("step")) is not None:
+                if kept.steps and step < kept.steps[-1][1]:
+                    kept.steps.clear()  # it was started again
+                kept.steps.append((task.seen, step))
+
+    def copy(self) -> PastLooks:
+        """What is known now, to be looked at while this one goes on."""
+        made = PastLooks()
+        for task, kept in self._kept.items():
+            made._kept[task] = _Kept(kept.values.copy(), kept.steps.copy(), kept.seen)
+        return made
+
+    def past(self, task: str) -> Mapping[str, Sequence[Value]]:
+        """Name -> its values, the newest last."""
+        values = self._kept[task].values if task in self._kept else ()
+        return {name: [each.get(name) for each in values] for name in VALUES}
+
+    def steps_s(self, task: str) -> Value:
+        """Steps in a second, over the last minute; None where its log names too few."""
+        steps = list(self._kept[task].steps) if task in self._kept else []
+        recent = [each for each in steps if each[0] >= steps[-1][0] - PACE_S]
+        if len(recent) < 2 or recent[-1][1] == recent[0][1]:
+            return None
+        return (recent[-1][1] - recent[0][1]) / (recent[-1][0] - recent[0][0])
+
+
+def _values(values: Mapping[str, Value]) -> dict[str, Value]:
+    sent, received = values.get("sent"), values.get("received")
+    net = None if sent is None or received is None else sent + received
+    return {"net": net, **{name: values.get(name) for name in VALUES if name != "net"}}
+
+
+def task_rows(run: SeenRun, past: PastLooks) -> list[Row]:
+    """A row for each task."""
+    rows = []
+    for task in run.tasks:
+        values, before = task.values or {}, past.past(task.task)
+        state = "unreachable" if task.state == "running" and task.host in run.down else task.state
+        rows.append(
+            Row(
+                task.task,
+                task.host,
+                state,
+                task.end,
+                {name: each[-1] if each else None for name, each in before.items()} if values else {},
+                before,
+                values.get("step"),
+                past.steps_s(task.task) if values else None,
+                values.get("loss"),
+                values.get("quiet_s"),
+                task.says,
+            )
+        )
+    return rows
+
+
+def host_rows(run: SeenRun, past: PastLooks) -> list[Row]:
+    """A row for each host: what its tasks use together."""
+    rows = []
+    tasks = task_rows(run, past)
+    for host in dict.fromkeys([*(share.host for share in run.run.shares), *(task.host for task in tasks)]):
+        own = [task for task in tasks if task.host == host]
+        living = [task for task in own if task.state == "running"]
+        why = run.down.get(host, "")
+        state = "unreachable" if why else "running" if living else "exited"
+        names = ", ".join(task.name for task in own)
+        made = Row(host, host, state, "", says=why or names, tasks=len(living), others=run.others.get(host))
+        made.now = {name: _together(name, [task.now.get(name) for task in living]) for name in VALUES}
+        made.past = {name: _past_together(name, [task.past[name] for task in own]) for name in VALUES}
+        rows.append(made)
+    return rows
+
+
+def _together(name: str, values: Sequence[Value]) -> Value:
+    known = [value for value in values if value is not None]
+    if not known:
+        return None
+    return sum(known) / len(known) if name == "gpu" else sum(known)
+
+
+def _past_together(name: str, series: Sequence[Sequence[Value]]) -> list[Value]:
+    """The sums, or means, of looks that came at about one time: the newest stand over each other."""
+    longest = max(map(len, series), default=0)
+    missing: list[Value] = [None] * longest
+    padded = [[*missing[len(each) :], *each] for each in series]
+    return [_together(name, column) for column in zip(*padded, strict=True)]
+
+
+def ordered(rows: Iterable[Row], sort: Sort, *, reverse: bool, words: str) -> list[Row]:
+    """The rows that have all these words in name, host or state, in that order; the largest value first."""
+    wanted = words.lower().split()
+    chosen = [
+        row
+        for row in rows
+        if all(word in f"{row.name} {row.host} {row.state} {row.end}".lower() for word in wanted)
+    ]
+    chosen.sort(key=_by_name)
+    if sort != "name":
+        chosen.sort(key=_KEYS[sort])
+    return chosen[::-1] if reverse else chosen
+
+
+def _by_name(row: Row) -> tuple[str, int]:
+    try:
+        task = TaskId.parse(row.name)
+    except ValueError:  # a host
+        return row.name, 0
+    return task.job, task.index
+
+
+def _largest(name: str) -> Callable[[Row], float]:
+    return lambda row: -(row.now.get(name) or 0.0)
+
+
+_KEYS: Mapping[Sort, Callable[[Row], float | str]] = {
+    "host": lambda row: row.host,
+    "cores": _largest("cores"),
+    "net": _largest("net"),
+    "gpu": _largest("gpu"),
+    "steps": lambda row: row.steps_s if row.steps_s is not None else float("inf"),  # the slowest first
+}
