@@ -28,25 +28,24 @@ class Hdfs:
     def __init__(self, bed: Bed, host: BedHost, directory: Path) -> None:
         self.bed, self.directory, self.conf = bed, directory, directory / "conf"
         at = bed.launcher.address
-        # What a user must know.  All of HDFS reads core-site.xml, too.
-        self.core = {"fs.defaultFS": f"hdfs://{at}:{PORT}", "dfs.replication": "1"}
-        self.conf.mkdir(parents=True)
-        (self.conf / "log4j.properties").write_text(LOG4J)
-        write_properties(self.conf / "core-site.xml", self.core)
+        self.core = {"fs.defaultFS": f"hdfs://{at}:{PORT}"}  # all that its users must know
         daemons = directory / "daemons"
-        # Daemons want their web pages' directories, which are in no jar.
-        (daemons / "webapps/hdfs").mkdir(parents=True)
-        (daemons / "webapps/datanode").mkdir()
-        (daemons / "log4j.properties").write_text(LOG4J)
+        # Daemons want the directories of their web pages, which are in no jar.
+        for place in (self.conf, daemons / "webapps/hdfs", daemons / "webapps/datanode"):
+            place.mkdir(parents=True)
+        for place in (self.conf, daemons):
+            (place / "log4j.properties").write_text(LOG4J)
+            write_properties(place / "core-site.xml", self.core)
         here = {
-            "hadoop.tmp.dir": str(directory / "tmp"),
+            "dfs.replication": "1",
+            "dfs.namenode.name.dir": f"file://{directory}/names",
             "dfs.namenode.http-address": f"{at}:0",
             "dfs.datanode.data.dir": "/var/tmp/hdfs",
             "dfs.datanode.address": f"{host.address}:0",
             "dfs.datanode.ipc.address": f"{host.address}:0",
             "dfs.datanode.http.address": f"{host.address}:0",
         }
-        write_properties(daemons / "core-site.xml", {**self.core, **here})
+        write_properties(daemons / "hdfs-site.xml", here)
         self._log = directory / "datanode.log"
         log = directory / "namenode.log"
         memory = "-Xmx128m"
