@@ -48,14 +48,16 @@ class Hdfs:
         write_properties(daemons / "hdfs-site.xml", here)
         self._log = directory / "datanode.log"
         log = directory / "namenode.log"
-        memory = "-Xmx128m"
+        temporary = directory / "tmp"  # the launcher's machine has none of its own
+        temporary.mkdir()
+        options = f"-Xmx128m -Djava.io.tmpdir={temporary}"
         format_it = start_daemon(
-            bed.launcher, NAME_NODE, daemons, memory, directory / "format.log", "-format", "-nonInteractive"
+            bed.launcher, NAME_NODE, daemons, options, directory / "format.log", "-format", "-nonInteractive"
         )
         assert format_it.wait(YARN_S) == 0, (directory / "format.log").read_text()
         self._started = [
-            start_daemon(bed.launcher, NAME_NODE, daemons, memory, log),
-            start_daemon(host, DATA_NODE, daemons, memory, self._log),
+            start_daemon(bed.launcher, NAME_NODE, daemons, options, log),
+            start_daemon(host, DATA_NODE, daemons, "-Xmx128m", self._log),
         ]
 
     def wait_until_up(self) -> None:
