@@ -16,8 +16,11 @@ Each worker ends with an error if the loss has not fallen.
 """
 
 import argparse
+import os
 import sys
 import tempfile
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import fsspec
 import numpy as np
@@ -76,9 +79,7 @@ class Data:
         def parse(record):
             return tf.ensure_shape(tf.io.parse_tensor(record, tf.float32), [DIMENSIONS + 1])
 
-        names = tf.data.Dataset.from_generator(
-            local_copies, output_signature=tf.TensorSpec([], tf.string)
-        )
+        names = tf.data.Dataset.from_generator(local_copies, output_signature=tf.TensorSpec([], tf.string))
         return names.flat_map(tf.data.TFRecordDataset).map(parse).repeat()
 
 
@@ -155,7 +156,7 @@ def train(flags, strategy, worker, workers):
                 variable.assign_sub(flags.learning_rate * gradient)
             return loss
 
-        losses = strategy.run(replica_step, args=next(iterator))
+        losses = strategy.run(replica_step, args=(next(iterator),))
         return strategy.reduce(tf.distribute.ReduceOp.MEAN, losses, axis=None)
 
     checkpoints = Checkpoints(tf.train.Checkpoint(model=model), flags.train_dir)
@@ -167,10 +168,13 @@ def train(flags, strategy, worker, workers):
 
     held_out = points(0, 1000)
     first = float(model.loss(held_out))
-    read = strategy.distribute_datasets_from_function(
-        lambda context: data.dataset(worker, workers).shuffle(1000).batch(flags.batch_size).map(lambda x: (x,))
-    )
-    batches = iter(read)
+
+    def read(context):
+        """The batches of this worker."""
+        part = data.dataset(context.input_pipeline_id, context.num_input_pipelines)
+        return part.shuffle(1000).batch(flags.batch_size)
+
+    batches = iter(strategy.distribute_datasets_from_function(read))
     for step in range(resumed + 1, flags.steps + 1):
         loss = train_step(batches)
         if step % flags.checkpoint_steps == 0 or step == flags.steps:

@@ -24,7 +24,7 @@ NOT_RUN: tuple[tuple[str, str], ...] = (
     (r"python3 -m venv ~/tflaunch .*", "installs from a package index"),
     (r"(pipx|uv|pip|python3? -m pip) .*", "installs from a package index"),
     (r"git clone .*", "needs a network"),
-    (r"(export|cd|mkdir|man|apt|sudo|conda (?:create|pack)) ?.*", "prepares a reader's own machine"),
+    (r"(export|cd|mkdir|man|apt|sudo|conda (?:create|pack|run)) ?.*", "prepares a reader's own machine"),
     (r"python3 trainer\.py --ps_hosts=.*", "is what a task is started as, not what a reader types"),
     (r"python -m tests\.support\.bed 4", "gives a prompt: tests/runs/test_bed.py makes such hosts"),
     (
@@ -38,6 +38,7 @@ NOT_RUN: tuple[tuple[str, str], ...] = (
     (r"python examples/spark_kmeans\.py", "needs a Spark: tests/examples/test_spark_kmeans.py has one"),
     (r"tflaunch .*\bk8s:.*", "needs a Kubernetes: tests/engines/test_kubernetes.py has one"),
     (r"tflaunch .*\byarn:.*", "needs a YARN: tests/engines/test_yarn.py has one"),
+    (r"(kinit|hdfs dfs .*|yarn node -list)", "needs a Hadoop: tests/engines/test_hdfs.py has one"),
     (r"yarn (logs|application) .*", "needs a YARN: tests/engines/test_yarn.py has one"),
     (r"tflaunch .*\bslurm:.*", "needs a Slurm: tests/engines/test_slurm.py has one"),
     (r".*nodes\.yaml.*", "tests/docs/test_recipes.py does it on sixteen hosts"),

@@ -9,7 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import escape
@@ -63,16 +63,28 @@ class YarnCluster:
     Queues: `default`, of whose memory application masters may take half, and `night`, which takes the rest.
     """
 
-    def __init__(self, bed: Bed, directory: Path) -> None:
+    def __init__(
+        self,
+        bed: Bed,
+        directory: Path,
+        file_system: Mapping[str, str] | None = None,
+        nodes: Sequence[BedHost] = (),
+    ) -> None:
+        """Make it, of all hosts that are there if no nodes are named.
+
+        `file_system` is what core-site.xml says of the file system that they share.
+        """
         self.bed, self.directory = bed, directory
+        self.nodes = nodes or tuple(bed.hosts)
         self.at = bed.launcher.address
+        self._file_system = file_system or {"fs.defaultFS": "file:///"}
         (directory / "tmp").mkdir(parents=True)
         self._discovery = directory / "nvidia-smi"
         self._write_discovery()
         self.conf = self._configure("conf", self._common())
         self._started: dict[str, subprocess.Popen[bytes]] = {}
         self.start_manager()
-        for host in bed.hosts:
+        for host in self.nodes:
             self._configure(host.name, {**self._common(), **self._of_node(host)})
             self.start_node(host)
         self.wait_for_nodes()
@@ -91,7 +103,7 @@ class YarnCluster:
 
     def wait_for_nodes(self) -> None:
         """Until every node is there."""
-        until(lambda: self._active() == len(self.bed.hosts), "YARN has its nodes", YARN_S)
+        until(lambda: self._active() == len(self.nodes), "YARN has its nodes", YARN_S)
 
     def _active(self) -> int:
         try:
@@ -222,7 +234,7 @@ class YarnCluster:
         place = self.directory / name
         place.mkdir()
         core = {
-            "fs.defaultFS": "file:///",
+            **self._file_system,
             "hadoop.tmp.dir": "/var/tmp/hadoop" if name != "conf" else f"{self.directory}/tmp",
             "hadoop.http.staticuser.user": "root",
         }
@@ -242,10 +254,10 @@ class YarnCluster:
             f"{capacity}.root.default.accessible-node-labels": "*",
             f"{capacity}.root.default.accessible-node-labels.{LABEL}.capacity": "100",
         }
-        _properties(place / "core-site.xml", core)
-        _properties(place / "yarn-site.xml", yarn)
-        _properties(place / "capacity-scheduler.xml", queues)
-        _properties(place / "resource-types.xml", {"yarn.resource-types": "yarn.io/gpu"})
+        write_properties(place / "core-site.xml", core)
+        write_properties(place / "yarn-site.xml", yarn)
+        write_properties(place / "capacity-scheduler.xml", queues)
+        write_properties(place / "resource-types.xml", {"yarn.resource-types": "yarn.io/gpu"})
         (place / "log4j.properties").write_text(LOG4J)
         return place
 
@@ -263,29 +275,35 @@ class YarnCluster:
         self._discovery.chmod(0o755)
 
     def _start(self, machine: Machine, what: str, conf: Path, options: str) -> None:
-        more = NVML_ENV if isinstance(machine, BedHost) else {}
-        env = {
-            **{
-                name: value
-                for name, value in os.environ.items()
-                if not name.startswith(("TFLAUNCH_", "HADOOP_"))
-            },
-            **more,
-            "HADOOP_CONF_DIR": str(conf),
-            "HADOOP_HOME": str(home()),
-            "HADOOP_CLIENT_OPTS": f"{JAVA} {OPEN} {options}",
-            "JAVA_HOME": str(Path(shutil.which("java") or "").resolve().parents[1]),
-            "HOME": "/home/root" if isinstance(machine, BedHost) else str(self.directory),
-        }
-        with (self.directory / f"{machine.name}.log").open("ab") as file:
-            self._started[machine.name] = subprocess.Popen(
-                machine.inside(str(BUILD / "yarn"), what),
-                stdin=subprocess.DEVNULL,
-                stdout=file,
-                stderr=file,
-                env=env,
-                start_new_session=True,
-            )
+        log = self.directory / f"{machine.name}.log"
+        self._started[machine.name] = start_daemon(machine, what, conf, options, log)
+
+
+def start_daemon(
+    machine: Machine, what: str, conf: Path, options: str, log: Path, *words: str
+) -> subprocess.Popen[bytes]:
+    """Start a daemon of Hadoop, as `yarn` calls it or by its class; it leads a process group of its own."""
+    more = NVML_ENV if isinstance(machine, BedHost) else {}
+    env = {
+        **{
+            name: value for name, value in os.environ.items() if not name.startswith(("TFLAUNCH_", "HADOOP_"))
+        },
+        **more,
+        "HADOOP_CONF_DIR": str(conf),
+        "HADOOP_HOME": str(home()),
+        "HADOOP_CLIENT_OPTS": f"{JAVA} {OPEN} {options}",
+        "JAVA_HOME": str(Path(shutil.which("java") or "").resolve().parents[1]),
+        "HOME": "/home/root" if isinstance(machine, BedHost) else str(log.parent),
+    }
+    with log.open("ab") as file:
+        return subprocess.Popen(
+            machine.inside(str(BUILD / "yarn"), what, *words),
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=file,
+            env=env,
+            start_new_session=True,
+        )
 
 
 class OnYarn(FarLauncher):
@@ -350,7 +368,8 @@ def is_yarns(process: Process) -> bool:
     )
 
 
-def _properties(path: Path, values: Mapping[str, str]) -> None:
+def write_properties(path: Path, values: Mapping[str, str]) -> None:
+    """Write a file of Hadoop's configuration."""
     lines = (
         f"<property><name>{name}</name><value>{escape(value)}</value></property>"
         for name, value in values.items()

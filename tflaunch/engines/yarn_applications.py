@@ -174,6 +174,11 @@ def command(settings: Mapping[str, str]) -> str:
 
 def archive_path(text: str) -> Path:
     """The user's archive.  Raises UsageError."""
+    if "://" in text:
+        raise UsageError(
+            f"yarn: archive: {text} is no file of this machine, and YARN's client takes no others",
+            f"hdfs dfs -get {text}",
+        )
     path = Path(text).expanduser().absolute()
     if not path.is_file():
         raise UsageError(f"yarn: archive: there is no file {text}", "conda-pack -o env.tar.gz makes one")

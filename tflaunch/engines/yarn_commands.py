@@ -225,7 +225,7 @@ def said(text: str) -> str:
     faults = [line for line in lines if re.search(r" (?:ERROR|FATAL) ", line[:60])]
     chosen = (causes or faults or [line for line in lines if not line.startswith("at ")])[-1:]
     words = re.sub(r"^Caused by: |^Exception in thread \S+ ", "", " ".join(chosen))
-    return re.sub(r"^(?:[\w.$]+(?:Exception|Error): )+", "", words)[:SAID]
+    return re.sub(r"^(?:[\w.$]+(?:Exception|Error)(?:\([\w.$]+\))?: )+", "", words)[:SAID]
 
 
 def _properties(path: Path) -> Iterator[tuple[str, str]]:

@@ -34,6 +34,17 @@ _MISTAKES = (
     "Invalid resource request",
     "Unrecognized option",
 )
+# Of a file that was put where nodes are to read it.
+_UNSEEN = re.compile(r"File file:(/\S{1,300}) does not exist")
+# What HDFS says of the files that nodes are to read, and what mends it.
+_FILES = {
+    ", inode=": "they go to your home directory in HDFS, which an administrator makes: "
+    "hdfs dfs -mkdir /user/NAME, hdfs dfs -chown NAME /user/NAME",
+    "in safe mode": "HDFS takes no files before it has left it: hdfs dfsadmin -safemode get",
+}
+_FILES_AT_ALL = (
+    "nodes read its files from the cluster's file system: do hdfs dfs -ls and yarn node -list work here?"
+)
 
 
 def shortened(diagnostics: str) -> str:
@@ -66,6 +77,11 @@ def not_there(application: str, report: AppReport | None, log: str, made: YarnSi
     if report is None:
         return NotGiven(f"yarn: {FORGOTTEN}: {application}", AGAIN)
     said = shortened(report.diagnostics)
+    if unseen := _UNSEEN.search(report.diagnostics):
+        return ConnectError(
+            f"yarn: nodes do not see {unseen[1]}, for the cluster's file system is that of each machine (file:///)",
+            "fs.defaultFS of core-site.xml must be HDFS, or your home directory one that all nodes share",
+        )
     if report.state == "KILLED":
         return NotGiven(f"yarn: {application} was killed before its slots were there{_behind(said)}", AGAIN)
     return ConnectError(
@@ -143,6 +159,5 @@ def refused(error: Exception) -> TflaunchError:
     text = str(error)
     if any(words in text for words in _MISTAKES):
         return UsageError(f"yarn: YARN refuses the application: {text}", "yarn queue -list, yarn node -list")
-    return ConnectError(
-        f"yarn: the application cannot be submitted: {text}", "does yarn node -list work here?"
-    )
+    hint = next((hint for words, hint in _FILES.items() if words in text), _FILES_AT_ALL)
+    return ConnectError(f"yarn: the application cannot be submitted: {text}", hint)

@@ -361,6 +361,7 @@ def test_trainers(tmp_path: Path, name: str) -> None:
         ("sharded_input.py", (False, True)),
         ("parameter_server_strategy.py", (False, True)),
         ("multi_worker_mirrored.py", (False, False)),
+        ("on_hdfs.py", (False, False)),
         ("evaluator.py", (False, False)),
         ("hyperparameters.py", (False, False)),
         ("torch_ddp.py", (False, False)),

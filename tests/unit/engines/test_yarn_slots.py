@@ -106,6 +106,7 @@ def test_what_the_client_is_told() -> None:
         "yarn:2,queue=a b",
         "yarn:2,memory=lots",
         "yarn:2,archive=/nowhere/env.tar.gz",
+        "yarn:2,archive=hdfs:///user/ada/env.tar.gz",
         "yarn:",
     ],
 )
@@ -250,6 +251,46 @@ def test_why_no_slots_came() -> None:
     failed = words.not_there("a", AppReport("FINISHED", "FAILED"), "bash: python9: not found", size)
     assert isinstance(failed, ConnectError)
     assert failed.message.endswith("its slots were there: bash: python9: not found")
+
+
+def test_nodes_that_do_not_see_what_was_put_there_for_them() -> None:
+    """The words are those of Hadoop 3.4.2."""
+    jar = "/home/ada/tflaunch-98e51413/application_7_0002/AppMaster.jar"
+    diagnostics = (
+        "Application application_7_0002 failed 2 times due to AM Container for appattempt_7_0002_000002 exited with  "
+        "exitCode: -1000\nFailing this attempt.Diagnostics: [2026-11-28 09:30:20.242]"
+        f"File file:{jar} does not exist\njava.io.FileNotFoundException: File file:{jar} does not exist\n"
+    )
+    [size] = sizes(slots("yarn:2"))
+    unseen = words.not_there("application_7_0002", AppReport("FAILED", "FAILED", diagnostics), "", size)
+    assert f"nodes do not see {jar}" in unseen.message
+    assert "must be HDFS, or your home directory" in str(unseen.hint)
+
+
+@pytest.mark.parametrize(
+    ("exception", "why", "hint"),
+    [
+        (
+            "org.apache.hadoop.ipc.RemoteException(org.apache.hadoop.security.AccessControlException): "
+            'Permission denied: user=ada, access=WRITE, inode="/":root:supergroup:drwxr-xr-x',
+            'submitted: Permission denied: user=ada, access=WRITE, inode="/"',
+            "hdfs dfs -chown NAME",
+        ),
+        (
+            "org.apache.hadoop.ipc.RemoteException(org.apache.hadoop.hdfs.server.namenode.SafeModeException): "
+            "Cannot create file/user/ada/t/AppMaster.jar. Name node is in safe mode.",
+            "submitted: Cannot create file/user/ada/t/AppMaster.jar. Name node is in safe mode",
+            "hdfs dfsadmin -safemode get",
+        ),
+        ("java.net.ConnectException: Connection refused", "submitted: Connection refused", "hdfs dfs -ls"),
+    ],
+)
+def test_an_hdfs_that_takes_no_files(exception: str, why: str, hint: str) -> None:
+    """The words are those of Hadoop 3.4.2."""
+    refused = words.refused(Exception(said(f"Caused by: {exception}\n\tat java.base/java.lang.Thread.run\n")))
+    assert isinstance(refused, ConnectError)
+    assert why in refused.message
+    assert hint in str(refused.hint)
 
 
 def test_what_hadoop_says_without_its_stack() -> None:
