@@ -122,7 +122,9 @@ def _in_pods(plan: Plan, table: Table, cluster: KubernetesCluster, directory: Pa
     }
     (directory / "job.json").write_text(json.dumps(job))
     plain = (
-        f"kubectl create -f {directory}/job.json >&2 && kubectl logs -f job/plain --pod-running-timeout=60s && "
+        f"kubectl create -f {directory}/job.json >&2 && "
+        # It does not wait for a container that is being made.
+        "until kubectl logs -f job/plain --pod-running-timeout=60s; do sleep 0.1; done && "
         "kubectl wait --for=condition=complete job/plain --timeout=60s >&2"
     )
     slots = f"k8s:{PODS},image={IMAGE},cpus=100m,memory=200Mi"

@@ -7,8 +7,9 @@ import re
 import signal
 import subprocess
 import sys
+import tarfile
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -129,6 +130,7 @@ def session(
     meanwhile: Callable[[], object] = lambda: None,
     *,
     conf: Sequence[tuple[str, str]] = (),
+    env: Mapping[str, str] | None = None,
 ) -> subprocess.CompletedProcess[str]:
     """A Spark program on the launcher's machine: `sc` is its context, `program` the trainer."""
     program = user.script(TRAINER)
@@ -147,8 +149,9 @@ options = dict(ps=0, workers=2, flags=False)
     path = user.code / "session.py"
     path.write_text(text)
     words = user.bed.launcher.inside(sys.executable, str(path), cwd=user.code)
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with subprocess.Popen(words, env=user.env(), text=True, **pipes) as process:
+    with subprocess.Popen(
+        words, env=user.env(**(env or {})), text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
         try:
             meanwhile()
             out, err = process.communicate()
@@ -214,6 +217,48 @@ def test_a_function_returns_what_each_task_returns(user: OnSpark) -> None:
         "<lambda> or its arguments cannot be sent to the executors",
         "object is no SparkSession and no SparkContext",
     ], done.stderr
+
+
+def test_tasks_have_what_the_session_has_of_hadoop_and_of_archives(user: OnSpark) -> None:
+    """Its class path, its delegation tokens in a file of theirs alone, and the Python that an archive has brought."""
+    made = user.directory / "environment"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", "--symlinks", str(made)], check=True)
+    [packages] = made.glob("lib/python*/site-packages")
+    (packages / "of_the_archive.py").write_text("says = 'here'\n")
+    archive = user.directory / "environment.tar.gz"
+    with tarfile.open(archive, "w:gz") as tar:
+        tar.add(made, ".")
+    done = session(
+        user,
+        """
+        from tflaunch import spark
+        text = sc._jvm.org.apache.hadoop.io.Text
+        token = sc._jvm.org.apache.hadoop.security.token.Token(
+            bytearray(b"who"), bytearray(b"a secret of the session"), text("KIND"), text("namenode:8020"))
+        sc._jvm.org.apache.hadoop.security.UserGroupInformation.getCurrentUser().addToken(token)
+        def looks():
+            import os, stat, sys
+            import of_the_archive
+            place = os.environ["HADOOP_TOKEN_FILE_LOCATION"]
+            told = open(place, "rb").read()
+            jars = os.environ["CLASSPATH"].split(":")
+            return (
+                os.environ["TFLAUNCH_DEFAULT_FS"], of_the_archive.says, os.path.basename(sys.prefix),
+                told[:4] == b"HDTS" and b"a secret of the session" in told, oct(os.stat(place).st_mode),
+                any("hadoop-client-api" in jar and os.path.exists(jar) for jar in jars),
+                sorted(name for name in os.environ if "secret" in os.environ[name]),
+            )
+        print(spark.run(sc, looks, workers=2).results)
+        sc.stop()
+        """,
+        conf=[
+            ("spark.archives", f"{archive}#environment"),
+            ("spark.hadoop.fs.defaultFS", "hdfs://namenode:8020"),
+        ],
+        env={"PYSPARK_PYTHON": "./environment/bin/python"},
+    )
+    one: tuple[object, ...] = ("hdfs://namenode:8020", "here", "environment", True, "0o100600", True, [])
+    assert done.stdout.splitlines() == [repr([one, one])], done.stderr
 
 
 @pytest.mark.parametrize(

@@ -36,14 +36,18 @@ KUBERNETES_S = 240.0  # for a control plane that starts beside others
 VERSION = "1.37.2"
 BINARY = f"hyperkube-{VERSION}"
 VARIABLE = "TFLAUNCH_TEST_KUBERNETES"
-POINTED = os.environ.get("TFLAUNCH_TEST_KUBECONFIG", "")  # of a cluster that there is: kind, minikube, a real one
+POINTED = os.environ.get(
+    "TFLAUNCH_TEST_KUBECONFIG", ""
+)  # of a cluster that there is: kind, minikube, a real one
 PROGRAMS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet")
 TOOLS = ("containerd", "ctr", "runc", "kubectl", "zstd")
 PATH = f"{os.environ.get('PATH', os.defpath)}:{Path(sys.executable).parent}"  # which may have kubectl by its wheel
 PLUGINS = Path("/usr/lib/cni")
 OWN_IMAGE = "docker.io/local/python:1"
 # Any with a python3 and a /bin/sh; one that the cluster can pull, if that is not the tests' own.
-IMAGE = os.environ.get("TFLAUNCH_TEST_IMAGE") or ("docker.io/library/python:3.12-slim" if POINTED else OWN_IMAGE)
+IMAGE = os.environ.get("TFLAUNCH_TEST_IMAGE") or (
+    "docker.io/library/python:3.12-slim" if POINTED else OWN_IMAGE
+)
 PAUSE = "docker.io/local/pause:1"
 GROUPS = Path("/sys/fs/cgroup")
 PYTHON = Path("/usr/bin/python3")

@@ -117,8 +117,8 @@ def stop(
 def give_back(run: str, hosts: Sequence[Host] = (), *, waiting: bool = False) -> bool:
     """Give the slots of a run back, or its request for them; returns whether it did.
 
-    Those on record here, else those of `hosts` that are slots, where the run has ended.  waiting: only if the run waits for its slots; it ends
-    by that: its launcher, if it lives, hears it from the engine.  Raises RecordError.
+    Those on record here, else those of `hosts` that are slots, where the run has ended.  waiting: only if the run waits
+    for its slots; it ends by that: its launcher, if it lives, hears it from the engine.  Raises RecordError.
     """
     from tflaunch.engines.taken_slots import let_end, release
     from tflaunch.runs.record import Record, hostfile_from

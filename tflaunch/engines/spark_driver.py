@@ -5,6 +5,7 @@ pyspark is imported when a driver is wanted, not before.
 
 from __future__ import annotations
 
+import base64
 import os
 import platform
 import re
@@ -186,6 +187,21 @@ class SparkDriver:
         assert self.context is not None  # noqa: S101
         default = self.context._jsc.hadoopConfiguration().get("fs.defaultFS")
         return {"TFLAUNCH_DEFAULT_FS": str(default)} if default else {}
+
+    def hadoop(self) -> dict[str, Any]:
+        """What tasks need for Hadoop's client library: `tokens`, the session's delegation tokens as Hadoop stores them
+        (base64; "": it has none), and `classes`: whether paths are mostly of a Hadoop file system.
+        """
+        assert self.context is not None  # noqa: S101
+        jvm: Any = self.context._jvm
+        credentials = jvm.org.apache.hadoop.security.UserGroupInformation.getCurrentUser().getCredentials()
+        tokens = b""
+        if credentials.numberOfTokens():
+            stored = jvm.java.io.ByteArrayOutputStream()
+            credentials.writeTokenStorageToStream(jvm.java.io.DataOutputStream(stored))
+            tokens = bytes(stored.toByteArray())
+        default = self.environment().get("TFLAUNCH_DEFAULT_FS", "file:")
+        return {"tokens": base64.b64encode(tokens).decode(), "classes": not default.startswith("file:")}
 
     def abandon(self) -> None:
         """Nobody waits for `start` any more: what it makes is stopped at once."""

@@ -70,6 +70,7 @@ class SparkSlots:
     def hold(self, texts: Sequence[str], secret: Mapping[str, str]) -> None:
         """Submit the stage: a task with one of these texts each."""
         board = {"addresses": self.board.addresses, "port": self.board.port, **secret}
+        board["hadoop"] = self.driver.hadoop()
         self.over.clear()
         threading.Thread(target=self._job, args=[texts, board], name="spark job", daemon=True).start()
 
@@ -380,7 +381,7 @@ def _host(
 ) -> Host:
     told = said_first["told"]
     node = re.sub(r"[^A-Za-z0-9._-]", "-", str(told["node"])) or "slot"
-    env = {**env, PYSPARK_PATH: str(said_first["pyspark"])}
+    env = {**env, **said_first["hadoop"], PYSPARK_PATH: str(said_first["pyspark"])}
     if files := [str(each) for each in said_first["files"]]:
         env["PYTHONPATH"] = ":".join(files)
     if "rows" in said_first:

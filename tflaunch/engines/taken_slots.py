@@ -179,7 +179,9 @@ def let_end(hosts: Sequence[Host]) -> None:
 
     Slot holders end by themselves soon after; what is left of them then is given back in any case.
     """
-    engines = {host.name: engine for host in hosts if (engine := registry.engine(host.connection)) is not None}
+    engines = {
+        host.name: engine for host in hosts if (engine := registry.engine(host.connection)) is not None
+    }
     left = [host for host in hosts if host.slot and host.name in engines]
     mine, until = left, time.monotonic() + END_S
     while left and time.monotonic() < until:

@@ -3,6 +3,8 @@
 Spark's executors run this text (tflaunch.engines.spark_slots), by a Python that has pyspark and no tflaunch.
 """
 
+import base64
+import glob
 import json
 import os
 import socket
@@ -23,6 +25,7 @@ GPUS = (
 DIAL_S = 10.0
 TRIES = 3  # at each of the driver's addresses
 PAUSE_S = 0.3
+CLASSES_BYTES = 48 * 1024  # more does not fit into the line for the driver
 WORDS_BYTES = 4096  # the end of a holder's stderr
 # Reads the holder's text from stdin, after its length in eight digits; nothing follows: it is the lifeline.
 BOOT = """\
@@ -44,7 +47,8 @@ def hold(
 ) -> "List[Any]":
     """Hold the slot whose holder's text is this, until its end.  Returns what tasks have said to be their results.
 
-    board: the `addresses`, `port`, `certificate` and `token` of the driver's SlotBoard.  package: the files of
+    board: the `addresses`, `port`, `certificate` and `token` of the driver's SlotBoard, and what `hadoop` has to tell
+    (tflaunch.engines.spark_driver).  package: the files of
     tflaunch_task, which tasks import.  feed: makes the slot's feed (tflaunch.slot.spark_feed.Feed), of what asks the
     driver.
     """
@@ -60,6 +64,7 @@ def hold(
     told = json.loads(first)
     about = about_python()
     about["files"].append(put(package, told["directory"]))
+    about["hadoop"] = hadoop(board["hadoop"], told["directory"])
     if feed is not None:
         feed = feed(partial(ask, dialled(board), board, index))
         feed.listen(told["directory"])
@@ -159,6 +164,45 @@ def about_python() -> "Dict[str, Any]":
         "files": [each for each in sys.path if absolute(each).startswith(root + os.sep)],
         "pyspark": os.environ.get("PYTHONPATH", ""),
     }
+
+
+def hadoop(session: "Dict[str, Any]", directory: str) -> "Dict[str, str]":
+    """The variables by which Hadoop's client library in a task has what the session has; no more than is not set here.
+
+    Its delegation tokens are in a file of this user alone, in that directory.
+    """
+    env = {}
+    if session["tokens"] and "HADOOP_TOKEN_FILE_LOCATION" not in os.environ:
+        place = env["HADOOP_TOKEN_FILE_LOCATION"] = os.path.join(directory, "tokens")
+        with open(os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(base64.b64decode(session["tokens"]))
+    if session["classes"] and "CLASSPATH" not in os.environ:
+        env["CLASSPATH"] = class_path()
+    return {name: value for name, value in env.items() if value}
+
+
+def class_path() -> str:
+    """That of the executor's JVM, which is above this process, with each jar by its name; "" where nobody tells."""
+    pid = os.getppid()
+    while pid > 1:
+        try:
+            with open("/proc/%d/cmdline" % pid, "rb") as file:
+                words = [os.fsdecode(word) for word in file.read().split(b"\0")]
+            with open("/proc/%d/stat" % pid) as status:
+                pid = int(status.read().rpartition(")")[2].split()[1])
+        except (OSError, ValueError):
+            break
+        if os.path.basename(words[0]) == "java":
+            said = [words[at + 1] for at, word in enumerate(words[:-1]) if word in ("-cp", "-classpath")]
+            parts = "".join(said[-1:]).split(":")
+            named = [
+                jar
+                for part in parts
+                for jar in (sorted(glob.glob(part + ".jar")) if part.endswith("/*") else [part])
+            ]
+            whole = ":".join(named)
+            return whole if len(whole) < CLASSES_BYTES else ":".join(parts)
+    return ""
 
 
 def absolute(path: str) -> str:
