@@ -220,9 +220,12 @@ def test_an_agent_loads_little(python: str) -> None:
         f"import sys; sys.path.insert(0, {str(ROOT.parent)!r})\n"
         "from tflaunch.protocol import dialling, wire\n"
         "from tflaunch import gpu_probe\n"
-        "from tflaunch.agent import daemon\n"
-        "from tflaunch.agent.host import guard, processes\n"
+        "from tflaunch.agent import daemon, host_facts, requests, staging\n"
+        "from tflaunch.agent.files import code_store, outputs\n"
+        "from tflaunch.agent.host import container, guard, processes, python_site\n"
         "from tflaunch.agent.net import dial_answering\n"
+        "from tflaunch.agent.tasks import exit_facts, oom_kills, syntax, team\n"
+        "from tflaunch.in_task import stacks_site\n"
         "processes.become_subreaper()\n"
         "gpu_probe.probe()\n"
         "said = {'a': [1, 2.5, None, True, 'x\\udcff\\u00e9'], 'b': {}}\n"
@@ -233,8 +236,8 @@ def test_an_agent_loads_little(python: str) -> None:
     )
     done = subprocess.run([python, "-I", "-S", "-c", script], capture_output=True, text=True, check=True)
     heavy = (
-        "array collections ctypes dataclasses encodings.idna enum json re selectors signal socket subprocess tarfile "
-        "threading typing"
+        "array ast collections ctypes dataclasses encodings.idna enum inspect json re selectors signal socket "
+        "subprocess tarfile threading typing"
     )
     assert set(heavy.split()).isdisjoint(done.stdout.split())
 

@@ -34,7 +34,7 @@ TEXTS = (
 
 def params_of(verb: str) -> list[Any]:
     command = typer.main.get_command(application([verb])).commands[verb]  # type: ignore[attr-defined]
-    with typer.Context(command) as ctx:  # type: ignore[arg-type]
+    with typer.Context(command) as ctx:
         return [copy(param) for param in command.get_params(ctx) if hasattr(param, "get_runtime_param")]
 
 

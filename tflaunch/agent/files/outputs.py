@@ -42,13 +42,9 @@ class Outputs:
         paths below `roots` count.  Shipped code that is as it came is no output.  Raises HostError when the directory
         cannot be read.
         """
-        import re
+        return self._find(_Patterns(patterns), roots)
 
-        return self._find([(re.compile(regex, re.DOTALL), yes) for regex, yes in reversed(patterns)], roots)
-
-    def _find(
-        self, wanted: "List[Tuple[Pattern[str], bool]]", roots: "List[str]"
-    ) -> "Iterator[Dict[str, Any]]":
+    def _find(self, wanted: "_Patterns", roots: "List[str]") -> "Iterator[Dict[str, Any]]":
         shipped = self._directory.read("shipped.json")
         code, came = frozenset(shipped.get("files") or ()), shipped.get("modified")
         files = []  # type: List[List[Any]]
@@ -259,16 +255,32 @@ class OutputsInTime:
                 yield each
 
 
-def _matches(patterns: "List[Tuple[Pattern[str], bool]]", path: str) -> "Optional[bool]":
-    return next((yes for pattern, yes in patterns if pattern.match(path)), None)
+def _matches(patterns: "_Patterns", path: str) -> "Optional[bool]":
+    return next((yes for pattern, yes in patterns.compiled() if pattern.match(path)), None)
 
 
-def _only_the_dot_keeps_it(patterns: "List[Tuple[Pattern[str], bool]]", path: str) -> bool:
+def _only_the_dot_keeps_it(patterns: "_Patterns", path: str) -> bool:
     """Whether the path would be wanted if wildcards matched leading dots."""
     if "/." not in "/" + path or _matches(patterns, path) is not None:
         return False
     names = path.split("/")
     return bool(_matches(patterns, "/".join("\ufffd" + n[1:] if n[:1] == "." else n for n in names)))
+
+
+class _Patterns:
+    """(regular expression, whether it is wanted): compiled when the first file is met, for most runs write none."""
+
+    def __init__(self, patterns: "List[Tuple[str, bool]]") -> None:
+        self._texts = patterns
+        self._compiled = []  # type: List[Tuple[Pattern[str], bool]]
+
+    def compiled(self) -> "List[Tuple[Pattern[str], bool]]":
+        """Them, the last one first."""
+        if not self._compiled and self._texts:
+            import re  # it takes longer to load than the look
+
+            self._compiled = [(re.compile(regex, re.DOTALL), yes) for regex, yes in reversed(self._texts)]
+        return self._compiled
 
 
 def _enter(top: int, path: str) -> int:

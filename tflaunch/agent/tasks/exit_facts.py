@@ -30,7 +30,6 @@ import time
 
 from tflaunch.agent.host import foreign, processes
 from tflaunch.agent.tasks import last_step, oom_kills
-from tflaunch.frameworks.table import OTHER_NAMES, PACKAGES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -74,7 +73,10 @@ def left_running(task: "Task", run: str, host: str) -> "Dict[str, Any]":
     """
     words = [os.path.basename(word) for word in task.request["argv"]]
     texts = {word.encode() for word in words if word.endswith(".py")}
-    below = processes.descendants(os.getpid(), processes.every())
+    # To look into a process takes a child process: most tasks leave nothing but the agent's own.
+    below = [each for each in processes.at_hand(os.getpid()) if each.name not in foreign.NAMES]
+    if not below:
+        return {}
     found = [
         each
         for each in processes.marked(below, run, host, task.id)
@@ -250,6 +252,9 @@ def _read_packages(library: str, packages: "Dict[str, str]") -> None:
         names = os.listdir(library)
     except OSError:
         return
+    # Here, in the child process that looks after a failure: it brings dataclasses, which take longer than the agent.
+    from tflaunch.frameworks.table import OTHER_NAMES, PACKAGES
+
     for name in names:
         if name.endswith(".dist-info"):
             package, _, version = name[: -len(".dist-info")].rpartition("-")
