@@ -17,7 +17,7 @@ from tflaunch.protocol.outcome import TaskExit
 from tflaunch.sweeps import lifecycle as machine
 from tflaunch.sweeps.curves import Curve
 from tflaunch.sweeps.first_seats import Seating
-from tflaunch.sweeps.lifecycle import Asked, BadTrial, GpusSeen, Seat, SweepState
+from tflaunch.sweeps.lifecycle import BadTrial, GpusSeen, Proposed, Seat, SweepState
 from tflaunch.sweeps.optuna_study import OptunaStudy
 from tflaunch.sweeps.results import Metric, MetricReading, Result, Results, no_metric, ranked, result
 from tflaunch.sweeps.seats import SeatFinder, SweepRequest, TrialRequests
@@ -298,13 +298,12 @@ class SweepController(Monitor):
 
     def _ask(self) -> None:
         """Have the study propose trials for the free seats, once it knows all results that there are."""
-        asked = sum(isinstance(each, Asked) for each in self._events)
-        late = any(exit.host not in self.state.lost for exit in self._unread.values())
-        if self._study is None or late:
+        if self._study is None or any(exit.host not in self.state.lost for exit in self._unread.values()):
             return
+        asked = sum(isinstance(each, Proposed) for each in self._events)
         for _ in range(self.state.wanted - asked):
             trial = self._study.ask()
-            self._events.append(Asked(trial))
+            self._events.append(Proposed(trial))
             if trial is None:
                 return
             self._wanted.append(trial)
@@ -322,19 +321,14 @@ class SweepController(Monitor):
 
     def _judge(self, number: int, attempt: int, curve: Curve) -> None:
         """Have the trial stopped if --stop-below or --pruner says so."""
-        rule, metric = self._request.stop_below, self._request.metric
-        if metric is None or number in self.state.bad:
-            return
+        study, rule, metric = self._study, self._request.stop_below, self._request.metric
         value = self._readings[number, attempt].value
-        why = ""
-        if self._study is not None and value is not None:
-            why = self._study.verdict(number, curve.count, value)
+        if metric is None or value is None or number in self.state.bad:
+            return
+        why = study.verdict(number, curve.count, value) if study is not None else ""
+        if rule is not None and not why:
+            why = rule.verdict(curve, self._ended_curves, metric.maximize, metric.name)
         if why:
-            self._events.append(BadTrial(number, attempt, why))
-            return
-        if rule is None:
-            return
-        if why := rule.verdict(curve, self._ended_curves, metric.maximize, metric.name):
             self._events.append(BadTrial(number, attempt, why))
 
     def _compare(self, found: Result) -> None:
@@ -401,13 +395,10 @@ class SweepController(Monitor):
 
     def _show(self) -> None:
         state = self.state
-        rows = []
-        for number, attempt in state.running.items():
-            reading = self._readings[number, attempt.number]
-            curve = tuple(reading.curve.values)
-            rows.append(
-                TrialRow(state.trials[number], str(attempt.seat), attempt.started, reading.value, curve)
-            )
+        rows = tuple(
+            _row(state.trials[number], attempt, self._readings[number, attempt.number])
+            for number, attempt in state.running.items()
+        )
         enough = len(self._took) >= max(3, len(state.seats))
         self._reporter.progress(
             SweepProgress(
@@ -416,10 +407,15 @@ class SweepController(Monitor):
                 failed=self._failed,
                 queued=state.queued,
                 seats=len(state.seats),
-                running=tuple(rows),
+                running=rows,
                 best=self._best,
                 seconds=sum(self._took) / len(self._took) if enough else None,
                 stopped=self._stopped,
                 curve=tuple(self._best_values),
             )
         )
+
+
+def _row(trial: Trial, attempt: machine.Attempt, reading: MetricReading) -> TrialRow:
+    """A trial that runs, for the display."""
+    return TrialRow(trial, str(attempt.seat), attempt.started, reading.value, tuple(reading.curve.values))

@@ -76,7 +76,7 @@ class Attempt:
 
 
 @dataclass(frozen=True)
-class Asked:
+class Proposed:
     """A trial that a search has proposed; None: it proposes no more."""
 
     trial: Trial | None
@@ -194,9 +194,9 @@ def step(state: SweepState, event: Any, now: float) -> tuple[SweepState, list[Ac
             return _exited(state, event)
         case GpusSeen():
             return _seen(state, event)
-        case Asked(None):
+        case Proposed(None):
             return _fill(dataclasses.replace(state, to_come=0))
-        case Asked(Trial() as trial):
+        case Proposed(Trial() as trial):
             return _fill(
                 dataclasses.replace(
                     state,

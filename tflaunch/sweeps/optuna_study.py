@@ -28,7 +28,7 @@ _HINT = "it is in an extra: pipx inject tflaunch optuna, or uv tool install 'tfl
 
 
 @dataclass(frozen=True)
-class Search:
+class OptunaSearch:
     """What the user asked of Optuna."""
 
     sampler: str = ""  # "tpe"; "": the trials are known
@@ -49,7 +49,7 @@ class Search:
 class OptunaStudy:
     """The study of one sweep."""
 
-    def __init__(self, search: Search, results: Results, metric: Metric, seed: int) -> None:
+    def __init__(self, search: OptunaSearch, results: Results, metric: Metric, seed: int) -> None:
         """Open the study of the sweep on record, or begin one; raises UsageError for a storage that cannot be used."""
         import optuna
 

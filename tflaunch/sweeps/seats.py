@@ -25,7 +25,7 @@ from tflaunch.protocol.errors import PlanError
 from tflaunch.protocol.job import TRIAL
 from tflaunch.sweeps.curves import StopBelow
 from tflaunch.sweeps.lifecycle import Seat
-from tflaunch.sweeps.optuna_study import Search
+from tflaunch.sweeps.optuna_study import OptunaSearch
 from tflaunch.sweeps.results import Metric
 from tflaunch.sweeps.trials import Params, Trial, arguments, plain
 
@@ -56,7 +56,7 @@ class SweepRequest:
     per_host: int | None = None  # trials at a time, instead of `slots:`
     keep_going: bool = False  # also when the first trials fail at once and alike
     stop_below: StopBelow | None = None  # which trials are stopped for their metric
-    search: Search | None = None  # what Optuna is asked for
+    search: OptunaSearch | None = None  # what Optuna is asked for
     name: str = ""
     must_exist: bool = False  # --resume: it is an error if there is no such sweep
     run_best: tuple[str, ...] = ()  # the command that runs one trial, without the trial's arguments

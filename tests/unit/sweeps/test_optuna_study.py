@@ -14,7 +14,7 @@ from tflaunch.hosts import Hostfile
 from tflaunch.planning.cluster_plan import ClusterPlan
 from tflaunch.protocol.errors import UsageError
 from tflaunch.runs.record import Record
-from tflaunch.sweeps.optuna_study import JOURNAL, OptunaStudy, Search
+from tflaunch.sweeps.optuna_study import JOURNAL, OptunaSearch, OptunaStudy
 from tflaunch.sweeps.results import Metric, Result, Results
 from tflaunch.sweeps.trials import Trial, axes_of, plain
 
@@ -34,8 +34,8 @@ def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Results
     record.close()
 
 
-def search(trials: int, specs: tuple[str, ...] = AXES, **more: str) -> Search:
-    return Search(**{"sampler": "tpe", **more}, axes=tuple(axes_of(specs).items()), trials=trials)  # type: ignore[arg-type]
+def search(trials: int, specs: tuple[str, ...] = AXES, **more: str) -> OptunaSearch:
+    return OptunaSearch(**{"sampler": "tpe", **more}, axes=tuple(axes_of(specs).items()), trials=trials)  # type: ignore[arg-type]
 
 
 def ended(trial: Trial, metric: float | None, status: str = "succeeded") -> Result:
@@ -91,7 +91,7 @@ def test_no_two_trials_are_equal_and_a_small_space_ends(results: Results) -> Non
 
 @pytest.mark.parametrize("pruner", ["asha", "hyperband"])
 def test_bad_trials_are_stopped(results: Results, pruner: str) -> None:
-    study = OptunaStudy(Search("", pruner), results, LOSS, 7)
+    study = OptunaStudy(OptunaSearch("", pruner), results, LOSS, 7)
     results.known = [{"x": str(number)} for number in range(24)]
     stopped = []
     for number, params in enumerate(results.known):
@@ -152,4 +152,4 @@ def test_without_optuna_the_option_says_how_to_get_it(monkeypatch: pytest.Monkey
         search(5).check()
     assert "pipx inject tflaunch optuna" in (told.value.hint or "")
     with pytest.raises(UsageError, match="--pruner asha needs Optuna"):
-        Search("", "asha").check()
+        OptunaSearch("", "asha").check()

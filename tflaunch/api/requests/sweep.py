@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from tflaunch.inputs.options.of_sweep import ScoreOptions, SweepOptions, TrialOptions
     from tflaunch.launch.request import Request
     from tflaunch.sweeps.curves import StopBelow
-    from tflaunch.sweeps.optuna_study import Search
+    from tflaunch.sweeps.optuna_study import OptunaSearch
     from tflaunch.sweeps.results import Metric
     from tflaunch.sweeps.seats import SweepRequest
     from tflaunch.sweeps.trials import Params
@@ -74,9 +74,9 @@ def request_of(
     )
 
 
-def _search(options: SweepOptions) -> Search | None:
+def _search(options: SweepOptions) -> OptunaSearch | None:
     """Return what Optuna is asked for; raises UsageError."""
-    from tflaunch.sweeps.optuna_study import Search
+    from tflaunch.sweeps.optuna_study import OptunaSearch
     from tflaunch.sweeps.trials import axes_of
 
     trials = options.trials
@@ -92,7 +92,7 @@ def _search(options: SweepOptions) -> Search | None:
     if options.score.metric is None and trials.resume is None:
         raise UsageError(f"{option} without --metric: nothing to go by", "--metric accuracy --maximize")
     axes = tuple(axes_of(trials.random).items()) if sampler else ()
-    search = Search(sampler, pruner, axes, (trials.trials or 0) if sampler else 0, trials.storage)
+    search = OptunaSearch(sampler, pruner, axes, (trials.trials or 0) if sampler else 0, trials.storage)
     search.check()
     return search
 
