@@ -24,6 +24,7 @@ from tests.support.launcher import Launcher, Running
 from tests.support.patience import PATIENCE_S, until
 from tests.support.sshd import SshNetwork, logins
 from tflaunch.cli import application
+from tflaunch.protocol.errors import EXIT_INTERRUPTED, EXIT_USAGE
 
 # Says what it was told and where it is, then ends as its parameters have it; with $OUT/hold it waits for $OUT/go, or
 # $OUT/go-7 of its own, first.
@@ -599,3 +600,49 @@ def test_the_record_of_a_run_is_no_sweep(lab: Lab) -> None:
     refused = lab.launcher.run(*lab.words(hostfile, "--grid=x=1", f"--resume={name}")).ran(2)
     assert f"{name} is no sweep" in refused.sentences
     assert (lab.launcher.state / name / "outcome.json").exists()
+
+
+def test_optuna_proposes_the_trials_and_stops_bad_ones(launcher: Launcher) -> None:
+    trainer = """
+    import argparse, time
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--x", type=float)
+    x = parser.parse_args().x
+    for step in range(1, 6):
+        print(f"step {step} loss {(x - 1) ** 2 + 1 / step}", flush=True)
+        time.sleep(0.02)
+    """
+    script, hosts = launcher.script(trainer), launcher.local(2)
+    axes = (
+        "--random=x=-8..8",
+        "--trials=14",
+        "--metric=loss",
+        "--sampler=tpe",
+        "--pruner=asha",
+        "--name=tpe",
+    )
+    said = ("sweep", hosts, script, *axes, "--yes")
+    dry = launcher.run(*said, "--dry-run").ran()
+    assert "14 trials to come, each proposed by what the others have shown" in dry.err
+    assert "sweep (new) 14 trials" in dry.err
+    assert launcher.records() == []
+    record = Path("none")
+
+    def results() -> list[dict[str, Any]]:
+        path = next(iter(launcher.state.glob("tpe-??????")), record) / "results.jsonl"
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    with launcher.start(*said) as running:
+        until(lambda: len(results()) >= 4, "four results")
+        running.interrupt()
+        assert running.end() == EXIT_INTERRUPTED
+    launcher.run("sweep", "--resume", next(launcher.state.glob("tpe-??????")).name).ran()
+    found = results()
+    assert sorted({each["trial"] for each in found}) == [*range(14)]
+    assert {each["status"] for each in found} <= {"succeeded", "stopped"}
+    assert all("by ASHA" in each["why"] for each in found if each["status"] == "stopped")
+    assert len({each["params"]["x"] for each in found}) == 14
+    refused = launcher.run("sweep", hosts, script, "--grid=x=1,2", "--metric=loss", "--sampler=tpe").ran(
+        EXIT_USAGE
+    )
+    assert "--sampler tpe is for --random" in refused.err

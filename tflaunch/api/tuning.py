@@ -22,7 +22,7 @@ from tflaunch.sessions.group import Stopped
 from tflaunch.text.times import duration
 from tflaunch.tuning import halving
 from tflaunch.tuning.halving import Round
-from tflaunch.tuning.layouts import Layout
+from tflaunch.tuning.layouts import TaskLayout
 from tflaunch.tuning.step_rates import Rate, StepRates
 from tflaunch.tuning.tried import Tried, Try
 
@@ -47,17 +47,17 @@ class TuneWatcher(Protocol):
     def begins(self, run_id: str) -> None:
         """The search has a record of this name."""
 
-    def trying(self, layout: Layout, number: int, total: int) -> None:
+    def trying(self, layout: TaskLayout, number: int, total: int) -> None:
         """Run `number` of `total` begins."""
 
-    def tried(self, layout: Layout, tried: Try, number: int, total: int) -> None:
+    def tried(self, layout: TaskLayout, tried: Try, number: int, total: int) -> None:
         """It has ended."""
 
 
 class PreparedTry(Prepared):
     """The run of one layout, ready to be carried out."""
 
-    def __init__(self, request: TuneRequest, layout: Layout) -> None:
+    def __init__(self, request: TuneRequest, layout: TaskLayout) -> None:
         options = options_of_try(request, layout)
         self.events = Events()
         self.reporter = EventReporter(self.events)
@@ -134,7 +134,7 @@ class _Search:
 
     def go(self) -> None:
         """Try all layouts, then the faster ones again, with more steps; raises TflaunchError, Stopped."""
-        left: Sequence[Layout] = self._tried.layouts
+        left: Sequence[TaskLayout] = self._tried.layouts
         rounds = halving.rounds(len(left), self._request.options.measure.steps)
         total = sum(each.layouts for each in rounds)
         for number, this in enumerate(rounds):
@@ -145,7 +145,7 @@ class _Search:
             if not left:
                 raise self._nothing()
 
-    def _once(self, layout: Layout, number: int, this: Round, kept: int, total: int) -> None:
+    def _once(self, layout: TaskLayout, number: int, this: Round, kept: int, total: int) -> None:
         known = self._tried.of_round(layout, number)
         self._done += 1
         if known is not None and known.rate is not None:
@@ -189,7 +189,7 @@ class _Search:
 class _Trying:
     """One run of one layout."""
 
-    def __init__(self, request: TuneRequest, layout: Layout, number: int, steps: int) -> None:
+    def __init__(self, request: TuneRequest, layout: TaskLayout, number: int, steps: int) -> None:
         self._request, self._layout, self._number, self._steps = request, layout, number, steps
         self._rates = StepRates(())
         self._rate: Rate | None = None

@@ -25,7 +25,7 @@ from tflaunch.inputs.options.of_tune import TuneOptions
 if TYPE_CHECKING:
     from types import FrameType
 
-    from tflaunch.tuning.layouts import Layout
+    from tflaunch.tuning.layouts import TaskLayout
     from tflaunch.tuning.tried import Tried, Try
 
 _SILENT = "A search does not show what the tasks print; tflaunch logs RUN does, for the run of each layout"
@@ -54,12 +54,12 @@ class _Shown:
             f"stopped; nothing is left running; this goes on: tflaunch tune --resume {run_id}"
         )
 
-    def trying(self, layout: Layout, number: int, total: int) -> None:
+    def trying(self, layout: TaskLayout, number: int, total: int) -> None:
         """See TuneWatcher."""
         if not self._json:
             self._show.reporter.phase("trying", number - 1, total, str(layout))
 
-    def tried(self, layout: Layout, tried: Try, number: int, total: int) -> None:
+    def tried(self, layout: TaskLayout, tried: Try, number: int, total: int) -> None:
         """See TuneWatcher."""
         if not self._json:
             from tflaunch.console.tune_page import sentence

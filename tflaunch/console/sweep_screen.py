@@ -75,11 +75,13 @@ class SweepText(TextReporter):
 
     def planned(self, planned: Planned) -> None:
         """Show what `--dry-run` has planned: the trials go to stdout."""
-        self.begins(planned.run_id or "(new)", planned.total, len(planned.trials), planned.seats, None)
+        self.begins(planned.run_id or "(new)", planned.total, planned.left, planned.seats, None)
         for text in planned_places(planned):
             self.note(text)
         if planned.seed is not None:
             self.note(f"drawn with --seed {planned.seed}, which draws the same trials again")
+        if not planned.trials:  # all are to be proposed
+            return
         first = planned.trials[0]
         self.note(f"{first.task} runs {shlex.join(arguments(planned.words, first))}")
         self._writer.put("message", lambda: self._write_lines(planned_lines(planned, self._out.sheet)))

@@ -11,11 +11,11 @@ from tflaunch.console.text_table import Column, Table
 from tflaunch.documents.json_documents import TuneDocument
 from tflaunch.documents.json_things import LayoutData
 from tflaunch.text.numbers import counted
-from tflaunch.tuning.layouts import Layout
+from tflaunch.tuning.layouts import TaskLayout
 from tflaunch.tuning.tried import Try
 
 
-def sentence(layout: Layout, tried: Try) -> str:
+def sentence(layout: TaskLayout, tried: Try) -> str:
     """How fast a layout was, in a line."""
     if tried.rate is None:
         return f"{layout}: not measured: {tried.why}"

@@ -41,7 +41,7 @@ class SweepJson(JsonReporter):
             for trial in planned.trials
         ]
         seats = [{"host": seat.host, "gpus": list(seat.labels)} for seat in planned.seats]
-        counts = {"run_id": planned.run_id, "total": planned.total, "left": len(trials)}
+        counts = {"run_id": planned.run_id, "total": planned.total, "left": planned.left}
         self._event(
             "plan", **counts, seats=seats, others=dict(planned.others), seed=planned.seed, trials=trials
         )

@@ -9,13 +9,13 @@ from dataclasses import asdict
 from tflaunch.documents.json_documents import TuneDocument
 from tflaunch.documents.json_things import LayoutData, TryData
 from tflaunch.tuning import halving
-from tflaunch.tuning.layouts import Layout
+from tflaunch.tuning.layouts import TaskLayout
 from tflaunch.tuning.tried import Tried, Try
 
 
 def tuned(run_id: str, tried: Tried, steps: int, command: Sequence[str]) -> TuneDocument:
     """The document; of a search that has not begun (`--dry-run`) without a name, tries and command."""
-    best = set(tried.level()) if tried.ranked() else set[Layout]()
+    best = set(tried.level()) if tried.ranked() else set[TaskLayout]()
     rest = [layout for layout in tried.layouts if layout not in tried.ranked()]
     return {
         "time": time.time(),
@@ -29,7 +29,7 @@ def tuned(run_id: str, tried: Tried, steps: int, command: Sequence[str]) -> Tune
     }
 
 
-def _layout(layout: Layout, tried: Tried, *, best: bool) -> LayoutData:
+def _layout(layout: TaskLayout, tried: Tried, *, best: bool) -> LayoutData:
     last = tried.last(layout)
     return {
         "layout": {name: value for name, value in asdict(layout).items() if value not in (None, "")},

@@ -8,6 +8,7 @@ first_seats.py  the seats that a sweep begins with, at once or in its turn in th
 lifecycle.py    the state machine of a sweep
 controller.py   applies events to it; updates logs, results and the display
 curves.py       the values of a metric, and the rule of --stop-below
+optuna_study.py  Optuna, for --sampler tpe and --pruner
 recovery.py     trials that succeeded while no launcher of the sweep was alive
 scoring.py      metrics of trials that have ended, read from their logs
 results.py      metrics from logs, and the files that keep the results

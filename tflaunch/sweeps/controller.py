@@ -17,7 +17,8 @@ from tflaunch.protocol.outcome import TaskExit
 from tflaunch.sweeps import lifecycle as machine
 from tflaunch.sweeps.curves import Curve
 from tflaunch.sweeps.first_seats import Seating
-from tflaunch.sweeps.lifecycle import BadTrial, GpusSeen, Seat, SweepState
+from tflaunch.sweeps.lifecycle import BadTrial, GpusSeen, Proposed, Seat, SweepState
+from tflaunch.sweeps.optuna_study import OptunaStudy
 from tflaunch.sweeps.results import Metric, MetricReading, Result, Results, no_metric, ranked, result
 from tflaunch.sweeps.seats import SeatFinder, SweepRequest, TrialRequests
 from tflaunch.sweeps.trials import Trial
@@ -61,6 +62,12 @@ class Planned:
     others: Mapping[str, int]  # host -> how many of its GPUs are in use and may become free
     words: tuple[str, ...]  # the program and its arguments, without the trial's values
     seed: int | None  # with which the trials are drawn; None: none are drawn
+    to_come: int = 0  # trials that a search has not proposed yet
+
+    @property
+    def left(self) -> int:
+        """How many trials are to run."""
+        return len(self.trials) + self.to_come
 
 
 @dataclass(frozen=True)
@@ -97,9 +104,10 @@ class Work:
 
     request: SweepRequest
     results: Results
-    wanted: Sequence[Trial]  # all trials of this command
+    wanted: list[Trial]  # all trials of this command; those that the study proposes are added
     left: Sequence[Trial]  # those that have not succeeded yet
     begun: float  # by time.monotonic
+    study: OptunaStudy | None = None  # which proposes trials, or says which of them stop
     curves: Sequence[Curve] = ()  # of trials that have succeeded before, for --stop-below
 
 
@@ -128,6 +136,7 @@ class SweepController(Monitor):
             hosts={host: host for host in {seat.host for seat in seats} | others.keys()},
             seats=seats,
             queue=tuple(trial.number for trial in left),
+            to_come=work.study.left if work.study else 0,
             others=others,
             retries=request.retries,
             grace_s=request.run.grace_s,
@@ -138,6 +147,8 @@ class SweepController(Monitor):
         )
         self._request = request
         self._results = work.results
+        self._study = work.study
+        self._wanted = work.wanted
         self._numbers = {trial.number for trial in work.wanted}
         self._finder = finder
         self._reporter = reporter
@@ -216,6 +227,7 @@ class SweepController(Monitor):
         for number in self.state.ended.keys() - before.ended.keys():
             self._unread[number] = self.state.ended[number]
         self._write_results()
+        self._ask()
         self._show()
         return self, actions
 
@@ -282,6 +294,20 @@ class SweepController(Monitor):
         self._maybe_end_log(task, attempt)
         if self._unread:
             self._write_results()
+            self._ask()
+
+    def _ask(self) -> None:
+        """Have the study propose trials for the free seats, once it knows all results that there are."""
+        if self._study is None or any(exit.host not in self.state.lost for exit in self._unread.values()):
+            return
+        asked = sum(isinstance(each, Proposed) for each in self._events)
+        for _ in range(self.state.wanted - asked):
+            trial = self._study.ask()
+            self._events.append(Proposed(trial))
+            if trial is None:
+                return
+            self._wanted.append(trial)
+            self._numbers.add(trial.number)
 
     def end(self) -> None:
         """Write the remaining results: no more bytes of logs come."""
@@ -294,11 +320,15 @@ class SweepController(Monitor):
             self._results.record.logs.end(task, attempt)
 
     def _judge(self, number: int, attempt: int, curve: Curve) -> None:
-        """Have the trial stopped if --stop-below says so."""
-        rule, metric = self._request.stop_below, self._request.metric
-        if rule is None or metric is None or number in self.state.bad:
+        """Have the trial stopped if --stop-below or --pruner says so."""
+        study, rule, metric = self._study, self._request.stop_below, self._request.metric
+        value = self._readings[number, attempt].value
+        if metric is None or value is None or number in self.state.bad:
             return
-        if why := rule.verdict(curve, self._ended_curves, metric.maximize, metric.name):
+        why = study.verdict(number, curve.count, value) if study is not None else ""
+        if rule is not None and not why:
+            why = rule.verdict(curve, self._ended_curves, metric.maximize, metric.name)
+        if why:
             self._events.append(BadTrial(number, attempt, why))
 
     def _compare(self, found: Result) -> None:
@@ -327,6 +357,8 @@ class SweepController(Monitor):
             self._readings[key] = MetricReading(self._request.metric)
             self._seats[key] = attempt.seat
             self._placed.add((trial.number, attempt.seat.host))
+            if self._study is not None:
+                self._study.begins(trial)
             # Make an empty log, from which a later resume of the sweep knows of this attempt.
             self.read(trial.task, attempt.number, 0, b"")
 
@@ -350,6 +382,8 @@ class SweepController(Monitor):
                 self._ended_curves.append(reading.curve)
                 self._compare(found)
                 self._tell_of_metric(found, reading)
+            if self._study is not None:
+                self._study.ended(found)
             self._failed += found.status == "failed"
             self._stopped += found.status == "stopped"
             try:
@@ -361,25 +395,27 @@ class SweepController(Monitor):
 
     def _show(self) -> None:
         state = self.state
-        rows = []
-        for number, attempt in state.running.items():
-            reading = self._readings[number, attempt.number]
-            curve = tuple(reading.curve.values)
-            rows.append(
-                TrialRow(state.trials[number], str(attempt.seat), attempt.started, reading.value, curve)
-            )
+        rows = tuple(
+            _row(state.trials[number], attempt, self._readings[number, attempt.number])
+            for number, attempt in state.running.items()
+        )
         enough = len(self._took) >= max(3, len(state.seats))
         self._reporter.progress(
             SweepProgress(
-                total=len(self._numbers),
+                total=len(self._numbers) + state.to_come,
                 succeeded=self._done_before + len(self._took),
                 failed=self._failed,
                 queued=state.queued,
                 seats=len(state.seats),
-                running=tuple(rows),
+                running=rows,
                 best=self._best,
                 seconds=sum(self._took) / len(self._took) if enough else None,
                 stopped=self._stopped,
                 curve=tuple(self._best_values),
             )
         )
+
+
+def _row(trial: Trial, attempt: machine.Attempt, reading: MetricReading) -> TrialRow:
+    """A trial that runs, for the display."""
+    return TrialRow(trial, str(attempt.seat), attempt.started, reading.value, tuple(reading.curve.values))

@@ -75,6 +75,13 @@ class Attempt:
     started: float | None = None  # by the clock of `step`; None: not yet
 
 
+@dataclass(frozen=True)
+class Proposed:
+    """A trial that a search has proposed; None: it proposes no more."""
+
+    trial: Trial | None
+
+
 Make = Callable[[Trial, Seat], Mapping[str, Any]]  # the complete request for the agent
 
 
@@ -86,6 +93,7 @@ class SweepState(Ending):
     make: Make
     seats: tuple[Seat, ...]
     queue: tuple[int, ...]  # trials that wait for a seat
+    to_come: int = 0  # trials that a search has not proposed yet: it does once a seat is free
     held: Mapping[str, tuple[int, ...]] = field(
         default_factory=dict
     )  # lost host -> its trials, which may still run there
@@ -130,8 +138,13 @@ class SweepState(Ending):
 
     @property
     def queued(self) -> int:
-        """How many trials wait for a seat, or until they have certainly ended on a lost host."""
-        return len(self.queue) + sum(map(len, self.held.values()))
+        """How many trials wait for a seat, to be proposed, or until they have certainly ended on a lost host."""
+        return len(self.queue) + self.to_come + sum(map(len, self.held.values()))
+
+    @property
+    def wanted(self) -> int:
+        """How many trials are to be proposed now: there are seats for them."""
+        return min(self.to_come, len(self.free) - len(self.queue)) if self.phase == "running" else 0
 
     @property
     def free(self) -> list[Seat]:
@@ -181,6 +194,17 @@ def step(state: SweepState, event: Any, now: float) -> tuple[SweepState, list[Ac
             return _exited(state, event)
         case GpusSeen():
             return _seen(state, event)
+        case Proposed(None):
+            return _fill(dataclasses.replace(state, to_come=0))
+        case Proposed(Trial() as trial):
+            return _fill(
+                dataclasses.replace(
+                    state,
+                    trials={**state.trials, trial.number: trial},
+                    queue=(*state.queue, trial.number),
+                    to_come=max(0, state.to_come - 1),
+                )
+            )
         case BadTrial():
             return _bad(state, event)
         case HostLost():
@@ -315,7 +339,7 @@ def _fill(state: SweepState) -> tuple[SweepState, list[Action]]:
             )
         )
     state = dataclasses.replace(state, queue=tuple(queue), running=running, attempts=attempts)
-    if not (queue or running or state.held):
+    if not (queue or running or state.held or state.to_come):
         state, more = ending.end(state, state.grace_s)
         return state, [*actions, *more]
     state, more = _give_back(state)
@@ -355,7 +379,7 @@ def _look(state: SweepState) -> tuple[SweepState, list[Action]]:
     actions: list[Action] = [StartTimer(LOOK, LOOK_S)]
     for host, uuids in state.others.items():
         wanted = [uuid for uuid in uuids if uuid not in held]
-        if state.queue and wanted and host not in state.lost and not state.free:
+        if (state.queue or state.to_come) and wanted and host not in state.lost and not state.free:
             fields = {"ports": None, "count": 0, "lease": wanted}
             actions.append(Order(host, LOOK, "probe", fields))
     return state, actions
@@ -363,7 +387,7 @@ def _look(state: SweepState) -> tuple[SweepState, list[Action]]:
 
 def _seen(state: SweepState, seen: GpusSeen) -> tuple[SweepState, list[Action]]:
     held = {uuid for seat in state.seats for uuid in seat.gpus}
-    wanted = state.phase == "running" and state.queue and seen.host not in state.lost
+    wanted = state.phase == "running" and (state.queue or state.to_come) and seen.host not in state.lost
     more = [seat for seat in seen.seats if wanted and held.isdisjoint(seat.gpus)]
     keep = _keep(state, seen.host, more)
     if not more:

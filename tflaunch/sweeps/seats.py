@@ -25,6 +25,7 @@ from tflaunch.protocol.errors import PlanError
 from tflaunch.protocol.job import TRIAL
 from tflaunch.sweeps.curves import StopBelow
 from tflaunch.sweeps.lifecycle import Seat
+from tflaunch.sweeps.optuna_study import OptunaSearch
 from tflaunch.sweeps.results import Metric
 from tflaunch.sweeps.trials import Params, Trial, arguments, plain
 
@@ -43,7 +44,9 @@ class SweepRequest:
     """What the user asked for; `run` has the hosts, GPUs and code, and its workers stand for trials."""
 
     run: Request
-    trials: Callable[[int], Sequence[Params]]  # makes the trials from a seed
+    trials: Callable[
+        [int], Sequence[Params]
+    ]  # makes the trials from a seed; none where a search proposes them
     metric: Metric | None
     seed: int | None = None  # None: that of the sweep that goes on, or a new one
     drawn: bool = False  # the trials are drawn at random, with the seed
@@ -53,6 +56,7 @@ class SweepRequest:
     per_host: int | None = None  # trials at a time, instead of `slots:`
     keep_going: bool = False  # also when the first trials fail at once and alike
     stop_below: StopBelow | None = None  # which trials are stopped for their metric
+    search: OptunaSearch | None = None  # what Optuna is asked for
     name: str = ""
     must_exist: bool = False  # --resume: it is an error if there is no such sweep
     run_best: tuple[str, ...] = ()  # the command that runs one trial, without the trial's arguments

@@ -72,10 +72,7 @@ def draw(specs: Sequence[str], count: int, seed: int) -> list[Params]:
     if not 0 < count <= MOST:
         raise UsageError(f"--trials {count}: from 1 to {MOST:,}")
     dice = random.Random(seed)  # noqa: S311  no secret depends on it
-    axes: dict[str, _Axis] = {}
-    for spec in specs:
-        name, text = _named("--random", spec, axes)
-        axes[name] = _axis(spec, text)
+    axes = axes_of(specs)
     drawn: dict[tuple[str, ...], None] = {}
     misses = 0
     while len(drawn) < count:
@@ -91,35 +88,64 @@ def draw(specs: Sequence[str], count: int, seed: int) -> list[Params]:
 
 
 @dataclass(frozen=True)
-class _Axis:
+class Axis:
+    """The values of one parameter: some, or a range."""
+
     choices: Sequence[str] = ()
     low: float = 0.0
     high: float = 0.0
     log: bool = False
     whole: bool = False
 
+    @property
+    def size(self) -> float:
+        """How many values there are."""
+        return len(self.choices) or (self.high - self.low + 1 if self.whole else math.inf)
+
     def draw(self, dice: random.Random) -> str:
+        """One of them, as text."""
         if self.choices:
             return dice.choice(self.choices)
         low, high = (self.low - 0.5, self.high + 0.5) if self.whole else (self.low, self.high)
         value = math.exp(dice.uniform(math.log(low), math.log(high))) if self.log else dice.uniform(low, high)
-        value = min(self.high, max(self.low, value))
+        return self.written(min(self.high, max(self.low, value)))
+
+    def written(self, value: Any) -> str:
+        """The value as text."""
+        if self.choices:
+            return str(value)
         return str(round(value)) if self.whole else f"{value:.{_DIGITS}g}"
 
+    def read(self, text: str) -> Any:
+        """The value of a text, one within the range."""
+        if self.choices:
+            return text
+        number = min(self.high, max(self.low, float(text)))
+        return round(number) if self.whole else number
 
-def _axis(spec: str, text: str) -> _Axis:
+
+def axes_of(specs: Sequence[str]) -> dict[str, Axis]:
+    """The parameters of `lr=0.001..0.1:log`, `layers=1..4`, `optimizer=adam,sgd`; raises UsageError."""
+    axes: dict[str, Axis] = {}
+    for spec in specs:
+        name, text = _named("--random", spec, axes)
+        axes[name] = _axis(spec, text)
+    return axes
+
+
+def _axis(spec: str, text: str) -> Axis:
     found = _RANGE.fullmatch(text)
     if found is None:
         if ".." in text:
             raise UsageError(f"--random {spec}: not a range", "write lr=0.001..0.1, or lr=0.001..0.1:log")
-        return _Axis(_choices("--random", spec, text))
+        return Axis(_choices("--random", spec, text))
     low, high, log = float(found[1]), float(found[2]), bool(found[3])
     if not low < high:
         raise UsageError(f"--random {spec}: {found[1]} is not less than {found[2]}")
     if log and low <= 0:
         raise UsageError(f"--random {spec}: a logarithmic range begins above 0")
     whole = all(re.fullmatch(r"[+-]?\d+", end) for end in found.group(1, 2))
-    return _Axis(low=low, high=high, log=log, whole=whole)
+    return Axis(low=low, high=high, log=log, whole=whole)
 
 
 def _named(option: str, spec: str, before: Iterable[str]) -> tuple[str, str]:

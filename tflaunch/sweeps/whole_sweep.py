@@ -40,6 +40,7 @@ from tflaunch.runs.record import Record, hostfile_from
 from tflaunch.runs.visits import Finished, Visits
 from tflaunch.sweeps.controller import Planned, Summary, SweepController, SweepDisplay, Work
 from tflaunch.sweeps.first_seats import FirstSeats, Seating
+from tflaunch.sweeps.optuna_study import OptunaStudy
 from tflaunch.sweeps.recovery import recover
 from tflaunch.sweeps.results import (
     TRIALS,
@@ -64,6 +65,7 @@ from tflaunch.sweeps.scoring import (
 )
 from tflaunch.sweeps.seats import SeatFinder, SweepRequest, images
 from tflaunch.sweeps.trials import Params, Trial, arguments, numbered
+from tflaunch.text.numbers import counted
 
 if TYPE_CHECKING:
     from tflaunch.runs.tunnel import BrowserTunnel
@@ -84,18 +86,21 @@ def dry(request: SweepRequest, connections: Connections, reporter: SweepDisplay)
         seed, known = results.seed if seed is None else seed, results.known
         done = {number for number in results.last if is_done(results, number)}
     seed = new_seed() if seed is None else seed
-    _, wanted = numbered(known, request.trials(seed))
+    _, wanted = numbered(known, _trials(request, known, seed))
     if record is not None:
         compare(results, request, wanted, reporter)
     left = tuple(trial for trial in wanted if trial.number not in done)
-    if not left:
+    to_come = _to_come(request, known)
+    if to_come:
+        reporter.note(f"{counted(to_come, 'trial')} to come, each proposed by what the others have shown")
+    if not (left or to_come):
         reporter.note(ALL_DONE)
         return 0
     finder = SeatFinder(request)
     cluster = Cluster(run.run_id, connections, reporter, run.lease_s, run.job)
     with cluster.interrupts(), nothing_left(cluster, reporter):
         roll = _roll_call(run, cluster, connections, reporter, lease=False)
-        first = FirstSeats(finder, roll, cluster, reporter, len(left))
+        first = FirstSeats(finder, roll, cluster, reporter, len(left) + to_come)
         seating = first.free()
         roll.warn_of_absent()
         consent_for(run, connections).note_question(first.most(seating), roll.inventory, reporter)
@@ -104,11 +109,12 @@ def dry(request: SweepRequest, connections: Connections, reporter: SweepDisplay)
         Planned(
             record.run_id if record is not None else "",
             left,
-            len(wanted),
+            len(wanted) + to_come,
             seating.seats,
             {host: len(uuids) for host, uuids in seating.others.items()},
             (*run.job.program, *run.job.args),
             seed if request.drawn else None,
+            to_come,
         )
     )
     return 0
@@ -160,22 +166,26 @@ def _sweep(
     request = dataclasses.replace(request, run=dataclasses.replace(request.run, run_id=record.run_id))
     results = Results(record)
     seed = request.seed if request.seed is not None else results.seed
-    everything, wanted = numbered(results.known, request.trials(seed))
+    everything, wanted = numbered(results.known, _trials(request, results.known, seed))
+    to_come = _to_come(request, everything)
     if not is_new:
         request = with_its_metric(request, results)
         compare(results, request, wanted, reporter)
         if request.metric is not None and not is_metric_of(results, request.metric):
             score_anew(results, request.metric, reporter)
     left = [trial for trial in wanted if not is_done(results, trial.number)]
-    if not left:
+    if not (left or to_come):
         return _nothing_left(request, results, (everything, wanted), seed, reporter)
     if not is_new:
         _end_what_is_left(request, results, connections, reporter)
         left = [trial for trial in left if not is_done(results, trial.number)]
-        if not left:
+        if not (left or to_come):
             return _nothing_left(request, results, (everything, wanted), seed, reporter)
     results.keep_trials(everything, seed, {**results.about, **about_sweep(request)})
-    work = Work(request, results, wanted, left, begun, curves_before(request, results))
+    study = None
+    if request.search is not None and request.metric is not None:
+        study = OptunaStudy(request.search, results, request.metric, seed)
+    work = Work(request, results, wanted, left, begun, study, curves_before(request, results))
     outcome, fetched = at_most_twice(
         lambda: _run(work, connections, reporter, tunnel, leave), request.run, connections, reporter
     )
@@ -190,6 +200,18 @@ def _sweep(
     reporter.report(outcome)
     reporter.summary(_summary(request, results, wanted))
     return outcome.exit_code
+
+
+def _trials(request: SweepRequest, known: Sequence[Params], seed: int) -> Sequence[Params]:
+    """The trials of the command, as far as they are known: where a search proposes them, those on record."""
+    proposed = request.search is not None and request.search.sampler
+    return list(known) if proposed else request.trials(seed)
+
+
+def _to_come(request: SweepRequest, known: Sequence[Params]) -> int:
+    """How many trials a search is still to propose."""
+    search = request.search
+    return max(0, search.trials - len(known)) if search is not None and search.sampler else 0
 
 
 def _nothing_left(
@@ -319,16 +341,18 @@ def _run(
     cluster = Cluster(run.run_id, connections, reporter, run.lease_s, run.job)
     with cluster.interrupts(), nothing_left(cluster, reporter):
         roll = _roll_call(run, cluster, connections, reporter)
-        first = FirstSeats(finder, roll, cluster, reporter, len(work.left))
+        to_come = work.study.left if work.study else 0
+        first = FirstSeats(finder, roll, cluster, reporter, len(work.left) + to_come)
         consent = consent_for(run, connections)
         seating = first.agreed(consent) if run.wait_s is None else first.in_turn(consent, run.wait_s)
         controller = SweepController(work, finder, reporter, seating)
         starter = Starter(cluster)
         _stage(work, roll, starter, seating)
-        reporter.begins(run.run_id, len(work.wanted), len(work.left), seating.seats, work.request.metric)
+        total, left = len(work.wanted) + to_come, len(work.left) + to_come
+        reporter.begins(run.run_id, total, left, seating.seats, work.request.metric)
         if leave is not None:
             log = work.results.record.launcher_log
-            reporter.leaves(run.run_id, len(work.left), functools.partial(leave, log))
+            reporter.leaves(run.run_id, left, functools.partial(leave, log))
         steering = starter.release({}, 0, controller.read, work.results.record.logs)
         if tunnel is not None:
             _show_tensorboard(steering, controller, run, tunnel, reporter)

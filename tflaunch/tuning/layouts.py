@@ -15,7 +15,7 @@ THREADS = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS")  # the pools that comput
 
 
 @dataclass(frozen=True)
-class Layout:
+class TaskLayout:
     """How many tasks there are, and where; None and "" leave it to `tflaunch run`."""
 
     ps: int | None = None
@@ -63,7 +63,7 @@ class Axes:
     place: Sequence[str] = ()
     threads: Sequence[int] = ()
 
-    def layouts(self) -> tuple[Layout, ...]:
+    def layouts(self) -> tuple[TaskLayout, ...]:
         """All combinations, in the order in which they are tried first; raises UsageError for too many."""
         axes = {each.name: tuple(getattr(self, each.name)) for each in fields(self)}
         axes = {name: values for name, values in axes.items() if values}
@@ -71,7 +71,7 @@ class Axes:
             sizes = " x ".join(f"{len(values)} {name.replace('_', '-')}" for name, values in axes.items())
             raise UsageError(f"{sizes} are {count:,} layouts, more than {MOST}", "name fewer values")
         return tuple(
-            Layout(**dict(zip(axes, values, strict=True))) for values in itertools.product(*axes.values())
+            TaskLayout(**dict(zip(axes, values, strict=True))) for values in itertools.product(*axes.values())
         )
 
 

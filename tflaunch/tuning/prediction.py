@@ -13,7 +13,7 @@ from typing import NamedTuple
 _SAME = 1e-9  # of a determinant: the layouts differ in nothing that tells a from b
 
 
-class Measured(NamedTuple):
+class MeasuredLayout(NamedTuple):
     """A layout and its steps in a second."""
 
     workers: int
@@ -21,7 +21,7 @@ class Measured(NamedTuple):
     rate: float
 
 
-def predicted(measured: Iterable[Measured], workers: int, ps: int) -> float | None:
+def predicted(measured: Iterable[MeasuredLayout], workers: int, ps: int) -> float | None:
     """The steps in a second of a layout with so many tasks; None where what is measured does not tell."""
     known = [each for each in measured if each.rate > 0 and each.workers > 0 and (each.ps > 0) == (ps > 0)]
     if workers <= 0 or not known:
@@ -34,12 +34,12 @@ def predicted(measured: Iterable[Measured], workers: int, ps: int) -> float | No
     return 1 / seconds if seconds > 0 else None
 
 
-def _alone(known: list[Measured]) -> tuple[float, float]:
+def _alone(known: list[MeasuredLayout]) -> tuple[float, float]:
     """Without ps: the mean time of a step on one worker."""
     return sum(each.workers / each.rate for each in known) / len(known), 0.0
 
 
-def _fit(known: list[Measured]) -> tuple[float, float] | None:
+def _fit(known: list[MeasuredLayout]) -> tuple[float, float] | None:
     rows = [(1 / each.workers, 1 / each.ps, 1 / each.rate) for each in known]
     ww, wp, pp = (sum(x * y for x, y in pairs) for pairs in _products(rows, ((0, 0), (0, 1), (1, 1))))
     wt, pt = (sum(x * y for x, y in pairs) for pairs in _products(rows, ((0, 2), (1, 2))))

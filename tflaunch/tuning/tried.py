@@ -8,8 +8,8 @@ from typing import Any
 
 from tflaunch.protocol.errors import UsageError
 from tflaunch.runs.record import Record
-from tflaunch.tuning.layouts import Layout
-from tflaunch.tuning.prediction import Measured, predicted
+from tflaunch.tuning.layouts import TaskLayout
+from tflaunch.tuning.prediction import MeasuredLayout, predicted
 
 TUNE = "tune.json"
 FORMAT = 1
@@ -39,9 +39,9 @@ class Try:
 class Tried:
     """The layouts of a search and their tries; with a record, each is kept as soon as it ends."""
 
-    def __init__(self, layouts: Sequence[Layout], about: Mapping[str, Any]) -> None:
+    def __init__(self, layouts: Sequence[TaskLayout], about: Mapping[str, Any]) -> None:
         self.layouts = tuple(layouts)
-        self.tries: dict[Layout, list[Try]] = {layout: [] for layout in layouts}
+        self.tries: dict[TaskLayout, list[Try]] = {layout: [] for layout in layouts}
         self._about = dict(about)
         self._record: Record | None = None
 
@@ -61,7 +61,7 @@ class Tried:
                 f"go on with its own words: tflaunch tune --resume {record.run_id}",
             )
         for each in kept["tries"]:
-            layout = Layout(**each["layout"])
+            layout = TaskLayout(**each["layout"])
             said = {
                 **each["try"],
                 "limits": tuple(each["try"]["limits"]),
@@ -70,12 +70,12 @@ class Tried:
             self.tries[layout].append(Try(**said))
         self._record = record
 
-    def of_round(self, layout: Layout, number: int) -> Try | None:
+    def of_round(self, layout: TaskLayout, number: int) -> Try | None:
         """Its try in that round; None where there was none, or it failed and is to be tried again."""
         found = [each for each in self.tries[layout] if each.round == number]
         return found[-1] if found else None
 
-    def add(self, layout: Layout, tried: Try) -> None:
+    def add(self, layout: TaskLayout, tried: Try) -> None:
         """Keep a try; raises RecordError."""
         self.tries[layout].append(tried)
         self._write()
@@ -89,21 +89,21 @@ class Tried:
             ]
             self._record.write(TUNE, {"format": FORMAT, "about": self._about, "tries": tries})
 
-    def rates(self, layouts: Sequence[Layout], number: int) -> dict[Layout, float | None]:
+    def rates(self, layouts: Sequence[TaskLayout], number: int) -> dict[TaskLayout, float | None]:
         """The rates of these layouts in that round."""
         found = {layout: self.of_round(layout, number) for layout in layouts}
         return {layout: tried.rate if tried is not None else None for layout, tried in found.items()}
 
-    def last(self, layout: Layout) -> Try | None:
+    def last(self, layout: TaskLayout) -> Try | None:
         """Its latest try, that of the most steps."""
         return self.tries[layout][-1] if self.tries[layout] else None
 
-    def ranked(self) -> list[Layout]:
+    def ranked(self) -> list[TaskLayout]:
         """The layouts with a rate: who came furthest first, and of these the fastest."""
         known = [(layout, tried) for layout in self.layouts if (tried := self.last(layout)) and tried.rate]
         return [each for each, _ in sorted(known, key=lambda pair: (-pair[1].round, -(pair[1].rate or 0.0)))]
 
-    def level(self) -> list[Layout]:
+    def level(self) -> list[TaskLayout]:
         """The best, and those of its round whose spread meets the spread of the best: which is faster is open."""
         best, *rest = self.ranked()
         first = self.last(best)
@@ -116,7 +116,7 @@ class Tried:
             and tried.high >= first.low
         ]
 
-    def predicted(self, layout: Layout) -> float | None:
+    def predicted(self, layout: TaskLayout) -> float | None:
         """What the others say of its rate, by those with tasks at the same places and with as many threads."""
         own = self.last(layout)
         if own is None or own.rate is None:
@@ -129,7 +129,7 @@ class Tried:
             == (layout.place, layout.threads, layout.ps_hosts, layout.worker_hosts)
         ]
         measured = [
-            Measured(workers_of(tried.tasks), tried.tasks.get("ps", 0), tried.rate)
+            MeasuredLayout(workers_of(tried.tasks), tried.tasks.get("ps", 0), tried.rate)
             for other in alike
             if (tried := self.last(other)) is not None and tried.rate is not None
         ]

@@ -6,8 +6,8 @@ import pytest
 
 from tflaunch.protocol.errors import UsageError
 from tflaunch.tuning.halving import Round, fastest, is_hopeless, rounds
-from tflaunch.tuning.layouts import Axes, Layout, doubling, numbers
-from tflaunch.tuning.prediction import Measured, predicted
+from tflaunch.tuning.layouts import Axes, TaskLayout, doubling, numbers
+from tflaunch.tuning.prediction import MeasuredLayout, predicted
 from tflaunch.tuning.step_rates import StepRates
 from tflaunch.tuning.tried import Tried, Try
 
@@ -23,8 +23,8 @@ def test_layouts_are_all_combinations() -> None:
     words = "--ps 1 --workers 4 --place pack --env OMP_NUM_THREADS=8 --env TF_NUM_INTRAOP_THREADS=8"
     assert layouts[1].options == tuple(words.split())
     assert str(layouts[1]) == "ps 1, workers 4, place pack, threads 8"
-    assert Axes().layouts() == (Layout(),)
-    assert str(Layout(ps_hosts="gpu[1-2]")) == "ps-hosts 'gpu[1-2]'"
+    assert Axes().layouts() == (TaskLayout(),)
+    assert str(TaskLayout(ps_hosts="gpu[1-2]")) == "ps-hosts 'gpu[1-2]'"
     with pytest.raises(UsageError, match="9 ps x 8 workers are 72 layouts"):
         Axes(ps=range(9), workers=range(8)).layouts()
 
@@ -55,15 +55,19 @@ def test_what_two_layouts_say_of_a_third() -> None:
     def truth(workers: int, ps: int) -> float:
         return 1 / (0.2 / workers + 0.1 / ps)
 
-    known = [Measured(workers, ps, truth(workers, ps)) for workers, ps in ((4, 1), (4, 2))]
+    known = [MeasuredLayout(workers, ps, truth(workers, ps)) for workers, ps in ((4, 1), (4, 2))]
     assert predicted(known, 4, 4) == pytest.approx(truth(4, 4))
     assert predicted(known, 8, 2) == pytest.approx(truth(8, 2))
     assert predicted(known[:1], 4, 2) is None
-    assert predicted([Measured(2, 1, 5.0), Measured(4, 2, 9.0)], 4, 1) is None  # in the same proportion
+    assert (
+        predicted([MeasuredLayout(2, 1, 5.0), MeasuredLayout(4, 2, 9.0)], 4, 1) is None
+    )  # in the same proportion
     assert predicted([], 1, 1) is None
     # More ps that slow it down: their share of a step is none, not less than that.
-    assert predicted([Measured(2, 1, 10.0), Measured(2, 2, 9.0)], 4, 2) == pytest.approx(19.0, rel=0.02)
-    assert predicted([Measured(2, 0, 10.0)], 4, 0) == pytest.approx(20.0)
+    assert predicted([MeasuredLayout(2, 1, 10.0), MeasuredLayout(2, 2, 9.0)], 4, 2) == pytest.approx(
+        19.0, rel=0.02
+    )
+    assert predicted([MeasuredLayout(2, 0, 10.0)], 4, 0) == pytest.approx(20.0)
 
 
 def steps(rates: StepRates, task: str, step_s: float, until: float, *, begin: float = 0.0) -> None:
@@ -138,7 +142,7 @@ def test_the_best_and_who_is_as_good() -> None:
     one, two, four = layouts = Axes(ps=(1, 2, 4)).layouts()
     tried = Tried(layouts, {})
 
-    def add(layout: Layout, number: int, rate: float) -> None:
+    def add(layout: TaskLayout, number: int, rate: float) -> None:
         tasks = {"ps": layout.ps or 0, "worker": 2}
         tried.add(layout, Try(number, "r", rate, low=rate - 1, high=rate + 1, tasks=tasks))
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from tflaunch.inputs.options.of_sweep import ScoreOptions, SweepOptions, TrialOptions
     from tflaunch.launch.request import Request
     from tflaunch.sweeps.curves import StopBelow
+    from tflaunch.sweeps.optuna_study import OptunaSearch
     from tflaunch.sweeps.results import Metric
     from tflaunch.sweeps.seats import SweepRequest
     from tflaunch.sweeps.trials import Params
@@ -53,6 +54,7 @@ def request_of(
     chosen = _trials(trials)
     run = _run_request(options, reporter, command)
     sent_sizes.check_trials(run.job, run.hostfile, chosen(0))
+    search = _search(options)
     return SweepRequest(
         run=run,
         trials=chosen,
@@ -62,13 +64,37 @@ def request_of(
         per_gpu=options.per_trial.trials_per_gpu,
         per_host=options.per_trial.trials_per_host,
         seed=trials.seed,
-        drawn=bool(trials.random),
+        drawn=bool(trials.random) and not (search and search.sampler),
+        search=search,
         name=trials.resume or trials.name or "",
         must_exist=trials.resume is not None,
         keep_going=options.failure.keep_going,
         stop_below=_stop_below(options.score),
         run_best=of_one_trial,
     )
+
+
+def _search(options: SweepOptions) -> OptunaSearch | None:
+    """Return what Optuna is asked for; raises UsageError."""
+    from tflaunch.sweeps.optuna_study import OptunaSearch
+    from tflaunch.sweeps.trials import axes_of
+
+    trials = options.trials
+    sampler = trials.sampler.value.replace("random", "")
+    pruner = options.score.pruner.value.replace("none", "")
+    if not (sampler or pruner):
+        if trials.storage:
+            raise UsageError("--storage is for --sampler tpe and --pruner", "leave it out")
+        return None
+    option = f"--sampler {sampler}" if sampler else f"--pruner {pruner}"
+    if sampler and not trials.random:
+        raise UsageError(f"{option} is for --random", "for example --random lr=0.001..0.1:log --trials 20")
+    if options.score.metric is None and trials.resume is None:
+        raise UsageError(f"{option} without --metric: nothing to go by", "--metric accuracy --maximize")
+    axes = tuple(axes_of(trials.random).items()) if sampler else ()
+    search = OptunaSearch(sampler, pruner, axes, (trials.trials or 0) if sampler else 0, trials.storage)
+    search.check()
+    return search
 
 
 def _check_combination(options: SweepOptions) -> None:

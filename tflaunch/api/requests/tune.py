@@ -21,7 +21,7 @@ from tflaunch.inputs.options.job_groups import (
 from tflaunch.inputs.options.of_run import RunArguments, RunOptions
 from tflaunch.protocol.errors import UsageError
 from tflaunch.runs.run_ids import new_run_id
-from tflaunch.tuning.layouts import Axes, Layout, doubling, numbers
+from tflaunch.tuning.layouts import Axes, TaskLayout, doubling, numbers
 
 if TYPE_CHECKING:
     from tflaunch.documents.reporter import Reporter
@@ -38,7 +38,7 @@ class TuneRequest:
 
     options: TuneOptions
     hostfile: Hostfile
-    layouts: tuple[Layout, ...]
+    layouts: tuple[TaskLayout, ...]
     command: tuple[str, ...]  # for the record
 
     def run_id(self, kind: str) -> str:
@@ -100,7 +100,7 @@ def _hosts(hostfile: Hostfile, pattern: str) -> int:
     return len(match(pattern, hostfile) if pattern else hostfile.hosts)
 
 
-def options_of_try(request: TuneRequest, layout: Layout) -> RunOptions:
+def options_of_try(request: TuneRequest, layout: TaskLayout) -> RunOptions:
     """The options of the run that tries this layout."""
     options = request.options
     judged_s = max(SOONEST_S, 0.8 * options.measure.seconds)

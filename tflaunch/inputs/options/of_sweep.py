@@ -3,6 +3,7 @@
 # No `from __future__ import annotations`: the annotations are needed, and to evaluate text takes longer.
 
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 from typing import Annotated
 
@@ -30,6 +31,21 @@ class SweepArguments(JobHosts):
     )
 
 
+class SamplerChoice(str, Enum):
+    """Values of --sampler."""
+
+    random = "random"
+    tpe = "tpe"
+
+
+class PrunerChoice(str, Enum):
+    """Values of --pruner."""
+
+    none = "none"
+    asha = "asha"
+    hyperband = "hyperband"
+
+
 @dataclass(repr=False, eq=False)
 class TrialOptions:
     """Which trials to run."""
@@ -47,6 +63,14 @@ class TrialOptions:
     )
     trials: int | None = option(None, min=1, help="With --random: how many trials.")
     seed: int | None = option(None, help="With --random: the same seed draws the same trials [a new one]")
+    sampler: SamplerChoice = option(
+        SamplerChoice.random,
+        help="With --random: draw all trials at once, or have Optuna's TPE propose each by the results so far "
+        "(tflaunch[tune]).",
+    )
+    storage: str = option(
+        "", metavar="URL", help="With --sampler or --pruner: Optuna's storage [a file in the sweep's record]"
+    )
     trials_file: Path | None = option(
         None, help="Read the list of trials from this file: .yaml, .json, .jsonl or .csv."
     )
@@ -98,6 +122,11 @@ class ScoreOptions:
         metavar="median|25%",
         help="Stop a trial whose best value so far is worse than the median, or among the worst 25%, of the trials "
         "that succeeded, as it was after so many values; from the sixth trial on.",
+    )
+
+    pruner: PrunerChoice = option(
+        PrunerChoice.none,
+        help="Stop trials early by Optuna's ASHA or Hyperband; each line with the metric is a report (tflaunch[tune]).",
     )
 
 

@@ -1,0 +1,155 @@
+"""Optuna's study of a sweep: what it proposes, which trials it stops, what it is told, and that it is found again."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import optuna
+import pytest
+from optuna.trial import TrialState
+
+from tflaunch.hosts import Hostfile
+from tflaunch.planning.cluster_plan import ClusterPlan
+from tflaunch.protocol.errors import UsageError
+from tflaunch.runs.record import Record
+from tflaunch.sweeps.optuna_study import JOURNAL, OptunaSearch, OptunaStudy
+from tflaunch.sweeps.results import Metric, Result, Results
+from tflaunch.sweeps.trials import Trial, axes_of, plain
+
+LOSS = Metric.parse("loss", maximize=False)
+AXES = ("x=-10.0..10.0", "layers=1..4", "optimizer=adam,sgd")
+
+
+@pytest.fixture
+def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Results]:
+    """Those of a new sweep."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    plan = ClusterPlan("lr-abcdef", ())
+    record = Record.create(
+        "lr-abcdef", plan=plan, hostfile=Hostfile("here", ()), command=("tflaunch", "sweep")
+    )
+    yield Results(record)
+    record.close()
+
+
+def search(trials: int, specs: tuple[str, ...] = AXES, **more: str) -> OptunaSearch:
+    return OptunaSearch(**{"sampler": "tpe", **more}, axes=tuple(axes_of(specs).items()), trials=trials)  # type: ignore[arg-type]
+
+
+def ended(trial: Trial, metric: float | None, status: str = "succeeded") -> Result:
+    return Result(
+        trial.number,
+        plain(trial.params),
+        metric,
+        status,  # type: ignore[arg-type]
+        *(0, None, "host1", (), 1.0, 1, 0.0, ""),
+    )
+
+
+def states(results: Results, storage: str = "") -> list[str]:
+    opened = storage or optuna.storages.JournalStorage(
+        optuna.storages.journal.JournalFileBackend(str(results.record.path / JOURNAL))
+    )
+    study = optuna.load_study(study_name=results.record.run_id, storage=opened)
+    return [trial.state.name for trial in study.get_trials()]
+
+
+def test_it_proposes_what_the_results_suggest_and_goes_on(results: Results) -> None:
+    study = OptunaStudy(search(40), results, LOSS, 7)
+    values = []
+    for number in range(30):
+        trial = study.ask()
+        assert trial is not None
+        assert (trial.number, trial.params) == (number, results.known[number])
+        values.append(float(trial.params["x"]))
+        assert -10 <= values[-1] <= 10
+        assert int(trial.params["layers"]) in range(1, 5)
+        study.begins(trial)
+        result = ended(trial, (values[-1] - 3) ** 2)
+        results.add(result)
+        study.ended(result)
+    far = [abs(value - 3) for value in values]
+    assert sum(far[10:]) / 20 < sum(far[:10]) / 10  # it has learned where the best are
+    assert states(results) == ["COMPLETE"] * 30
+    again = OptunaStudy(search(40), Results(results.record), LOSS, 7)
+    assert again.left == 10
+    trial = again.ask()
+    assert trial is not None
+    assert trial.number == 30
+
+
+def test_no_two_trials_are_equal_and_a_small_space_ends(results: Results) -> None:
+    study = OptunaStudy(search(6, ("layers=1..2", "optimizer=adam,sgd")), results, LOSS, 7)
+    while (trial := study.ask()) is not None:
+        study.begins(trial)
+        study.ended(ended(trial, 1.0))
+    assert len({tuple(sorted(each.items())) for each in results.known}) == len(results.known) == 4
+    assert study.left == 0
+
+
+@pytest.mark.parametrize("pruner", ["asha", "hyperband"])
+def test_bad_trials_are_stopped(results: Results, pruner: str) -> None:
+    study = OptunaStudy(OptunaSearch("", pruner), results, LOSS, 7)
+    results.known = [{"x": str(number)} for number in range(24)]
+    stopped = []
+    for number, params in enumerate(results.known):
+        trial, why = Trial(number, params), ""
+        study.begins(trial)
+        for report in range(1, 28):
+            why = why or study.verdict(number, report, 1.0 + number)
+        stopped += [number] if why else []
+        study.ended(ended(trial, None if why else 1.0 + number, "stopped" if why else "succeeded"))
+    assert 0 not in stopped
+    assert len(stopped) > 12
+    named = {"asha": "ASHA", "hyperband": "Hyperband"}[pruner]
+    study.begins(Trial(24, {"x": "99"}))
+    said = [study.verdict(24, report, 99.0) for report in range(1, 28)]
+    assert (
+        f"its loss 99 at report {1 + said.index(next(filter(None, said)))} is too bad to go on, by {named}"
+        in said
+    )
+    assert states(results).count("PRUNED") == len(stopped)
+
+
+def test_a_trial_that_is_tried_again_reports_anew(results: Results) -> None:
+    study = OptunaStudy(search(5, pruner="asha"), results, LOSS, 7)
+    trial = study.ask()
+    assert trial is not None
+    study.begins(trial)
+    study.verdict(trial.number, 1, 5.0)
+    study.begins(trial)
+    study.verdict(trial.number, 1, 4.0)
+    study.ended(ended(trial, 4.0))
+    assert states(results) == ["FAIL", "COMPLETE"]
+    failed = study.ask()
+    assert failed is not None
+    study.begins(failed)
+    study.ended(ended(failed, None, "failed"))
+    assert states(results) == ["FAIL", "COMPLETE", "FAIL"]
+
+
+def test_it_learns_from_a_sweep_that_was_begun_without_it(results: Results, tmp_path: Path) -> None:
+    results.known = [
+        {"x": "1.5", "layers": "2", "optimizer": "sgd"},
+        {"x": "2", "layers": "9", "optimizer": "sgd"},
+    ]
+    for number, params in enumerate(results.known):
+        results.last[number] = ended(Trial(number, params), 0.5)
+    url = f"sqlite:///{tmp_path / 'study.db'}"
+    assert OptunaStudy(search(5, storage=url), results, LOSS, 7).left == 3
+    assert OptunaStudy(search(5, storage=url), results, LOSS, 7).left == 3  # and is told once
+    assert states(results, url) == ["COMPLETE", "COMPLETE"]
+    study = optuna.load_study(study_name=results.record.run_id, storage=url)
+    assert study.best_trial.state is TrialState.COMPLETE
+    assert [trial.params["layers"] for trial in study.get_trials()] == [2, 4]
+
+
+def test_without_optuna_the_option_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    with pytest.raises(UsageError, match="--sampler tpe needs Optuna") as told:
+        search(5).check()
+    assert "pipx inject tflaunch optuna" in (told.value.hint or "")
+    with pytest.raises(UsageError, match="--pruner asha needs Optuna"):
+        OptunaSearch("", "asha").check()

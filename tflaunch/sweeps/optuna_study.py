@@ -1,0 +1,200 @@
+"""Optuna in a sweep, by its ask and tell: which trial comes next (TPE), which ones stop early (ASHA, Hyperband).
+
+Its study lies beside the results, in the record of the sweep, or in the storage that the user names: one that goes on
+finds it there.  A trial of the sweep is one of the study, or several where it is tried again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tflaunch.protocol.errors import UsageError
+from tflaunch.sweeps.results import Metric, Result
+from tflaunch.sweeps.trials import Axis, Params, Trial, identity
+
+if TYPE_CHECKING:
+    import optuna
+
+    from tflaunch.sweeps.results import Results
+
+JOURNAL = "optuna.log"  # in the record
+REPEATED = 20  # so many proposals that are known already: then one is drawn at random
+_NUMBER = "tflaunch trial"  # an attribute of the study's trials
+_HINT = "it is in an extra: pipx inject tflaunch optuna, or uv tool install 'tflaunch[tune]'"
+
+
+@dataclass(frozen=True)
+class OptunaSearch:
+    """What the user asked of Optuna."""
+
+    sampler: str = ""  # "tpe"; "": the trials are known
+    pruner: str = ""  # "asha", "hyperband"; "": none
+    axes: Sequence[tuple[str, Axis]] = ()  # of the sampler
+    trials: int = 0  # ... and how many it is asked for
+    storage: str = ""  # a URL; "": in the record
+
+    def check(self) -> None:
+        """Raise UsageError where there is no Optuna here."""
+        try:
+            import optuna  # noqa: F401
+        except ImportError as error:
+            option = f"--sampler {self.sampler}" if self.sampler else f"--pruner {self.pruner}"
+            raise UsageError(f"{option} needs Optuna, and there is none here: {error}", _HINT) from None
+
+
+class OptunaStudy:
+    """The study of one sweep."""
+
+    def __init__(self, search: OptunaSearch, results: Results, metric: Metric, seed: int) -> None:
+        """Open the study of the sweep on record, or begin one; raises UsageError for a storage that cannot be used."""
+        import optuna
+
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        self._search, self._results, self._metric = search, results, metric
+        self._open: dict[int, optuna.Trial] = {}  # trial -> that of the study, while it runs
+        self._reported: dict[int, int] = {}
+        self._distributions = {name: _distribution(axis) for name, axis in search.axes}
+        self._dice = optuna.samplers.RandomSampler(seed=seed)
+        self._study = self._opened(seed + len(results.known))
+        self.left = max(0, search.trials - len(results.known)) if search.sampler else 0
+        self._take_over()
+
+    def _opened(self, seed: int) -> optuna.Study:
+        import optuna
+
+        search, pruners = self._search, optuna.pruners
+        sampler = optuna.samplers.TPESampler(seed=seed) if search.sampler else self._dice
+        pruner = {
+            "asha": pruners.SuccessiveHalvingPruner,
+            "hyperband": pruners.HyperbandPruner,
+            "": pruners.NopPruner,
+        }[search.pruner]()
+        try:
+            return optuna.create_study(
+                storage=search.storage or _journal(self._results),
+                sampler=sampler,
+                pruner=pruner,
+                study_name=self._results.record.run_id,
+                direction="maximize" if self._metric.maximize else "minimize",
+                load_if_exists=True,
+            )
+        except Exception as error:  # each storage has errors of its own
+            what = f"--storage {search.storage}" if search.storage else "the study in the record"
+            raise UsageError(f"{what}: {error}", "a URL of Optuna's: sqlite:///study.db") from None
+
+    def _take_over(self) -> None:
+        """Tell a study that does not know them the results of a sweep that was begun without it."""
+        import optuna
+
+        told = {trial.user_attrs.get(_NUMBER) for trial in self._study.get_trials(deepcopy=False)}
+        for number, result in sorted(self._results.last.items()):
+            if number in told or result.status != "succeeded" or result.metric is None:
+                continue
+            values = self._values(self._results.known[number])
+            self._study.add_trial(
+                optuna.trial.create_trial(
+                    params=values,
+                    distributions={name: self._distributions[name] for name in values},
+                    value=result.metric,
+                    user_attrs={_NUMBER: number},
+                )
+            )
+
+    def _values(self, params: Params) -> dict[str, Any]:
+        """The values of these parameters as the study has them; those that it knows nothing of are left out."""
+        return {name: axis.read(params[name]) for name, axis in self._search.axes if name in params}
+
+    def ask(self) -> Trial | None:
+        """The next trial, which no trial before it is equal to; None once there are no more."""
+        known = {identity(params) for params in self._results.known}
+        if not self.left or len(known) >= math.prod(axis.size for _, axis in self._search.axes):
+            self.left = 0
+            return None
+        tries = 0
+        while True:
+            tries += 1
+            asked = self._study.ask(self._distributions) if tries <= REPEATED else self._drawn()
+            params = {name: axis.written(asked.params[name]) for name, axis in self._search.axes}
+            if identity(params) not in known:
+                break
+            self._study.tell(asked, state=_state("FAIL"))
+        self.left -= 1
+        trial = Trial(len(self._results.known), params)
+        asked.set_user_attr(_NUMBER, trial.number)
+        self._open[trial.number] = asked
+        self._results.keep_trials([*self._results.known, params], self._results.seed, self._results.about)
+        return trial
+
+    def _drawn(self) -> optuna.Trial:
+        """A trial drawn evenly: what is likely to be good has been tried."""
+        sampler, self._study.sampler = self._study.sampler, self._dice
+        try:
+            return self._study.ask(self._distributions)
+        finally:
+            self._study.sampler = sampler
+
+    def begins(self, trial: Trial) -> None:
+        """An attempt of this trial begins: the first, or another one, whose reports count anew."""
+        if trial.number in self._reported:
+            with contextlib.suppress(ValueError):  # it has been told
+                self._study.tell(self._open[trial.number], state=_state("FAIL"))
+            del self._open[trial.number]
+        self._reported[trial.number] = 0
+        if trial.number in self._open:
+            return
+        values = self._values(trial.params)
+        attributes = {_NUMBER: trial.number, **({} if values else {"params": dict(trial.params)})}
+        self._study.enqueue_trial(values, user_attrs=attributes)
+        self._open[trial.number] = self._study.ask({name: self._distributions[name] for name in values})
+
+    def verdict(self, number: int, report: int, value: float) -> str:
+        """Take the value of a report, counted from 1; why the trial is to be stopped for it, as a predicate, or ""."""
+        if not self._search.pruner or report <= self._reported.get(number, report):
+            return ""
+        self._reported[number] = report
+        trial = self._open[number]
+        trial.report(value, report)
+        if not trial.should_prune():
+            return ""
+        rule = {"asha": "ASHA", "hyperband": "Hyperband"}[self._search.pruner]
+        return f"its {self._metric.name} {value:.6g} at report {report} is too bad to go on, by {rule}"
+
+    def ended(self, result: Result) -> None:
+        """Tell the study how a trial has ended."""
+        trial = self._open.pop(result.trial, None)
+        self._reported.pop(result.trial, None)
+        if trial is None:
+            return
+        if result.status == "succeeded" and result.metric is not None:
+            self._study.tell(trial, result.metric)
+        else:
+            self._study.tell(trial, state=_state("PRUNED" if result.status == "stopped" else "FAIL"))
+
+
+def _state(name: str) -> Any:
+    from optuna.trial import TrialState
+
+    return TrialState[name]
+
+
+def _journal(results: Results) -> Any:
+    from optuna.storages import JournalStorage
+    from optuna.storages.journal import JournalFileBackend
+
+    path = results.record.path / JOURNAL
+    path.touch(0o600)
+    return JournalStorage(JournalFileBackend(str(path)))
+
+
+def _distribution(axis: Axis) -> Any:
+    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+    if axis.choices:
+        return CategoricalDistribution(tuple(axis.choices))
+    if axis.whole:
+        return IntDistribution(int(axis.low), int(axis.high), log=axis.log)
+    return FloatDistribution(axis.low, axis.high, log=axis.log)
