@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -241,6 +243,16 @@ def test_the_client_keeps_what_the_user_has_set() -> None:
         client_env(Path("/overlay"), "/tmp/a b", user)["HADOOP_CLIENT_OPTS"]
         == "-Xmx1g -Djava.io.tmpdir=/scratch"
     )
+
+
+def test_who_has_started_a_container(tmp_path: Path) -> None:
+    """YARN's own executor, which knows no images, or Docker."""
+    script = tmp_path / "default_container_executor.sh"
+    script.write_text('"$@"\nexit\n')
+    look = "from tflaunch.slot.yarn_task import is_by_executor; print(is_by_executor())"
+    for above, told in {("bash", str(script)): "True", (): "False"}.items():
+        argv = [*above, sys.executable, "-c", look]
+        assert subprocess.run(argv, check=True, capture_output=True, text=True).stdout.strip() == told
 
 
 def test_why_no_slots_came() -> None:
