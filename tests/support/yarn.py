@@ -177,7 +177,7 @@ class YarnCluster:
             "yarn.resourcemanager.fs.state-store.uri": f"{place}/state",
             "yarn.resourcemanager.connect.retry-interval.ms": "2000",
             "yarn.resourcemanager.nodemanagers.heartbeat-interval-ms": "250",
-            "yarn.nm.liveness-monitor.expiry-interval-ms": "20000",
+            "yarn.nm.liveness-monitor.expiry-interval-ms": "30000",
             "yarn.scheduler.minimum-allocation-mb": "64",
             "yarn.scheduler.maximum-allocation-mb": str(MEMORY_MB),
             "yarn.nodemanager.resource.memory-mb": str(MEMORY_MB),
