@@ -15,11 +15,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.engines.nodes import nodes
 from tests.engines.trained import Impatient, train, trainer
 from tests.support import ROOT
-from tests.support import bed as beds
 from tests.support import slurm as slurms
-from tests.support.bed import Bed
 from tests.support.launcher import TFLAUNCH, Running
 from tests.support.patience import until
 from tests.support.slurm import SLURM_S, OnSlurm, SlurmCluster
@@ -34,18 +33,10 @@ pytestmark = [pytest.mark.own_cluster, pytest.mark.skipif(bool(slurms.missing())
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory, library: Path) -> Iterator[SlurmCluster]:
     """A Slurm of three nodes with two cards each, one for all tests here; no node has an sshd."""
-    if reason := beds.missing():
-        pytest.skip(reason)
-    base = tmp_path_factory.getbasetemp()  # the home directories, which the nodes see
-    directory = tmp_path_factory.mktemp("slurm")
-    bed = Bed(directory / "bed")
-    for host in bed.up(3, share=[str(base)]):
-        host.give_gpus(library, *(f"gpu uuid=GPU-{host.name}-{index}" for index in range(slurms.CARDS)))
-        host.kill_sshd(sessions=True)
-    cluster = SlurmCluster(bed, directory / "cluster")
-    yield cluster
-    cluster.close()
-    bed.close()
+    with nodes(tmp_path_factory, "slurm", 3, library, slurms.CARDS) as (bed, directory):
+        cluster = SlurmCluster(bed, directory)
+        yield cluster
+        cluster.close()
 
 
 @pytest.fixture

@@ -13,11 +13,10 @@ from typing import ClassVar
 
 import pytest
 
+from tests.engines.nodes import nodes
 from tests.engines.trained import Impatient, train, trainer
 from tests.runs.test_up import CLIENT
-from tests.support import bed as beds
 from tests.support import yarn as yarns
-from tests.support.bed import Bed
 from tests.support.launcher import Running
 from tests.support.patience import until
 from tests.support.yarn import YARN_S, OnYarn, YarnCluster
@@ -31,18 +30,10 @@ pytestmark = [pytest.mark.own_cluster, pytest.mark.skipif(bool(yarns.missing()),
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory, library: Path) -> Iterator[YarnCluster]:
     """A YARN of two nodes with two cards each, one for all tests here; no node has an sshd."""
-    if reason := beds.missing():
-        pytest.skip(reason)
-    base = tmp_path_factory.getbasetemp()  # the home directories, which the nodes see
-    directory = tmp_path_factory.mktemp("yarn")
-    bed = Bed(directory / "bed")
-    for host in bed.up(2, share=[str(base), str(yarns.home())]):
-        host.give_gpus(library, *(f"gpu uuid=GPU-{host.name}-{index}" for index in range(yarns.CARDS)))
-        host.kill_sshd(sessions=True)
-    cluster = YarnCluster(bed, directory / "cluster")
-    yield cluster
-    cluster.close()
-    bed.close()
+    with nodes(tmp_path_factory, "yarn", 2, library, yarns.CARDS, str(yarns.home())) as (bed, directory):
+        cluster = YarnCluster(bed, directory)
+        yield cluster
+        cluster.close()
 
 
 @pytest.fixture
@@ -146,17 +137,6 @@ def test_it_waits_in_yarns_words_and_leaves_nothing(impatient: ImpatientOnYarn, 
     assert [*user.home.glob("tflaunch-*")] == []
 
 
-def test_an_application_that_is_killed(user: OnYarn, cluster: YarnCluster) -> None:
-    with training(user) as running:
-        [app] = cluster.applications()
-        cluster.kill(app["id"])
-        assert (done := running.done()).code == 75
-        assert f"Application {app['id']} was killed by user root" in done.sentences
-        assert running.out.count("saved by") == 2
-    user.wait_until_nothing_is_left()
-    assert [*user.home.glob("tflaunch-*")] == []
-
-
 def test_containers_that_are_killed_and_a_checkpoint(user: OnYarn, cluster: YarnCluster) -> None:
     """With --restarts the run goes on in other slots, from what lies where all nodes see it.
 
@@ -186,7 +166,7 @@ def test_containers_that_are_killed_and_a_checkpoint(user: OnYarn, cluster: Yarn
         assert done.out.count("begins at 14 in attempt 2") == 2
         assert f"{container} is over, exit status 137: Container killed on request" in done.sentences
         assert re.search(
-            r"has used 6\d\d(\.\d)? MB of its 256 MB of memory, and YARN has killed it", done.sentences
+            r"has used [\d.]+ MB of its 256 MB of memory, and YARN has killed it", done.sentences
         )
     assert cluster.application(app["id"])["state"] in ("FINISHED", "KILLED")
 
@@ -271,7 +251,9 @@ def test_other_terminals(user: OnYarn, cluster: YarnCluster) -> None:
     until(lambda: not cluster.applications(), "it is over", YARN_S)
 
 
-def test_no_secret_is_where_others_can_read_it(user: OnYarn, cluster: YarnCluster) -> None:
+def test_no_secret_is_where_others_can_read_it_and_a_kill_leaves_nothing(
+    user: OnYarn, cluster: YarnCluster
+) -> None:
     """Not in a command line, an environment, a script or a log of a node, nor in what YARN shows."""
     with training(user) as running:
         [app] = cluster.applications()
@@ -300,8 +282,12 @@ def test_no_secret_is_where_others_can_read_it(user: OnYarn, cluster: YarnCluste
         assert scripts >= 3
         assert token not in seen
         assert key not in seen
-        running.interrupt()
-        assert running.end() == 130
+        cluster.kill(app["id"])
+        assert (done := running.done(YARN_S)).code == 75
+        assert f"Application {app['id']} was killed by user root" in done.sentences
+        assert running.out.count("saved by") == 2
+    user.wait_until_nothing_is_left()
+    assert [*user.home.glob("tflaunch-*")] == []
 
 
 def test_standing_servers(user: OnYarn, cluster: YarnCluster) -> None:

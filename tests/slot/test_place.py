@@ -110,8 +110,8 @@ def test_where_there_is_no_room(hold: Hold, place: Path) -> None:
     held = hold(place="/no/such/place")
     assert held.end() == 1
     assert held.said == (
-        "slot: no directory can be made in /no/such/place: No such file or directory: set TMPDIR there to one with "
-        "room, on a local disk\n"
+        "slot: no directory can be made in /no/such/place: No such file or directory: name one with room, "
+        "on a local disk\n"
     )
     held = hold(place="", env={**os.environ, "TMPDIR": "/no/such/place"})
     assert held.told["directory"].startswith("/tmp/tflaunch-slot-")

@@ -188,6 +188,7 @@ class YarnCluster:
             "FileSystemRMStateStore",
             "yarn.resourcemanager.fs.state-store.uri": f"{place}/state",
             "yarn.resourcemanager.connect.retry-interval.ms": "2000",
+            "yarn.resourcemanager.nodemanagers.heartbeat-interval-ms": "250",
             "yarn.nm.liveness-monitor.expiry-interval-ms": "30000",
             "yarn.scheduler.minimum-allocation-mb": "64",
             "yarn.scheduler.maximum-allocation-mb": str(MEMORY_MB),
@@ -196,6 +197,7 @@ class YarnCluster:
             "yarn.nodemanager.vmem-check-enabled": "false",
             # Else cgroups are trusted to kill who uses too much, also where there are none.
             "yarn.nodemanager.resource.memory.enforced": "false",
+            "yarn.nodemanager.container-monitor.interval-ms": "1000",
             "yarn.nodemanager.disk-health-checker.enable": "false",
             "yarn.nodemanager.recovery.enabled": "true",
             "yarn.log-aggregation-enable": "true",

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from contextvars import ContextVar
+from typing import Any, TypeVar
 
 Result = TypeVar("Result")
 AT_ONCE = 16
@@ -31,31 +35,55 @@ def answer(
     `name` is what it is called in sentences; `text` is its stdin.
     """
     try:
-        done = subprocess.run(
+        client = subprocess.Popen(
             words,
-            input=text,
-            capture_output=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
             encoding="utf-8",
             errors="replace",
             env=env,
             cwd=cwd,
-            check=False,
-            timeout=timeout_s,
             start_new_session=True,  # Ctrl-C is for the launcher
         )
-    except subprocess.TimeoutExpired:
-        raise failed(f"{name} has not answered within {timeout_s:g} s") from None
     except OSError as error:
         raise failed(f"{name} cannot be started: {error.strerror}") from None
-    if done.returncode:
-        raise failed(said(done.stderr) or f"{name} ended with {done.returncode}")
-    return done.stdout
+    asked = _ASKED.get()
+    with client:
+        asked.add(client)
+        try:
+            out, err = client.communicate(text, timeout_s)
+        except subprocess.TimeoutExpired as late:
+            # It may try something again and again, and say so.
+            why = said((late.stderr or b"").decode(errors="replace"))
+            raise failed(f"{name} has not answered within {timeout_s:g} s{why and f': {why}'}") from None
+        finally:
+            end(client)
+            asked.discard(client)
+    if client.returncode:
+        raise failed(said(err) or f"{name} ended with {client.returncode}")
+    return out
+
+
+def end(client: subprocess.Popen[Any]) -> None:
+    """End a client that has a session of its own, and whatever it has started; it is still to be waited for."""
+    if client.poll() is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(client.pid, signal.SIGKILL)
+
+
+# The clients that are being asked, of whoever has called `in_parallel`.
+_ASKED: ContextVar[set[subprocess.Popen[str]]] = ContextVar("asked", default=set())  # noqa: B039 - of all others
 
 
 def in_parallel(calls: Sequence[Callable[[], Result]], pause: Callable[[float], None]) -> list[Result]:
-    """What each of them returns, in their order.  Raises what the first that fails does, or `pause`."""
-    pool = ThreadPoolExecutor(AT_ONCE, "ask")
+    """What each of them returns, in their order.  Raises what the first that fails does, or `pause`.
+
+    Clients that are being asked then are ended: one may try for minutes.
+    """
+    asked: set[subprocess.Popen[str]] = set()
+    pool = ThreadPoolExecutor(AT_ONCE, "ask", initializer=_ASKED.set, initargs=(asked,))
     try:
         running = [pool.submit(call) for call in calls]
         while not all(each.done() for each in running):
@@ -63,3 +91,5 @@ def in_parallel(calls: Sequence[Callable[[], Result]], pause: Callable[[float], 
         return [each.result() for each in running]
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
+        for client in list(asked):
+            end(client)

@@ -123,6 +123,7 @@ class AskedSet:
             run=self.about.run_id,
             roles=size.roles,
             gpus=size.gpus,
+            image=size.image,
             chosen=bool({"python", "archive"} & self.settings.keys()),
         )
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tflaunch.engines.yarn_applications import jar_path
-from tflaunch.engines.yarn_commands import Yarn, YarnFailed, config, configured, here
+from tflaunch.engines.yarn_commands import Yarn, YarnFailed, config, configured, here, wants_ticket
 from tflaunch.engines.yarn_manager import Manager, YarnNode
 from tflaunch.protocol.errors import ConnectError
 
@@ -31,6 +31,11 @@ class YarnCluster:
             raise ConnectError(f"yarn: {failed}", "does yarn classpath work here?") from None
         jar = jar_path(settings["jar"]) if "jar" in settings else yarn.jar(classpath)
         conf = configured(classpath)
+        if wants_ticket(conf):
+            raise ConnectError(
+                "yarn: this cluster wants a Kerberos ticket, and you have none that is valid",
+                "kinit gets you one",
+            )
         return cls(yarn, conf, jar, Manager(yarn, config(conf)))
 
     def nodes(self) -> list[YarnNode]:

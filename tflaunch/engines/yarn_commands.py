@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import shutil
-import signal
 import string
 import subprocess
 import tempfile
@@ -16,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree
 
-from tflaunch.engines.client_command import ClientFailed, answer
+from tflaunch.engines.client_command import ClientFailed, answer, end
 from tflaunch.protocol.errors import ConnectError, UsageError
 
 TIMEOUT_S = 60.0  # for an answer: each is a JVM
@@ -115,8 +113,7 @@ class Yarn:
                         )
                     pause(0.1)
             finally:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(client.pid, signal.SIGKILL)
+                end(client)
                 client.wait()
 
     def listed(self, tag: str) -> dict[str, str]:
@@ -186,16 +183,30 @@ def config(place: Path | None) -> dict[str, str]:
     """What yarn-site.xml there says; with the values of other properties in place of `${NAME}`."""
     if place is None:
         return {}
-    try:
-        found = dict(_properties(place / "yarn-site.xml"))
-    except (OSError, ElementTree.ParseError):
-        return {}
+    found = _site(place / "yarn-site.xml")
 
     def whole(value: str, depth: int = 5) -> str:
         named = re.sub(r"\$\{([\w.-]{1,200})\}", lambda name: found.get(name[1], name[0]), value)
         return value if named == value or not depth else whole(named, depth - 1)
 
     return {name: whole(value) for name, value in found.items()}
+
+
+def wants_ticket(place: Path | None, environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether the cluster wants a Kerberos ticket, and this user has none: as far as `klist` knows.
+
+    Hadoop's own commands would try to log in again and again, for minutes.
+    """
+    if place is None or environ.get("HADOOP_TOKEN_FILE_LOCATION"):
+        return False
+    if _site(place / "core-site.xml").get("hadoop.security.authentication", "").lower() != "kerberos":
+        return False
+    try:
+        return (
+            subprocess.run(["klist", "-s"], env=dict(environ), check=False, timeout=TIMEOUT_S).returncode == 1
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return False
 
 
 def write_overlay(overlay: Path, conf: Path | None) -> None:
@@ -226,6 +237,13 @@ def said(text: str) -> str:
     chosen = (causes or faults or [line for line in lines if not line.startswith("at ")])[-1:]
     words = re.sub(r"^Caused by: |^Exception in thread \S+ ", "", " ".join(chosen))
     return re.sub(r"^(?:[\w.$]+(?:Exception|Error)(?:\([\w.$]+\))?: )+", "", words)[:SAID]
+
+
+def _site(path: Path) -> dict[str, str]:
+    try:
+        return dict(_properties(path))
+    except (OSError, ElementTree.ParseError):
+        return {}
 
 
 def _properties(path: Path) -> Iterator[tuple[str, str]]:

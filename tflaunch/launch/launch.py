@@ -256,7 +256,10 @@ class LaunchedRun:
         # Where an agent may live that nobody could reach, its tasks must not start elsewhere beside it.
         after_s = max(0.0, ended.state.runs_on_until - time.monotonic()) if ended.unverified else 0.0
         after = f" in {after_s:.0f} s, when its tasks have certainly ended there" if after_s else ""
-        self.watcher.say(f"{_missing(ended.state)} is gone; taking slots again{after}")
+        first = ended.state.first_failure
+        # Of a host that is lost, the reason is told already.
+        why = f": {first.reason}" if isinstance(first, Reclaimed) and not ended.state.lost else ""
+        self.watcher.say(f"{_missing(ended.state)} is gone{why}; taking slots again{after}")
         self.request = dataclasses.replace(self.request, hostfile=take_again(after_s))
         self._visited.clear()
         # Slots have the names of earlier ones, and are none of the lost.

@@ -175,9 +175,9 @@ class HoldersPlace(SlotDirectory):
             except OSError as error:
                 why = why or "%s: %s" % (place, error.strerror)
         else:
+            advice = "name" if wanted else "set TMPDIR there to"
             sys.exit(
-                "slot: no directory can be made in %s: set TMPDIR there to one with room, on a local disk"
-                % why
+                "slot: no directory can be made in %s: %s one with room, on a local disk" % (why, advice)
             )
 
     def _make(self, above: str) -> None:

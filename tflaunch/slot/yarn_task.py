@@ -32,6 +32,9 @@ def in_container() -> "Tuple[Dict[str, Any], Callable[[Holder], None]]":
     here = os.getcwd()
     with open(SETTINGS) as file:
         said = json.load(file)
+    if said["image"] and is_by_executor():
+        # A node without a Docker runtime says nothing of an image that it does not use.
+        sys.exit("slot: this node has not used the image %s: its YARN has no Docker runtime" % said["image"])
     board = said["board"]
     os.environ["HOME"] = here  # YARN's /home/ is nobody's
     where = {
@@ -54,6 +57,16 @@ def in_container() -> "Tuple[Dict[str, Any], Callable[[Holder], None]]":
         holder.children.fork(lambda: tell(told), answered)
 
     return settings, listening
+
+
+def is_by_executor() -> bool:
+    """Whether YARN's own executor has started this process; one in an image does not see it."""
+    try:
+        with open("/proc/%d/cmdline" % os.getppid(), "rb") as file:
+            words = file.read()
+    except OSError:
+        return False
+    return b"container_executor" in words or b"container-executor" in words
 
 
 def tell(told: "Dict[str, Any]") -> None:

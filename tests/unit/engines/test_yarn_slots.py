@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,7 @@ from tflaunch.engines import yarn_words as words
 from tflaunch.engines.engine import check
 from tflaunch.engines.yarn_applications import Submission, check_nodes, client_words, sizes
 from tflaunch.engines.yarn_board import read_log
-from tflaunch.engines.yarn_commands import client_env, config, configured, said, write_overlay
+from tflaunch.engines.yarn_commands import client_env, config, configured, said, wants_ticket, write_overlay
 from tflaunch.engines.yarn_hosts import application_of
 from tflaunch.engines.yarn_manager import (
     AppReport,
@@ -242,6 +244,40 @@ def test_the_client_keeps_what_the_user_has_set() -> None:
         client_env(Path("/overlay"), "/tmp/a b", user)["HADOOP_CLIENT_OPTS"]
         == "-Xmx1g -Djava.io.tmpdir=/scratch"
     )
+
+
+@pytest.mark.parametrize(
+    ("security", "status", "more", "wants"),
+    [
+        ("kerberos", 1, {}, True),
+        ("kerberos", 0, {}, False),
+        ("kerberos", 127, {}, False),  # it cannot say
+        ("kerberos", 1, {"HADOOP_TOKEN_FILE_LOCATION": "/tokens"}, False),
+        ("simple", 1, {}, False),
+    ],
+)
+def test_a_cluster_that_wants_a_ticket(
+    tmp_path: Path, security: str, status: int, more: dict[str, str], wants: bool
+) -> None:
+    (tmp_path / "core-site.xml").write_text(
+        f"<configuration><property><name>hadoop.security.authentication</name><value>{security}</value></property>"
+        "</configuration>"
+    )
+    klist = tmp_path / "klist"
+    klist.write_text(f"#!/bin/sh\nexit {status}\n")
+    klist.chmod(0o755)
+    assert wants_ticket(tmp_path, {"PATH": str(tmp_path), **more}) is wants
+    assert not wants_ticket(tmp_path, {"PATH": "/nowhere", **more})
+
+
+def test_who_has_started_a_container(tmp_path: Path) -> None:
+    """YARN's own executor, which knows no images, or Docker."""
+    script = tmp_path / "default_container_executor.sh"
+    script.write_text('"$@"\nexit\n')
+    look = "from tflaunch.slot.yarn_task import is_by_executor; print(is_by_executor())"
+    for above, told in {("bash", str(script)): "True", (): "False"}.items():
+        argv = [*above, sys.executable, "-c", look]
+        assert subprocess.run(argv, check=True, capture_output=True, text=True).stdout.strip() == told
 
 
 def test_why_no_slots_came() -> None:
