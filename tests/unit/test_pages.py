@@ -32,6 +32,7 @@ BLOCKS = [block for page in PAGES for block in blocks(page)]
 OTHERS = {
     "--cpu-bind",  # srun
     "--map-by",  # mpirun
+    "--collector",  # .textfile.directory, of Prometheus's node exporter
     "--rdma",  # TensorFlowOnSpark
     # trainers
     "--lr", "--layers", "--epochs", "--steps", "--port", "--peers", "--shards", "--job", "--logdir", "--task",

@@ -32,7 +32,7 @@ INSTEAD: Mapping[str, str] = {
     **dict.fromkeys(("info", "show", "describe", "inspect", "stat"), "status"),
     **dict.fromkeys(("get", "download", "copy", "cp", "scp", "pull", "rsync", "results", "outputs"), "fetch"),
     **dict.fromkeys(("test", "verify", "doctor", "diagnose", "validate", "ping", "probe"), "check"),
-    **dict.fromkeys(("tune", "search", "grid", "hpo", "trials", "hyperparameters"), "sweep"),
+    **dict.fromkeys(("search", "grid", "hpo", "trials", "hyperparameters"), "sweep"),
     **dict.fromkeys(("new", "create", "setup", "configure", "hostfile", "discover"), "init"),
     **dict.fromkeys(("board", "tb"), "tensorboard"),
     "version": "--version",
