@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.bed import Bed, BedHost, FarLauncher
-from tests.support.bed.machines import _pids_cgroup
+from tests.support.bed.machines import _cgroup
 from tests.support.launcher import Done, Launcher
 from tests.support.patience import until
 
@@ -91,7 +91,7 @@ def few() -> Iterator[Path]:
     """A cgroup for a command that may have but so many threads."""
     if os.geteuid() != 0:
         pytest.skip("only root can make a cgroup")
-    group = _pids_cgroup() / f"tflaunch-bed-{os.getpid()}-launcher"
+    group = _cgroup("pids") / f"tflaunch-bed-{os.getpid()}-launcher"
     group.mkdir()
     yield group
     (group / "pids.max").write_text("max")
