@@ -19,7 +19,7 @@ from tflaunch.cli.reporting import Patient, reporting
 from tflaunch.cli.verb_connections import visiting
 from tflaunch.inputs.options.declared import Part
 from tflaunch.inputs.options.groups import OUTPUT, SshOptions
-from tflaunch.protocol.errors import TflaunchError, UsageError
+from tflaunch.protocol.errors import ConnectErrors, TflaunchError, UsageError
 
 if TYPE_CHECKING:
     from tflaunch.cli.reporting import Show
@@ -114,12 +114,17 @@ def _bring(record: Record, ssh: SshOptions, show: Show, *, json: bool) -> str:
     patient = Patient(show.reporter, json)
     try:
         _, hostfile, known_config = hosts_of_run(record.run_id, None)
+        if not hostfile.hosts:
+            return "its slots are over"
         with (
             visiting(hostfile.hosts, ssh, patient, known_config=known_config) as visits,
             visits.interrupts(),
         ):
             visits.open(hostfile.hosts, ssh.connect_timeout)
             bring(visits, record.run_id, record.path)
+    except ConnectErrors as error:
+        host, why = next(iter(error.failures.items()))
+        return f"{host}: {why.message}"
     except TflaunchError as error:
         return error.message
     finally:

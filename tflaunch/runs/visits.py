@@ -174,7 +174,7 @@ class Visits:
         Stopped.
         """
         found = dict.fromkeys(self._sessions.by_host, b"")
-        asked, failures = list(found), dict(self._unreachable)
+        asked, failures = list(found), {**self._unreachable, **self.gone}
         while asked:
             for name in asked:
                 self._sessions.send([name], "samples", run=run_id, offset=len(found[name]))
@@ -185,7 +185,7 @@ class Visits:
             asked = [name for name, said in replies.items() if said.body and len(found[name]) < most]
         longest = max(found.values(), key=len, default=b"")
         if failures and not longest:
-            raise ConnectErrors(failures, len(found) + len(self._unreachable))
+            raise ConnectErrors(failures, len(failures.keys() | found.keys()))
         return longest
 
     def clean(
