@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 from tests.support.bed import Bed, FarLauncher
 from tests.support.launcher import Launcher
 from tests.support.patience import until
 from tflaunch.documents.json_objects import of_document, of_event
+from tflaunch.runs.samples import read_samples
 
 # worker/0 sends to ps/0 as fast as it can; the run ends when the test says so.
 TRAINER = """
@@ -119,11 +121,64 @@ def test_what_cannot_be_reported_is_said(launcher: Launcher, tmp_path: Path) -> 
     assert "leave one of them out" in launcher.run("report", "--html", "x", "--json").ran(2).out
 
 
-def test_a_detached_run_says_what_this_machine_does_not_know(launcher: Launcher) -> None:
-    hosts, script = launcher.local(1), launcher.script("import time; time.sleep(600)")
-    launcher.run("run", hosts, script, "--workers=1", "--ps=0", "--detach").ran()
+def kept_on_hosts(launcher: Launcher) -> int:
+    """How many lines of samples the deciding host of the only run has."""
+    return sum(path.read_text().count("\n[") for path in launcher.hosts.glob("tflaunch-*/*/*/samples.jsonl"))
+
+
+# Of two tasks, one that computes, and writes how far it is.
+COMPUTES = """
+    import os, time
+    step = 0
+    while os.environ["TFLAUNCH_TASK"] == "worker/0":
+        step += sum(range(100000)) > 0
+        print(f"step {step} loss 0.5", flush=True)
+        time.sleep(0.05)
+    time.sleep(600)
+"""
+
+
+def test_a_detached_run_has_the_curves_of_its_hosts(launcher: Launcher, tmp_path: Path) -> None:
+    words = (launcher.local(2), launcher.script(COMPUTES), "--workers=2", "--ps=0")
+    launcher.run("run", *words, "--detach").ran()
+    until(lambda: kept_on_hosts(launcher) >= 5, "three looks at a host, of which two are written")
     (run,) = json.loads(launcher.run("report", "--json").ran().out)["runs"]
     assert run["status"] == "detached"
-    assert f"tflaunch status {run['run_id']}" in run["missing"][0]
-    assert run["timeline"][-1]["kind"] == "detached"
+    (missing,) = run["missing"]
+    assert f"tflaunch status {run['run_id']}" in missing
+    assert "detached" in [moment["kind"] for moment in run["timeline"]]
+    assert run["samples"]["bins"]
+    worker, other = run["tasks"]
+    assert worker["step"] > 10 and worker["means"]["cores"] > 0
+    assert other["step"] is None and other["means"]["cores"] < worker["means"]["cores"]
+    launcher.run("stop").ran()
+
+    for path in launcher.hosts.glob("tflaunch-*/*/*/samples.jsonl"):
+        assert path.read_text().endswith('{"over":true}\n')
+    (later,) = json.loads(launcher.run("report", "--json").ran().out)["runs"]
+    assert len(later["samples"]["bins"]) >= len(run["samples"]["bins"])
+    shutil.rmtree(launcher.hosts)  # all is here now
+    (last,) = json.loads(launcher.run("report", "--json").ran().out)["runs"]
+    assert last["samples"] == later["samples"] and len(last["missing"]) == 1
+    page = tmp_path / "page.html"
+    launcher.run("report", "--html", page).ran()
+    assert '"bins"' in page.read_text()
+
+
+def test_a_run_that_was_handed_over_has_one_curve(launcher: Launcher) -> None:
+    words = (launcher.local(2), launcher.script(COMPUTES), "--workers=2", "--ps=0")
+    with launcher.start("run", *words) as running:
+        until(lambda: samples(launcher) >= 2, "two bins of samples")
+        launcher.run("detach", running.run_id).ran()
+        running.done().ran()
+    until(lambda: kept_on_hosts(launcher) >= 5, "three looks at a host, of which two are written")
+    (run,) = json.loads(launcher.run("report", "--json").ran().out)["runs"]
+    (record,) = launcher.records()
+    before = read_samples(record / "samples.jsonl")
+    assert before is not None
+    numbers = [number for number, *_ in run["samples"]["bins"]]
+    assert numbers == sorted(set(numbers))
+    assert len(numbers) > len(before.bins), "what its hosts have comes behind it"
+    worker = run["tasks"][0]
+    assert worker["step"] > max(value for _, value in before.series("worker/0", "step"))
     launcher.run("stop").ran()

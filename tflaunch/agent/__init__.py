@@ -13,6 +13,7 @@ Each layer imports only from those below it; the highest first:
     detached    ... the run without its launcher
     entrusted   the door for the coordinator; on one host, the coordinator itself as a child process
     coordinator decides for a detached run, by the same rules as a launcher
+    tally_file  what the tasks of a detached run have used, kept by its coordinator
     peer_connections its connections to the agents
     tensorboard_server TensorBoard beside the tasks, reached by the wire
     archive     shows a viewer a run whose agent has ended

@@ -10,6 +10,7 @@ import time
 from tflaunch.agent.host.journal import note
 from tflaunch.agent.host.rundir import RunDirectory
 from tflaunch.agent.peer_connections import PeerConnections
+from tflaunch.agent.tally_file import TallyFile
 from tflaunch.agent.viewer import COORDINATOR
 from tflaunch.lifecycle.driver import Driver
 from tflaunch.lifecycle.ending import outcome_of
@@ -54,6 +55,8 @@ class Coordinator:
         self._changed = False  # since the agent last got the memory
         self._unsaid = ""  # a sentence for the user, kept until the agent can take it
         self._drive, self._watchdog = self._begin()
+        zero = self._now() - max(0.0, time.time() - self._started)
+        self._tallies = TallyFile(directory, self._watchdog.data(), self._started, zero)
         if memory and not self._trial:
             try:
                 self._resume(memory)
@@ -98,6 +101,7 @@ class Coordinator:
             gpus.update(spot["gpus"])
         changed = dict(settings, places=where, settings=dict(settings["settings"], gpus=gpus))
         self._watchdog = Watchdog(**changed)
+        self._tallies.follow(changed)
         now = self._now()
         self._watchdog.begin(now, now - max(0.0, time.time() - self._started))
         self._drive.replace_monitor(self._watchdog)
@@ -128,6 +132,7 @@ class Coordinator:
         if self._trial:
             self._turn(self._now())
             return
+        self._tallies.close()
         state = self._drive.state
         # What a lost host had has moved on: by then its agent has ended the tasks there.
         unsure = {host: why for host, why in state.lost.items() if host in state.hosts.values()}
@@ -247,6 +252,8 @@ class Coordinator:
                 if self._unsaid and host == self._directory.host:
                     self.say(self._unsaid, urgent=False)
                     self._unsaid = ""
+            if message.type == "looked":
+                self._tallies.looked(message.fields, now)
             self._drive.said(host, message.type, message.fields, b"", now)  # without the ends of logs
 
     def watch(self, host: str, after: int) -> None:

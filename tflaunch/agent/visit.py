@@ -71,6 +71,11 @@ class Visit:
 
                         self._tidy(message)
                         self._send("usage", **dict(garbage.usage(self._parent), directory=self._named))
+                    elif message.type == "samples":
+                        from tflaunch.agent import tally_file
+
+                        data = tally_file.piece(self._parent, message["run"], message["offset"])
+                        write_all(self._out, wire.encode("samples", data))
                     elif message.type == "clean":
                         from tflaunch.agent import garbage
 

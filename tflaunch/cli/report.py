@@ -1,4 +1,7 @@
-"""`tflaunch report`: shows what a run did, from what this machine has kept of it; two runs side by side."""
+"""`tflaunch report`: shows what a run did, from what this machine has kept of it; two runs side by side.
+
+Of a detached run, first what its hosts have kept is brought here.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +12,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tflaunch.api.requests.which_hosts import hosts_of_run
 from tflaunch.cli import completion
 from tflaunch.cli.arguments import JsonDocument, RecordedRun
-from tflaunch.cli.reporting import reporting
-from tflaunch.inputs.options.groups import OUTPUT
-from tflaunch.protocol.errors import UsageError
+from tflaunch.cli.reporting import Patient, reporting
+from tflaunch.cli.verb_connections import visiting
+from tflaunch.inputs.options.declared import Part
+from tflaunch.inputs.options.groups import OUTPUT, SshOptions
+from tflaunch.protocol.errors import ConnectErrors, TflaunchError, UsageError
 
 if TYPE_CHECKING:
+    from tflaunch.cli.reporting import Show
     from tflaunch.documents.json_documents import ReportDocument
     from tflaunch.runs.record import Record
 
@@ -63,11 +70,12 @@ def report(
         ),
     ] = None,
     json: JsonDocument = False,
+    ssh: Annotated[SshOptions, Part(default={"connect_timeout": 15.0})],
 ) -> None:
     """Show what a run did: what stands out, what happened when, what each task used, how it ended.
 
-    While it runs, and later: this machine keeps it until `tflaunch clean`.  With RUN2 the numbers of both stand side by
-    side.  Without RUN: the newest.
+    While it runs, and later: this machine keeps it until `tflaunch clean`; of a detached run, its hosts are asked.
+    With RUN2 the numbers of both stand side by side.  Without RUN: the newest.
     """
     with reporting("nothing was written", json=json) as show:
         files = {_page: html, _trace: trace, _metrics: metrics}
@@ -76,7 +84,9 @@ def report(
             raise UsageError("--json and a file: which form?", "leave one of them out")
         from tflaunch.documents.run_reports import report as report_on
 
-        document = report_on([_record(run), *([_record(other)] if other is not None else [])])
+        records = [_record(run), *([_record(other)] if other is not None else [])]
+        unasked = {record.run_id: why for record in records if (why := _bring(record, ssh, show, json=json))}
+        document = report_on(records, unasked)
         for path, text in wanted.items():
             _write(path, text(document))
             show.reporter.say(f"written to {path}")
@@ -90,6 +100,36 @@ def _record(run: str | None) -> Record:
     from tflaunch.runs.record_list import newest_run
 
     return Record.open(run if run is not None else newest_run().run_id)
+
+
+def _bring(record: Record, ssh: SshOptions, show: Show, *, json: bool) -> str:
+    """Bring the samples that the hosts of a detached run have, unless all are here; return why they did not come."""
+    from tflaunch.runs.host_samples import HOST_SAMPLES, bring, read_host_samples
+
+    if not record.about.get("detached"):
+        return ""
+    kept = read_host_samples(record.path / HOST_SAMPLES, set())
+    if kept is not None and kept.over:
+        return ""
+    patient = Patient(show.reporter, json)
+    try:
+        _, hostfile, known_config = hosts_of_run(record.run_id, None)
+        if not hostfile.hosts:
+            return "its slots are over"
+        with (
+            visiting(hostfile.hosts, ssh, patient, known_config=known_config) as visits,
+            visits.interrupts(),
+        ):
+            visits.open(hostfile.hosts, ssh.connect_timeout)
+            bring(visits, record.run_id, record.path)
+    except ConnectErrors as error:
+        host, why = next(iter(error.failures.items()))
+        return f"{host}: {why.message}"
+    except TflaunchError as error:
+        return error.message
+    finally:
+        patient.settle()
+    return ""
 
 
 def _print(document: ReportDocument, *, json: bool) -> None:

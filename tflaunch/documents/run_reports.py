@@ -15,6 +15,7 @@ from tflaunch.documents.kept_events import read_events
 from tflaunch.documents.run_timeline import timeline
 from tflaunch.documents.run_verdicts import verdicts
 from tflaunch.planning.cluster_plan import ClusterPlan
+from tflaunch.runs.host_samples import HOST_SAMPLES, merged, read_host_samples
 from tflaunch.runs.record import Record
 from tflaunch.runs.record_files import reading
 from tflaunch.runs.samples import COLUMNS, NAMES, SAMPLES, Sampled, read_samples
@@ -23,18 +24,24 @@ _MEANS = tuple(name for name in NAMES if name not in ("step", "loss", "quiet_s")
 LEAST_S = 10.0  # of two steps that a log names, for a rate
 
 
-def report(records: Sequence[Record]) -> ReportDocument:
-    """The report of one run, or of two beside each other.  Raises RecordError."""
-    runs = [run_report(record) for record in records]
+def report(records: Sequence[Record], unasked: Mapping[str, str] | None = None) -> ReportDocument:
+    """The report of one run, or of two beside each other.  Raises RecordError.
+
+    unasked: run -> why its hosts, which may have samples of it, were not asked.
+    """
+    runs = [run_report(record, (unasked or {}).get(record.run_id, "")) for record in records]
     return {"time": time.time(), "runs": runs, "compared": compared(*runs) if len(runs) == 2 else []}
 
 
-def run_report(record: Record) -> ReportedRunData:
-    """The report of one run.  Raises RecordError."""
+def run_report(record: Record, unasked: str = "") -> ReportedRunData:
+    """The report of one run; `unasked`: why its hosts were not asked for samples.  Raises RecordError."""
+    outcome, plan = record.outcome(), record.plan
     with reading(record.path):
         events = list(read_events(record.path))
         sampled = read_samples(record.path / SAMPLES)
-    outcome, plan = record.outcome(), record.plan
+        there = read_host_samples(record.path / HOST_SAMPLES, {str(task.id) for task in plan.tasks})
+    if there is not None:
+        sampled = merged(sampled, there)
     began = min([record.started, *(event["time"] for event in events[:1])])
     tasks = _tasks(plan, sampled, outcome, events)
     found: ReportedRunData = {
@@ -52,7 +59,7 @@ def run_report(record: Record) -> ReportedRunData:
         "code": record.code,
         "versions": {"tflaunch": str(record.about["tflaunch"])},
         "samples": samples_data(sampled) if sampled is not None else None,
-        "missing": _missing(record, events, sampled),
+        "missing": _missing(record, events, sampled, unasked),
     }
     with reading(record.path):
         found["verdicts"] = verdicts(found, events, sampled, outcome)
@@ -67,7 +74,9 @@ def _status(record: Record, outcome: Mapping[str, Any] | None) -> Any:
     return "detached" if record.about.get("detached") else "unknown"
 
 
-def _missing(record: Record, events: Sequence[Mapping[str, Any]], sampled: Sampled | None) -> list[str]:
+def _missing(
+    record: Record, events: Sequence[Mapping[str, Any]], sampled: Sampled | None, unasked: str
+) -> list[str]:
     said = []
     detached = bool(record.about.get("detached"))
     if not events:
@@ -78,9 +87,11 @@ def _missing(record: Record, events: Sequence[Mapping[str, Any]], sampled: Sampl
         )
     if detached:
         said.append(
-            "it was detached: what its tasks did and used after that is not on this machine; for how it stands:"
+            "it was detached: what happened after that is not on this machine; for how it stands:"
             f" tflaunch status {record.run_id}"
         )
+    if unasked:
+        said.append(f"what its tasks used is with its hosts, which do not tell it now: {unasked}")
     elif sampled is None or not sampled.bins:
         said.append("no samples of what its tasks used: there are some once they have run for ten seconds")
     return said

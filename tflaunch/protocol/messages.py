@@ -369,6 +369,7 @@ FROM_AGENT = dict(
         "others": [a_directory_name],
         "?ended": [{"run": a_directory_name, "host": a_directory_name, "killed": [a_text]}],
     },
+    samples={},
     usage={
         "machine": (a_word, a_word),
         "place": a_word,
@@ -550,6 +551,7 @@ TO_VISIT = {
         "?tidy": a_flag,
     },
     "measure": {"?tidy": a_flag},
+    "samples": {"run": a_directory_name, "offset": a_whole_number},
     "clean": {"runs": [a_directory_name], "code_older_s": or_null(a_time), "dry_run": a_flag},
     "finish": {"run": a_word, "grace_s": a_time, "?by": a_word},
     "probe": {"topology": a_flag, "?within_s": a_time},

@@ -149,6 +149,9 @@ sends MAGIC, so that what a login shell prints can be told from the frames.
                                                            until the channel ends, or nothing comes for 30 s
     list     {all, run, tail_bytes, running_tails}         the runs that are alive, or `all`; answer: `runs`
     runs     {machine, place, clock, runs: [{run, host, state, ...}], others}   see tflaunch.agent.ledger
+    samples  {run, offset}                                 what the tasks of a detached run have used; answer: `samples`
+    samples  {} + bytes                                    from there on, of the file that its coordinator keeps on this
+                                                           host (agent/tally_file); none: it ends there
     measure  {}                                            what is kept there, and how much; answer: `usage`
     usage    {machine, place, directory, runs: [{run, bytes, idle_s, keep, ...}], code_bytes, environment_bytes,
                                                            rest_bytes}

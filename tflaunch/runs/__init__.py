@@ -8,6 +8,7 @@ record_files.py       where records lie, and how their files are read, written a
 record_logs.py        the launcher's copies of logs, in a record
 samples.py            what the tasks of a run used, thinned out, in its record
 sampling.py           makes samples of what the agents' looks say
+host_samples.py       what its hosts have kept while no launcher was there
 record_list.py        all runs on record, each with how it stands
 told.py               which sentences the user was told before
 hidden_values.py      command lines and plans without the values of the user's variables

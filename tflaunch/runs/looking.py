@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tflaunch.lifecycle.driver import understand
+from tflaunch.lifecycle.tallies import Tallies
 from tflaunch.protocol.errors import ConnectError
 from tflaunch.protocol.events import TaskStarted
 from tflaunch.protocol.messages import tasks_of
@@ -74,7 +75,7 @@ class Looking(Linked):
         run = follower.run
         self._tasks = {task.task: _seen(task) for task in run.tasks}
         ports = {task.task: task.port for task in run.tasks}
-        self._rates = Rates(ports, {task.task: task.gpus for task in run.tasks}, set())
+        self._rates = Rates(Tallies(ports, {task.task: task.gpus for task in run.tasks}, set()))
         self._asked: dict[str, float] = {}  # host -> since when its answer is awaited
         self._others: dict[str, float] = {}
         self._over: dict[str, str] = {}  # host -> why no more comes from there

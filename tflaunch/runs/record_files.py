@@ -5,7 +5,8 @@
         ├── run.json         what was started, by which user, and how its hosts are reached
         ├── outcome.json     how the run ended; absent while it runs, and when the launcher was killed
         ├── events.jsonl    what the run told, as --json prints it (documents/kept_events.py)
-        ├── samples.jsonl   what its tasks used while it went on (samples.py)
+        ├── samples.jsonl    what its tasks used while it went on (samples.py)
+        ├── host-samples.jsonl  the same, of the time without a launcher (host_samples.py)
         ├── slots.json       what gives the slots of an engine back; absent where the run has hosts of its own
         ├── given-up.json    `tflaunch stop` has given up the request for slots; the launcher that waits ends by it
         ├── lock             locked (flock) for as long as the launcher lives, so that no pid need be trusted
@@ -140,10 +141,15 @@ def read_object(path: Path) -> dict[str, Any]:
 def write_object(path: Path, data: Mapping[str, Any]) -> None:
     """Write a file that is, at every moment, absent, old or complete; raises OSError."""
     text = json.dumps(data) + "\n"  # with an indent, json is many times slower
+    write_bytes(path, text.encode("utf-8"))
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Write a file as `write_object` does; raises OSError."""
     descriptor, building = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)  # 0600
     try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
             file.flush()
             os.fsync(descriptor)
         Path(building).replace(path)

@@ -22,12 +22,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tflaunch.lifecycle.tallies import EVERY_S
 from tflaunch.protocol.errors import RecordError
 from tflaunch.runs.record_files import sentence
 
 SAMPLES = "samples.jsonl"
 FORMAT = 1
-EVERY_S = 5.0  # the agents are asked as often
 MOST_BYTES = 4_500_000
 ROW_BYTES = 80  # of a task that has all values
 MOST_BINS, LEAST_BINS = 720, 16
@@ -65,7 +65,6 @@ COLUMNS = (
     SampleColumn("gpu_bytes", "memory in use on its GPUs together", max),
 )
 NAMES = tuple(column.name for column in COLUMNS)
-FIRSTS = ("printed", "listens", "peers")  # what a task does for the first time
 
 
 @dataclass

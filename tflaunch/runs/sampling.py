@@ -3,61 +3,61 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tflaunch.diagnosis.signs import LOSS
+from tflaunch.lifecycle.tallies import COUNTERS, DID, tallies_of
 from tflaunch.protocol.errors import RecordError
-from tflaunch.runs.samples import COLUMNS, SAMPLES, SampleFile
+from tflaunch.runs.samples import COLUMNS, SAMPLES, SampleFile, Values
 from tflaunch.sessions.printed_numbers import finite, number_of, step_in
 
 if TYPE_CHECKING:
+    from tflaunch.lifecycle.tallies import Tallies, Tally
     from tflaunch.runs.record import Record
 
 _Look = Mapping[str, Any]
-_Ports = Mapping[str, Sequence[Any]]  # task -> its host, address and port, as the watchdog has them
 
 
 class Rates:
     """What tasks use from one look at them to the next."""
 
-    def __init__(
-        self,
-        ports: Mapping[str, int | None],
-        gpus: Mapping[str, Sequence[str]],
-        cluster: set[tuple[str, int]],
-    ) -> None:
-        """Of each task its port and its GPUs' UUIDs; `cluster` has address and port of all."""
-        self._ports, self._gpus, self._cluster = ports, gpus, cluster
-        # task -> when it was last looked at, and what was seen
-        self._before: dict[str, tuple[float, _Look]] = {}
+    def __init__(self, tallies: Tallies) -> None:
+        self._tallies = tallies
+        self._before: dict[str, tuple[float, Tally]] = {}  # when a task was last looked at, and its tally
 
-    def meets(self, task: str, look: _Look) -> bool:
-        """Whether it has exchanged bytes with a task of the run."""
-        return _flows(look, self._cluster, self._ports.get(task))[2] > 0
-
-    def row(self, task: str, look: _Look, gpus: Mapping[str, Any], now: float) -> list[float | None] | None:
+    def row(self, task: str, look: _Look, gpus: Mapping[str, Any], now: float) -> Values | None:
         """The values of COLUMNS since the look before; None at the first look.  `now` is of the steady clock."""
         at, before = self._before.get(task, (now, None))
-        self._before[task] = now, look
+        tally = self._tallies.of(task, look, gpus)
+        self._before[task] = now, tally
         if before is None or now <= at:
             return None
-        rates = self._rates(before, look, now - at, self._ports.get(task))
-        return [*rates, *_told(look), *_of_gpus(self._gpus.get(task, ()), gpus)]
+        step, loss = _told(look)
+        return values_between(before, tally, now - at, step=step, loss=loss)
 
-    def _rates(self, before: _Look, look: _Look, passed_s: float, port: int | None) -> list[float | None]:
-        """Values of the columns up to `quiet_s`."""
+    def did(self, task: str) -> Iterator[str]:
+        """What that task has done by the last look at it, of those of DID."""
+        return deeds(self._before[task][1])
 
-        def rate(name: str) -> float | None:
-            old, new = before.get(name), look.get(name)
-            # It falls where a child has ended, or a new attempt has begun.
-            return None if old is None or new is None else max(0.0, new - old) / passed_s
 
-        flows: list[float | None] = [None, None, None]
-        if look.get("flows") is not None and before.get("flows") is not None:
-            flows = [each / passed_s for each in _flows(look, self._cluster, port, before)]
-        return [rate("cpu_s"), *flows, rate("io"), look["quiet_s"]]
+def values_between(
+    before: Tally, tally: Tally, passed_s: float, *, step: float | None, loss: float | None
+) -> Values:
+    """The values of COLUMNS from one tally of a task to a later one."""
+    # A counter falls where a child has ended, or a new attempt has begun.
+    rates: Values = [
+        None if old is None or new is None else max(0.0, new - old) / passed_s
+        for old, new in zip(before[:COUNTERS], tally[:COUNTERS], strict=True)
+    ]
+    quiet_s, _, *of_gpus, _ = tally[COUNTERS:]
+    return [*rates, quiet_s, step, loss, *of_gpus]
+
+
+def deeds(tally: Tally) -> Iterator[str]:
+    """What a task has done by that tally, of those of DID."""
+    return (what for bit, what in enumerate(DID) if tally[-1] >> bit & 1)
 
 
 class Sampling:
@@ -75,10 +75,8 @@ class Sampling:
 
         clocks: the time now, by the steady clock and in epoch seconds.  Raises nothing for a disk that refuses.
         """
-        self._places: _Ports = watched["places"]
-        ports = {task: port for task, (_, _, port) in self._places.items()}
-        cluster = set(_endpoints(self._places, watched["names"]))
-        self._rates = Rates(ports, watched["settings"].get("gpus", {}), cluster)
+        self._places = watched["places"]
+        self._rates = Rates(tallies_of(watched))
         self._refused = refused
         self._open: dict[str, _Sum] = {}
         self._number = 0
@@ -125,13 +123,9 @@ class Sampling:
         self._refused(error)
 
     def _take(self, file: SampleFile, task: str, look: _Look, gpus: Mapping[str, Any], now: float) -> None:
-        if look["log_bytes"]:
-            file.first(task, "printed", now - self._zero)
-        if look["listens"]:
-            file.first(task, "listens", now - self._zero)
-        if self._rates.meets(task, look):
-            file.first(task, "peers", now - self._zero)
         row = self._rates.row(task, look, gpus, now)
+        for what in self._rates.did(task):
+            file.first(task, what, now - self._zero)
         if row is not None:
             self._open.setdefault(task, _Sum()).add(row)
 
@@ -177,31 +171,6 @@ class _Sum:
         return made
 
 
-def _endpoints(places: _Ports, names: Mapping[str, Sequence[str]]) -> list[tuple[str, int]]:
-    return [
-        (address, port)
-        for _, named, port in places.values()
-        if port is not None
-        for address in (named, *names.get(named, ()))
-    ]
-
-
-def _flows(
-    look: _Look, cluster: set[tuple[str, int]], port: int | None, before: _Look | None = None
-) -> tuple[float, float, float]:
-    """Bytes that a task has sent and received since `before`, and those to and from tasks of the run."""
-    old = {tuple(flow[:3]): flow for flow in (before or {}).get("flows") or ()}
-    sent = received = among = 0.0
-    for flow in look.get("flows") or ():
-        address, its_port, own = flow[:3]
-        was = old.get((address, its_port, own), (0, 0, 0, 0, 0))
-        out, into = max(0, flow[3] - was[3]), max(0, flow[4] - was[4])
-        sent, received = sent + out, received + into
-        if (address, its_port) in cluster or (port is not None and own == port):
-            among += out + into
-    return sent, received, among
-
-
 def _told(look: _Look) -> list[float | None]:
     """The step and the loss that the last lines of the log have."""
     says = look["says"]
@@ -219,17 +188,3 @@ def _step(line: str) -> int | None:
         return int(step)
     found = step_in(line)
     return int(found[1].partition("/")[0]) if found else None
-
-
-def _of_gpus(uuids: Sequence[str], gpus: Mapping[str, Any]) -> list[float | None]:
-    own = [gpus[uuid] for uuid in uuids if uuid in gpus]
-
-    def known(name: str) -> list[float]:
-        return [each[name] for each in own if each.get(name) is not None]
-
-    use, watts, memory = known("use"), known("power_w"), known("memory_bytes")
-    return [
-        sum(use) / len(use) if use else None,
-        sum(watts) if watts else None,
-        sum(memory) if memory else None,
-    ]

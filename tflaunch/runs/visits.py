@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from tflaunch.hosts import Host
 from tflaunch.protocol import wire
-from tflaunch.protocol.errors import ConnectError, Gone
+from tflaunch.protocol.errors import ConnectError, ConnectErrors, Gone
 from tflaunch.protocol.events import Interrupted
 from tflaunch.protocol.outcome import GpuLeft, gpus_left
 from tflaunch.runs.listing import Listing, listing
@@ -166,6 +166,27 @@ class Visits:
         names = list(self._sessions.by_host)
         self._sessions.send(names, "measure", tidy=tidy)
         return self._sessions.gather("usage", names, timeout_s, "measuring")
+
+    def samples(self, run_id: str, most: int) -> bytes:
+        """What a coordinator of that run has kept of its tasks' use, of the host that has most of it; b"" for nothing.
+
+        `most`: bytes that are taken from a host.  Raises ConnectErrors where a host may have it that did not answer,
+        Stopped.
+        """
+        found = dict.fromkeys(self._sessions.by_host, b"")
+        asked, failures = list(found), {**self._unreachable, **self.gone}
+        while asked:
+            for name in asked:
+                self._sessions.send([name], "samples", run=run_id, offset=len(found[name]))
+            replies, failed = self._sessions.gather("samples", asked, LIST_S)
+            failures |= failed
+            for name, said in replies.items():
+                found[name] += said.body
+            asked = [name for name, said in replies.items() if said.body and len(found[name]) < most]
+        longest = max(found.values(), key=len, default=b"")
+        if failures and not longest:
+            raise ConnectErrors(failures, len(failures.keys() | found.keys()))
+        return longest
 
     def clean(
         self, runs: Mapping[str, Collection[str]], code_older_s: float | None, dry_run: bool, timeout_s: float

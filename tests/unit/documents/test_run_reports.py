@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from tflaunch.documents.run_reports import report, run_report
 from tflaunch.documents.run_timeline import MOST
 from tflaunch.protocol.job import TaskId
 from tflaunch.protocol.outcome import HostLost, Outcome, TaskExit
+from tflaunch.runs.host_samples import HOST_SAMPLES
 
 TASKS = {"ps/0": "gpu01", "worker/0": "gpu01", "worker/1": "gpu02", "worker/2": "gpu03"}
 WORKERS = [task for task in TASKS if task.startswith("worker")]
@@ -211,3 +213,17 @@ def test_what_is_missing_is_said(make: Any, detached: bool, said: str) -> None:
     assert said in "".join(found["missing"])
     assert found["samples"] is None
     assert not of_document("report", dict(report([make("of-old-a1b2c3", events=())])))
+
+
+def test_what_a_detached_runs_hosts_have_kept_is_reported_and_else_why_it_is_not_here(make: Any) -> None:
+    record = make(detached=True)
+    [_, missing] = run_report(record, "gpu01: timed out")["missing"]
+    assert missing.endswith("do not tell it now: gpu01: timed out")
+    tallies = [[at, {"worker/0": [2 * at, *[None] * 4, 0, at, *[None] * 3, 1]}] for at in (0, 5, 10)]
+    lines = [{"format": 1, "began": BEGAN, "every_s": 5.0}, *tallies]
+    (record.path / HOST_SAMPLES).write_text("\n".join(map(json.dumps, lines)))
+    found = run_report(record)
+    assert len(found["missing"]) == 1
+    (worker,) = [task for task in found["tasks"] if task["task"] == "worker/0"]
+    assert (worker["means"]["cores"], worker["step"]) == (2.0, 10)
+    assert "printed" in [moment["kind"] for moment in found["timeline"]]

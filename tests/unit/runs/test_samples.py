@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from tflaunch.lifecycle.tallies import EVERY_S
 from tflaunch.protocol.errors import RecordError
 from tflaunch.runs.samples import (
-    EVERY_S,
     NAMES,
     SAMPLES,
     SampleFile,

@@ -7,6 +7,7 @@
     logs/ps-0.log  what a task wrote, byte for byte; ps-0.1.log after its first restart
     events.jsonl   the journal: starts, exits, the end
     holds.json     what is wrong with the run now, as the watchdog says, and what it cannot see
+    samples.jsonl  what the tasks of a detached run have used, on its coordinator's host (tally_file)
     work/          the shipped code, and the tasks' working directory
     own/           for trials, which run side by side: a working directory each, with the directories of work/ and
                    links to its files, so that no trial finds the new files of another
