@@ -33,6 +33,11 @@ _NO_PERMISSION = (
     "the user of {task} may not use {0} on {host}: `ls -ld` there shows whose it is; have it allowed, write elsewhere, "
     "or log in as another user (`user:` in the hostfile)"
 )
+_NOT_STARTED = (
+    "{task} may not start {0} on {host}, nor anything in it if that is cwd=: where it came with the program, chmod +x "
+    "it here (git update-index --chmod=+x), or start it by its interpreter ([sys.executable, FILE], ['bash', FILE]); "
+    "`ls -ld` there shows whose it is"
+)
 _STALE = (
     "a file on a network disk changed or went away under {task} on {host} (stale handle): another task or host "
     "deleted or replaced it; let each task write its own files, have the disk mounted anew if it lasts"
@@ -156,6 +161,11 @@ RULES = (
         ),
         "several tasks of {host} write a program while another runs it: let one build it, or give each its "
         "own copy",
+    ),
+    EndRule(
+        rf"PermissionError: \[Errno 13\] [\w ]{{1,40}}: '({PATH})'",
+        _NOT_STARTED,
+        needs=("starts",),
     ),
     EndRule(rf"PermissionError: \[Errno (?:1|13)\] [\w ]{{1,40}}: '({PATH})'", _NO_PERMISSION),
     EndRule(rf"PermissionDeniedError: .{{0,200}}?({PATH}); Permission denied", _NO_PERMISSION),
