@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import socket
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -17,12 +18,16 @@ import pytest
 from tests.support.agent_over_pipes import (
     Channel,
     Host,
+    environment,
     failure,
+    interpreters,
     shell,
     small_disk,
     swept,
     task,
 )
+from tests.support.code import grow
+from tests.support.other_users import BECOME, NOBODY
 from tests.support.patience import until
 from tflaunch.code import bundle as sources
 from tflaunch.code import shipping
@@ -133,6 +138,61 @@ def test_of_code_that_was_changed_only_that_is_sent(host: Host) -> None:
         swept(channel)
         assert not work.exists()  # and nothing was started: it is not kept
         host.run += "-again"
+
+
+# Keeps its sources beside its results, as programs do, changes what it kept, and writes into its own files.
+KEEPS_ITS_SOURCES = """\
+import os, shutil, sys
+here, logdir = os.path.dirname(os.path.abspath(__file__)), sys.argv[1]
+os.makedirs(logdir, exist_ok=True)
+for start in range(2):
+    shutil.copy(__file__, logdir)
+    shutil.copytree(here + "/net", logdir + "/net", dirs_exist_ok=True)
+for name in ("net/model.py", "net/ops.so"):
+    for place in (here, logdir):
+        with open(place + "/" + name, "a") as file:
+            file.write("mine")
+    with open(here + "/" + name) as file:
+        assert file.read().count("mine") == 1, "of another run"
+"""
+
+
+@pytest.fixture
+def anybodys_python() -> str:
+    """A Python that another user may start, too."""
+    for each in interpreters():
+        script = f"exec '{each}' -c '' 2> /dev/null"
+        if not subprocess.run(["/bin/sh", "-c", script], user=NOBODY.pw_uid, check=False).returncode:
+            return each
+    pytest.skip("every Python of this machine lies where only root comes")
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can be somebody else")
+def test_who_is_not_root_may_copy_and_change_what_came_again_and_again(
+    lab: Path, anybodys_python: str
+) -> None:
+    code = grow(
+        lab / "code", {"train.py": KEEPS_ITS_SOURCES, "net/model.py": "x", "net/ops.so": "y" * 100_000}
+    )
+    theirs = lab / "theirs"
+    theirs.mkdir()
+    os.chown(theirs, NOBODY.pw_uid, NOBODY.pw_gid)
+    host = Host(lab, anybodys_python)
+    host.run_dir, host.env = theirs / "runs", environment(lab, host.env["PATH"])
+    login = (sys.executable, "-c", BECOME + "os.execv('/bin/sh', ['sh', *sys.argv[1:]])")
+    program = task("python3", "train.py", str(theirs / "logs"))
+    try:
+        for sent in (3, 0, 0):  # runs with one directory for their results
+            channel = host.start(login=login)
+            assert len(shipped(channel, sources.bundle(code), tasks=[program])) == sent
+            channel.wait("staged")
+            channel.send("release")
+            assert (channel.wait("exit")["code"], channel.log) == (0, {})
+            swept(channel)
+            host.run += "-again"
+        assert (theirs / "logs/train.py").stat().st_uid == NOBODY.pw_uid
+    finally:
+        host.close()
 
 
 def test_many_launchers_may_ship_the_same_at_once(host: Host) -> None:

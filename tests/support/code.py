@@ -31,22 +31,16 @@ def files(packed: Bundle) -> set[str]:
     return {name for name, entry in members(packed).items() if entry[0] != "d"}
 
 
-def keep(packed: Bundle, parent: Path) -> None:
-    """Put the code into the store below `parent`, as a host does when it comes."""
-    store = CodeStore(str(parent), packed.digest)
+def unpack(packed: Bundle, directory: Path) -> Path:
+    """As a host does it."""
+    directory.with_name("store").mkdir(parents=True, exist_ok=True)
+    store = CodeStore(str(directory.with_name("store")), packed.digest)
     lacks = store.lacks(packed.manifest, last=True)
     if lacks:
         for message in wire.Decoder().feed(b"".join(frame for frame, _ in frames(packed, lacks))):
             store.add(message.body, message["packed"], message["last"])
-
-
-def unpack(packed: Bundle, directory: Path) -> Path:
-    """As a host does it."""
-    parent = directory.with_name("store")
-    parent.mkdir(parents=True, exist_ok=True)
-    keep(packed, parent)
     directory.mkdir()
-    CodeStore(str(parent), packed.digest).copy_to(str(directory))
+    store.copy_to(str(directory))
     return directory
 
 

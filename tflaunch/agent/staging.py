@@ -92,10 +92,9 @@ class Staging:
         if message["code"] is None:
             self._team.stage(tasks, message["attempt"], asks_keras=asks_keras)
             return
-        from tflaunch.agent.files.code_store import CodeStore, may_share
+        from tflaunch.agent.files.code_store import CodeStore
 
         store = CodeStore(self._directory.parent, message["code"])
-        share = may_share(tasks) and not self._moves
 
         def use(copied: "Dict[str, Any]") -> None:
             if "damaged" in copied:
@@ -105,11 +104,11 @@ class Staging:
                 self._team.stage(tasks, message["attempt"], programs, asks_keras=asks_keras)
 
         if store.small:
-            copied = store.copy_to(self._directory.work, share)
+            copied = store.copy_to(self._directory.work)
             self._directory.write(SHIPPED, copied)
             use(copied)
         else:
-            self._do_aside(viewer, SHIPPED, lambda: store.copy_to(self._directory.work, share), use)
+            self._do_aside(viewer, SHIPPED, lambda: store.copy_to(self._directory.work), use)
 
     def release(self, viewer: "Viewer", message: "Message") -> None:
         self._dial_check.stop()

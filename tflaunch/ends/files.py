@@ -33,9 +33,10 @@ _NO_PERMISSION = (
     "the user of {task} may not use {0} on {host}: `ls -ld` there shows whose it is; have it allowed, write elsewhere, "
     "or log in as another user (`user:` in the hostfile)"
 )
-_SHARED = (
-    "{0} came with the program, and the runs on {host} share what was shipped of source texts and libraries, so none "
-    "of them writes to it: have {task} write another file, or remove this one first (os.remove)"
+_NOT_STARTED = (
+    "{task} may not start {0} on {host}, nor anything in it if that is cwd=: where it came with the program, chmod +x "
+    "it here (git update-index --chmod=+x), or start it by its interpreter ([sys.executable, FILE], ['bash', FILE]); "
+    "`ls -ld` there shows whose it is"
 )
 _STALE = (
     "a file on a network disk changed or went away under {task} on {host} (stale handle): another task or host "
@@ -58,7 +59,6 @@ _LOCKED = (
     "its own; on a network disk, --env HDF5_USE_FILE_LOCKING=FALSE"
 )
 
-_DENIED = r"PermissionError: \[Errno 13\] [\w ]{1,40}: "
 _NO_SPACE = (
     r"[Nn]o space left on device",
     r"Errno 28\b",
@@ -163,12 +163,9 @@ RULES = (
         "own copy",
     ),
     EndRule(
-        (
-            # Of what lies in a run's directory, the program may write to all else (agent/files/code_store.py).
-            rf"{_DENIED}'([\w@+~%-][\w./@+,=~%-]{{0,200}}\.(?:pyi?|so|js|css|html|c|cc|cpp|cu|h|hpp))'",
-            rf"{_DENIED}'(/[\w./@+,=~%-]{{0,200}}/tflaunch-\d{{1,10}}/[\w./@+,=~%-]{{1,200}})'",
-        ),
-        _SHARED,
+        rf"PermissionError: \[Errno 13\] [\w ]{{1,40}}: '({PATH})'",
+        _NOT_STARTED,
+        needs=("starts",),
     ),
     EndRule(rf"PermissionError: \[Errno (?:1|13)\] [\w ]{{1,40}}: '({PATH})'", _NO_PERMISSION),
     EndRule(rf"PermissionDeniedError: .{{0,200}}?({PATH}); Permission denied", _NO_PERMISSION),

@@ -68,6 +68,8 @@ def meaning(lines: Sequence[str], end: KnownEnd, here: Here = NOWHERE) -> Meanin
         facts["place"] = log.place
     if log_end.writes(log.stack):
         facts["writes"] = "a file"
+    if log_end.starts(log.stack):
+        facts["starts"] = "a program"
     if (unset := log_end.unset(log.stack)) and f"env:{unset}" not in facts:
         facts["unset"] = unset
     if argument := log_end.argument(log.stack):

@@ -21,6 +21,7 @@ at            where the arguments of the program stand in the command
 env:NAME      the task's environment has that variable
 slow_start    the task ended within its first minute
 writes        its last call, as the traceback shows it, writes a file     own_port   its log names the port it was given
+starts        its last call starts another program
 no_files_left its log tells of too many open files
 restores      it failed in a call that reads a checkpoint
 argument      the number of the argument that its last call takes by its place

@@ -111,6 +111,12 @@ def writes(stack: Sequence[str]) -> bool:
     return False
 
 
+def starts(stack: Sequence[str]) -> bool:
+    """Whether the last call of a traceback, whose last line comes first, starts a program by `subprocess`."""
+    last = next(filter(None, map(_FRAME.match, stack)), None)
+    return last is not None and last.group(3) == "_execute_child"
+
+
 def unset(stack: Sequence[str]) -> str:
     """The variable of the environment that the last calls of a traceback ask for, whose last line comes first."""
     found = filter(None, map(_GETS.search, stack[:_LAST_CALLS]))

@@ -256,6 +256,7 @@ CASES: dict[str, tuple[int | str, str, bool]] = {
     'ssh_key': (255, 'gpu02 cannot look up a name that the program uses: write it right, or', True),
     'stale': (1, 'a file on a network disk changed or went away under worker/1 on gpu02', True),
     'stop_iteration': (1, 'the data came to its end at trainer/trainer.py:1: repeat() the', False),
+    'subprocess_denied': (1, 'worker/1 may not start ./convert.sh on gpu02, nor anything in it', True),
     'subprocess_failed': (1, 'a command that worker/1 runs (trainer/trainer.py:2) failed with exit', True),
     'subprocess_missing': (1, 'gpu02 has no program ffmpeg: have it installed there, name its', True),
     'survived': (3, '', False),

@@ -798,10 +798,6 @@ LINES: dict[str, tuple[str, ...]] = {
         "clang: error: linker command failed with exit code 1",
         "x.cc:1:10: fatal error: Python.h: No such file or directory",
     ),
-    "so none of them writes to it": (
-        "PermissionError: [Errno 13] Permission denied: 'protos/service_pb2.py'",
-        "PermissionError: [Errno 13] Permission denied: '/var/tmp/tflaunch-1000/train-abc123/gpu02/work/ops.so'",
-    ),
     "the program itself calls ssh": ("ada@gpu03: Permission denied (publickey).",),
     "versions of TensorFlow differ between the tasks": (
         f"{TF}RuntimeVersionMismatch",

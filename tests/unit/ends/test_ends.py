@@ -224,6 +224,25 @@ def test_numbers_of_the_host_are_in_the_advice() -> None:
     )
 
 
+START = (
+    'Traceback (most recent call last):\n  File "/r/work/train.py", line 7, in encode\n    subprocess.run([CONVERT])\n'
+    '  File "/usr/lib/python3.12/subprocess.py", line 1955, in _execute_child\n    raise error\n'
+)
+OPEN = 'Traceback (most recent call last):\n  File "/r/work/train.py", line 7, in save\n    open(path, "w")\n'
+
+
+@pytest.mark.parametrize(
+    "path", ["bin/convert", "/var/tmp/tflaunch-1000/train-abc123/gpu02/work/bin/convert", "tools/convert.py"]
+)
+def test_what_may_not_be_started_is_told_from_what_may_not_be_written(path: str) -> None:
+    line = f"PermissionError: [Errno 13] Permission denied: '{path}'"
+    started = said(START + line).text
+    assert started.startswith(f"worker/1 may not start {path} on gpu02")
+    assert "chmod +x it here" in started
+    for text in (OPEN + line, line):
+        assert said(text).text.startswith(f"the user of worker/1 may not use {path} on gpu02: `ls -ld` there")
+
+
 def test_a_task_that_is_refused_memory_where_there_is_enough() -> None:
     text = said("MemoryError", 1, ROOMY).text
     assert text.startswith(

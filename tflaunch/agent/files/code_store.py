@@ -6,8 +6,6 @@
 A manifest is JSON, a list of what is in a directory, parents first: [path, "d"] for a directory, [path, "l", goal]
 for a link, [path, "f", digest, bytes, CRC-32] for a file, "x" instead of "f" for an executable file.  The agent checks
 the digest when a content arrives; when it copies a content, it checks the CRC, which takes a fraction of that time.
-Of source texts and libraries (SHARED), which programs read, a run may have the content itself, as a hard link that
-nobody can write to; all else it has as a copy, which it may write to.
 When a content is damaged, the launcher sends it again and the new one replaces the old one; the old one stays until
 then, since another run may just have sent it.  The store sets the modification time of everything that a launcher asks
 for, so that no clean removes it (garbage).
@@ -26,7 +24,6 @@ if TYPE_CHECKING:
     from typing import Any, Collection, Dict, List, Optional, Tuple
 
 SMALL_ENTRIES = 200  # code with at most so many entries takes less time to copy than a process takes to start
-SHARED = (".py", ".pyi", ".so", ".js", ".css", ".html", ".c", ".cc", ".cpp", ".cu", ".h", ".hpp")
 FILES = "files"
 TREE = ".tree"
 MODIFIED = 315532800  # 1980-01-01: the oldest time that zip files can hold
@@ -43,14 +40,6 @@ def contents_of(tree: str) -> "set[str]":
     except (OSError, ValueError):
         return set()
     return {entry[2] for entry in entries if entry[1] in "fx"}
-
-
-def may_share(tasks: "List[Dict[str, Any]]") -> bool:
-    """Whether the run of these tasks may read contents of the store in place of copies.
-
-    Not where anything may run as root, who writes into read-only files, too: that would spoil them for all runs.
-    """
-    return bool(tasks and os.geteuid()) and not any(task.get("container") for task in tasks)
 
 
 class CodeStore:
@@ -194,10 +183,9 @@ class CodeStore:
 
     # -- a run's own copy
 
-    def copy_to(self, directory: str, share: bool = False) -> "Dict[str, Any]":
+    def copy_to(self, directory: str) -> "Dict[str, Any]":
         """Copy the code into `directory`; returns its `files`, and their modification time `modified` (epoch seconds).
 
-        share: what programs only read is linked, has no write permission, and a modification time of its own.
         If contents or the manifest are damaged, returns {damaged: {digest: why}} instead.  Raises HostError.
         """
         try:
@@ -230,17 +218,14 @@ class CodeStore:
                 if kind == "l":
                     os.symlink(entry[2], path)
                 else:
-                    digest, size, check = entry[2:]
-                    content = os.path.join(self._files, digest)
+                    content, size, check = entry[2:]
                     try:
-                        source = _opened(content, size, check, room)
+                        source = _opened(os.path.join(self._files, content), size, check, room)
                     except ValueError as error:  # go on, so that all damaged contents are reported at once
-                        damaged[digest] = str(error)
+                        damaged[content] = str(error)
                         continue
-                    mode = 0o755 if kind == "x" else 0o644
                     try:
-                        if not (share and path.endswith(SHARED) and _linked(source, content, path, mode)):
-                            _copy(source, size, path, mode)
+                        _copy(source, size, path, 0o755 if kind == "x" else 0o644)
                     finally:
                         os.close(source)
         except OSError as error:
@@ -315,22 +300,8 @@ def _opened(content: str, size: int, check: int, room: memoryview) -> int:
     raise ValueError("%s: %s" % (content, why))
 
 
-def _linked(source: int, content: str, path: str, mode: int) -> bool:
-    """Make the content, open as `source`, read-only and `path` another name of it; False where that cannot be had."""
-    try:
-        now = os.fstat(source).st_mode & 0o777
-        if now & 0o222:  # the first run that shares it
-            os.fchmod(source, mode & 0o555)
-        elif now != mode & 0o555:  # it is a program in one place, and not in another
-            return False
-        os.link(content, path)
-        return True
-    except OSError:  # another file system, or one without links
-        return False
-
-
 def _copy(source: int, size: int, path: str, mode: int) -> None:
-    """Copy: what a program writes into its own file must not appear in the next run's file."""
+    """Copy, never link: what a program writes into its own file must not appear in the next run's file."""
     target = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         _transfer(source, target, size)

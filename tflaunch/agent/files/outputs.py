@@ -57,8 +57,8 @@ class Outputs:
                 if isinstance(info, str):
                     if _matches(wanted, path + "/"):
                         left.append([path, info, True])
-                elif path in code and (int(info.st_mtime) == came or not info.st_mode & 0o222):
-                    pass  # one without write permission is the store's own (code_store)
+                elif path in code and int(info.st_mtime) == came:
+                    pass
                 elif not stat.S_ISREG(info.st_mode):
                     # The directories of trials hold links to the code.
                     ours = stat.S_ISLNK(info.st_mode) and path.partition("/")[2] in code
