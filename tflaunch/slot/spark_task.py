@@ -182,7 +182,7 @@ def hadoop(session: "Dict[str, Any]", directory: str) -> "Dict[str, str]":
 
 
 def class_path() -> str:
-    """That of the executor's JVM, which is above this process, with each jar by its name; "" where nobody tells, or it is too long."""
+    """That of the executor's JVM above this process, each jar by its name; "" where nobody tells, or it is too long."""
     pid = os.getppid()
     while pid > 1:
         try:
