@@ -6,7 +6,6 @@ YARN knows no all or none: the slots are counted here.
 from __future__ import annotations
 
 import contextlib
-import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -22,7 +21,7 @@ from tflaunch.engines.holder_text import yarn_settings, yarn_text
 from tflaunch.engines.yarn_applications import PROGRAM, SETTINGS, TAG, Submission, YarnSize, client_words
 from tflaunch.engines.yarn_board import YarnBoard, read_log
 from tflaunch.engines.yarn_cluster import YarnCluster
-from tflaunch.engines.yarn_commands import YarnFailed, write_overlay
+from tflaunch.engines.yarn_commands import YarnFailed, private_directory, write_overlay
 from tflaunch.engines.yarn_hosts import application_of, by_node, door_of, hosts_of, named
 from tflaunch.engines.yarn_manager import AppReport, SharedLook
 from tflaunch.hosts import Host
@@ -80,7 +79,7 @@ class AskedSet:
         tags = (TAG, *([self.about.run_id] if self.about.run_id else []))
         of = Submission(self.name, tags, self.cluster.jar, self.settings)
         self.about.waits(0, self.count, "the applications are submitted")
-        with tempfile.TemporaryDirectory(prefix="tflaunch-yarn-") as made:
+        with private_directory() as made:
             place = Path(made)
             write_overlay(place / "conf", self.cluster.conf)
 

@@ -89,7 +89,7 @@ class Yarn:
         with (
             tempfile.TemporaryFile() as log,
             # It unpacks its jar, and would leave that behind when it is ended.
-            tempfile.TemporaryDirectory(prefix="tflaunch-yarn-", ignore_cleanup_errors=True) as temporary,
+            private_directory() as temporary,
         ):
             client = subprocess.Popen(
                 ["yarn", *words],
@@ -144,12 +144,20 @@ class Yarn:
         return self._answer(_FS, *words, cwd=str(Path.home()))
 
 
+def private_directory() -> tempfile.TemporaryDirectory[str]:
+    """A directory of this user alone, whose path parts no class path, no list of files and no options of Java's."""
+    usual = tempfile.gettempdir()
+    plain = not set(usual) & {":", ",", *string.whitespace}
+    return tempfile.TemporaryDirectory(
+        prefix="tflaunch-yarn-",
+        dir=usual if plain else "/tmp",  # noqa: S108 - made for this user alone, by a name that nobody knows
+        ignore_cleanup_errors=True,
+    )
+
+
 def client_env(overlay: Path, temporary: str, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """What the client has in its environment of ours, with what the user has there already."""
-    options = environ.get("HADOOP_CLIENT_OPTS", "").split()
-    # Hadoop's script takes options apart at spaces.
-    if not set(temporary) & set(string.whitespace):
-        options.append(f"-Djava.io.tmpdir={temporary}")
+    options = [*environ.get("HADOOP_CLIENT_OPTS", "").split(), f"-Djava.io.tmpdir={temporary}"]
     classpath = filter(None, [str(overlay), environ.get("HADOOP_CLASSPATH", "")])
     return {
         "HADOOP_USER_CLASSPATH_FIRST": "yes",

@@ -7,6 +7,9 @@ answer; before, it writes it into `repository_root/session_id/host_name.xplane.p
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
+
+from tflaunch.text.safe import one_line
 
 METHOD = "/tensorflow.ProfilerService/Profile"
 REPOSITORY = "plugins/profile"  # where TensorBoard's plug-in looks, below the log directory
@@ -16,6 +19,10 @@ _DURATION_MS, _MAX_EVENTS, _OPTIONS, _ROOT, _SESSION, _HOST, _EMIT_XSPACE = 1, 2
 _HOST_LEVEL, _DEVICE_LEVEL, _VERSION, _OF_DURATION_MS = 2, 3, 5, 9
 _EMPTY, _XSPACE = 7, 8
 _ERRORS, _WARNINGS = 2, 3
+
+MOST_FIELDS = 10_000  # at the top of a message: a trace has some dozens
+MOST_TROUBLES = 3  # that are told
+TROUBLE = 300  # characters of one
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
@@ -49,7 +56,7 @@ def profile_request(seconds: float, session: str, name: str) -> bytes:
 
 def trace_in(response: bytes) -> bytes | None:
     """The trace (an XSpace) that the answer has; None where TensorFlow has written it.  Raises ValueError."""
-    return next((bytes(value) for field, value in _fields(response) if field == _XSPACE and value), None)
+    return next((bytes(value) for value in _texts(response, _XSPACE) if value), None)
 
 
 def is_empty(response: bytes) -> bool:
@@ -59,11 +66,15 @@ def is_empty(response: bytes) -> bool:
 
 def troubles_in(trace: bytes) -> list[str]:
     """What went wrong while the trace was taken, such as CUPTI that this user may not use.  Raises ValueError."""
+    told = _texts(trace, _ERRORS, _WARNINGS)
     return [
-        bytes(value).decode("utf-8", "replace")
-        for field, value in _fields(trace)
-        if field in (_ERRORS, _WARNINGS) and isinstance(value, memoryview)
+        one_line(bytes(value[: 4 * TROUBLE]).decode("utf-8", "replace"))[:TROUBLE]
+        for value in islice(told, MOST_TROUBLES)
     ]
+
+
+def _texts(message: bytes, *wanted: int) -> Iterator[memoryview]:
+    return (value for field, value in _fields(message) if field in wanted and isinstance(value, memoryview))
 
 
 def _number(field: int, value: int) -> bytes:
@@ -85,8 +96,11 @@ def _varint(value: int) -> bytes:
 
 def _fields(message: bytes) -> Iterator[tuple[int, int | memoryview]]:
     """The fields at the top of a message: number, and its value (of a fixed size: 0).  Raises ValueError."""
-    data, at = memoryview(message), 0
+    data, at, count = memoryview(message), 0, 0
     while at < len(data):
+        count += 1
+        if count > MOST_FIELDS:
+            raise ValueError(f"a protocol buffer of more than {MOST_FIELDS} fields")
         key, at = _read_varint(data, at)
         value: int | memoryview = 0
         kind = key & 7

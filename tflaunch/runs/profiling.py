@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from tflaunch.inputs.patterns import Pattern, Wish
 from tflaunch.protocol.errors import EXIT_CONNECT, RecordError, TflaunchError, UsageError
@@ -26,6 +27,7 @@ from tflaunch.runs.follow import Follower
 from tflaunch.runs.profiler_messages import (
     METHOD,
     REPOSITORY,
+    TROUBLE,
     is_empty,
     profile_request,
     trace_in,
@@ -37,11 +39,13 @@ from tflaunch.runs.tunnel import BACKLOG, Tunnel
 from tflaunch.sessions.group import Stopped, interruption
 from tflaunch.sessions.session import Ended, Said
 from tflaunch.sessions.watcher import Watcher
+from tflaunch.text.safe import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 MOST_TASKS = 8  # of which a trace is taken where none is named: more say little, and each trace is megabytes
+ANSWER_BYTES = 1 << 30  # of one trace: those of seconds have some megabytes
 ANSWER_S = 60.0  # for TensorFlow to send its trace, beyond the time that it takes
 LOOK_S = 0.1
 _PATH_BYTES = 80  # of the directory of a socket: its whole path has 107 at most
@@ -154,15 +158,15 @@ class Profiler:
         return calls
 
     def _channel(self, path: str) -> Any:
-        unlimited = ("grpc.max_receive_message_length", -1)
+        most = ("grpc.max_receive_message_length", ANSWER_BYTES)
         # How long it waits for a server that takes the connection and says nothing.
         patience = ("grpc.min_reconnect_backoff_ms", 10_000)
-        return self._grpc.insecure_channel(f"unix:{path}", options=[unlimited, patience])
+        return self._grpc.insecure_channel(f"unix:{quote(path)}", options=[most, patience])
 
     def _why(self, error: Any, port: int | None, seconds: float) -> str:
         """Why there is no trace, by gRPC's error."""
         codes = self._grpc.StatusCode
-        code, details = error.code(), error.details() or ""
+        code, details = error.code(), one_line(error.details() or "")[:TROUBLE]
         if code is codes.UNIMPLEMENTED:
             return f"what answers at its port {port} has no profiler: only TensorFlow's servers do"
         if code is codes.DEADLINE_EXCEEDED:

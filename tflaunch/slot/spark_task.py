@@ -182,7 +182,7 @@ def hadoop(session: "Dict[str, Any]", directory: str) -> "Dict[str, str]":
 
 
 def class_path() -> str:
-    """That of the executor's JVM, which is above this process, with each jar by its name; "" where nobody tells."""
+    """That of the executor's JVM above this process, each jar by its name; "" where nobody tells, or it is too long."""
     pid = os.getppid()
     while pid > 1:
         try:
@@ -200,8 +200,8 @@ def class_path() -> str:
                 for part in parts
                 for jar in (sorted(glob.glob(part + ".jar")) if part.endswith("/*") else [part])
             ]
-            whole = ":".join(named)
-            return whole if len(whole) < CLASSES_BYTES else ":".join(parts)
+            ways = (":".join(named), ":".join(parts))
+            return next((way for way in ways if len(way) < CLASSES_BYTES), "")
     return ""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -114,3 +115,18 @@ def test_gpudirect(tmp_path: Path) -> None:
     assert nics.gpudirect(str(tmp_path)) == ""
     (tmp_path / "module/nvidia_peermem").mkdir(parents=True)
     assert nics.gpudirect(str(tmp_path)) == "nvidia_peermem"
+
+
+@pytest.mark.parametrize("made", ["fifo", "endless"])
+def test_what_a_user_has_put_in_the_place_of_nccls_file_holds_nothing_up(
+    made: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = tmp_path / "nccl.conf"
+    if made == "fifo":
+        os.mkfifo(own)
+    else:
+        own.symlink_to("/dev/zero")
+    for name in nics.YIELDING:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("NCCL_CONF_FILE", str(own))
+    assert "NCCL_IB_HCA" not in nics.set_there()

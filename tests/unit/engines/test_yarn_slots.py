@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,15 @@ from tflaunch.engines import yarn_words as words
 from tflaunch.engines.engine import check
 from tflaunch.engines.yarn_applications import Submission, check_nodes, client_words, sizes
 from tflaunch.engines.yarn_board import read_log
-from tflaunch.engines.yarn_commands import client_env, config, configured, said, wants_ticket, write_overlay
+from tflaunch.engines.yarn_commands import (
+    client_env,
+    config,
+    configured,
+    private_directory,
+    said,
+    wants_ticket,
+    write_overlay,
+)
 from tflaunch.engines.yarn_hosts import application_of
 from tflaunch.engines.yarn_manager import (
     AppReport,
@@ -240,10 +249,17 @@ def test_the_client_keeps_what_the_user_has_set() -> None:
     )  # the last counts
     assert env["HADOOP_CLASSPATH"] == "/overlay:/a:/b"
     assert client_env(Path("/overlay"), "/tmp/p", {})["HADOOP_CLIENT_OPTS"] == "-Djava.io.tmpdir=/tmp/p"
-    assert (
-        client_env(Path("/overlay"), "/tmp/a b", user)["HADOOP_CLIENT_OPTS"]
-        == "-Xmx1g -Djava.io.tmpdir=/scratch"
-    )
+
+
+@pytest.mark.parametrize("name", ["a b", "a:b", "a,b"])
+def test_a_temporary_directory_that_would_be_taken_apart_is_not_used(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    odd = tmp_path / name
+    odd.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(odd))
+    with private_directory() as made:
+        assert name not in made and Path(made).stat().st_mode & 0o077 == 0
 
 
 @pytest.mark.parametrize(

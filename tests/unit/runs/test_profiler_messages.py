@@ -83,6 +83,16 @@ def test_what_is_no_answer_is_refused(answer: bytes) -> None:
         trace_in(answer)
 
 
+def test_what_a_hostile_task_answers_costs_nothing(kinds: Any) -> None:
+    number = b"\x40" + b"\xff" * 9 + b"\x01"  # the field of the trace, as a number of 64 bits
+    assert trace_in(number) is None
+    with pytest.raises(ValueError, match="more than 10000 fields"):
+        trace_in(b"\x08\x01" * 10_001)
+    told = troubles_in(kinds.Space(errors=["\x1b[2J" + "x" * 100_000] * 9).SerializeToString())
+    assert len(told) == 3 and {len(each) for each in told} == {300}
+    assert "\x1b" not in told[0]
+
+
 def test_which_tasks_a_trace_is_taken_of() -> None:
     jobs = [("ps", 20), ("worker", 20), ("chief", 1)]
     tasks = [TaskState(f"{job}/{index}", "h", "running") for job, count in jobs for index in range(count)]

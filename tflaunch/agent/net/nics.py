@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     Address = Tuple[str, str, int]  # of an interface: its name, the address, the bits of its network
 
 NCCL_FILES = ("/etc/nccl.conf", "~/.nccl.conf")
+READ_BYTES = 1 << 16  # of any file
 
 
 def nics(
@@ -107,8 +108,9 @@ def _names(place: str) -> "List[str]":
 
 
 def _read(path: str) -> str:
+    """What a small file holds; "" where it cannot be read.  A user may have put anything in its place."""
     try:
-        with open(path) as file:
-            return file.read()
+        with open(path, "rb", 0, opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+            return (file.read(READ_BYTES) or b"").decode("utf-8", "replace")
     except (OSError, ValueError):
         return ""
