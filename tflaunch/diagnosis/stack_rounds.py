@@ -73,8 +73,9 @@ class StackRounds:
         of_host: dict[str, list[str]] = {}
         for name in self._paces:
             of_host.setdefault(self._watched.places[name].host, []).append(name)
+        # A task that goes on answers without a signal, which might break off a call in C that sleeps.
         return [
-            (host, "inspect", {"tasks": tasks, "stacks": True, "on_demand": True})
+            (host, "inspect", {"tasks": tasks, "stacks": True, "on_demand": True, "signals": False})
             for host, tasks in of_host.items()
         ]
 

@@ -59,6 +59,7 @@ class Run:
         self.stacks: dict[str, list[tuple[list[list[Any]], str]]] = {}
         self.disk: dict[str, tuple[int, int]] = {}  # task -> bytes, threads that wait
         self.asked = dict.fromkeys(tasks, 0)  # how often for its stacks
+        self.signals = True  # the last question for stacks allows them
 
     def link(self, *pairs: tuple[str, str]) -> Run:
         self.links += [Link(*pair, number) for number, pair in enumerate(pairs, len(self.links))]
@@ -97,6 +98,7 @@ class Run:
             hosts = [place[0] for place in self.places.values()]
             for host, type, fields in self.watchdog.questions(hosts, self.now):
                 if type == "inspect":
+                    self.signals = fields.get("signals", True)
                     told = {task: [self._inspected(task)] for task in fields["tasks"]}
                     self.watchdog.said(host, "inspected", {"tasks": told, "asker": fields["asker"]}, self.now)
             said += [each.text for each in self.watchdog.sentences(self.now)]

@@ -92,6 +92,7 @@ def test_a_round_of_questions_comes_again_when_a_worker_has_changed() -> None:
     run.stacks = {name: [IN_SESSION] for name in WORKERS}
     run.on(300)
     assert run.asked == {"ps/0": 0, **dict.fromkeys(WORKERS, 10)}
+    assert not run.signals, "a task that goes on gets none"
     for name in WORKERS:
         run.speed(name, 200_000)
     run.on(200)
