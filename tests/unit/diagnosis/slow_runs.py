@@ -57,6 +57,8 @@ class Run:
         self.links: list[Link] = []
         # task -> the stacks of its main thread, one after the other at each question; each with its wait channel
         self.stacks: dict[str, list[tuple[list[list[Any]], str]]] = {}
+        # task -> the stacks of its other threads, each with its wait channel, the same at each question
+        self.others: dict[str, list[tuple[list[list[Any]], str]]] = {}
         self.disk: dict[str, tuple[int, int]] = {}  # task -> bytes, threads that wait
         self.asked = dict.fromkeys(tasks, 0)  # how often for its stacks
         self.signals = True  # the last question for stacks allows them
@@ -108,13 +110,17 @@ class Run:
         at, self.asked[task] = self.asked[task], self.asked[task] + 1
         found = self.stacks.get(task, [])
         frames, channel = found[at % len(found)] if found else ([], "")
-        stacks = [{"main": True, "frames": frames}] if found else None
-        threads = [[4711, "python3", "D" if channel == "__iomap_dio_rw" else "S", channel, 1.0]]
+        all_found = [(frames, channel), *self.others.get(task, ())]
+        stacks = [{"main": not number, "frames": each} for number, (each, _) in enumerate(all_found)]
+        threads = [
+            [4711 + number, "python3", {"": "R", "__iomap_dio_rw": "D"}.get(each, "S"), each, 1.0]
+            for number, (_, each) in enumerate(all_found)
+        ]
         return {
             "pid": 4711,
             "name": "python3",
             "threads": threads,
-            "stacks": stacks,
+            "stacks": stacks if found else None,
             "why_none": "",
             "age_s": 0.1,
         }
