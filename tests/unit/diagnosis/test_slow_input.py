@@ -230,6 +230,29 @@ def test_workers_that_all_work_as_long() -> None:
     assert run.on(200) == []
 
 
+def test_one_that_was_told_before_hides_no_other() -> None:
+    run = asynchronous(thresholds={"stacks_again_s": 60.0})
+    run.on(90)
+    run.speed("worker/1", 150_000)
+    assert one(run.on(90)).startswith("worker/1 on host3 has been 3.3x slower than the other workers")
+    run.stacks = {name: [WAITS_FOR_DATA] for name in WORKERS}
+    text = one(run.on(300))
+    assert text.startswith("worker/0, worker/1, worker/2 wait for their input: in ")
+    assert run.on(300) == []
+
+
+def test_more_workers_of_the_same_are_told_when_they_are_as_many_again() -> None:
+    names = [f"worker/{number}" for number in range(4)]
+    run = Run(*names, thresholds={"stacks_again_s": 60.0})
+    run.link(*((name, names[number - 1]) for number, name in enumerate(names)))
+    run.stacks = {name: [IN_OP] for name in names}
+    told = []
+    for more in (["worker/0", "worker/1"], ["worker/2"], ["worker/3"]):
+        run.stacks.update((name, [WAITS_FOR_DATA]) for name in more)
+        told.append([text.partition(" wait")[0] for text in run.on(300)])
+    assert told == [["worker/0, worker/1"], [], ["worker/0, worker/1, worker/2, worker/3"]]
+
+
 def uses(*of_looks: int) -> list[str]:
     run = asynchronous(gpus={name: [f"GPU-{name}"] for name in WORKERS})
     said = []
