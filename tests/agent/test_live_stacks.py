@@ -327,6 +327,13 @@ def signals_of(pid: int, which: str = "ShdPnd") -> int:
     return next(int(line.split()[1], 16) for line in status.splitlines() if line.startswith(which))
 
 
+def test_a_question_that_forbids_signals_sends_none(begun: Callable[..., Channel]) -> None:
+    program = "import ctypes\nctypes.PyDLL(None).system(b'echo ready; exec sleep 600')"
+    (found, *_) = inspect(begun(sys.executable, "-c", program), on_demand=True, signals=False)
+    assert found["stacks"] is None
+    assert "it has not answered within 4 s" in found["why_none"]
+
+
 @pytest.mark.parametrize("python", interpreters())
 def test_one_that_sleeps_in_c_with_the_lock_tells_its_line(
     begun: Callable[..., Channel], python: str

@@ -215,8 +215,8 @@ class Staging:
             return
         if self._dumps is None:
             self._dumps = Dumps()
-        dumps = self._dumps
-        inspection.ask(dumps, on_demand, time.monotonic(), lambda: answer(dumps))
+        dumps, signals = self._dumps, message.fields.get("signals", True)
+        inspection.ask(dumps, on_demand, time.monotonic(), lambda: answer(dumps), signals)
 
     def in_cluster(self, targets: "List[List[Any]]") -> bool:
         """Whether each of these targets of a `dial` is a port of the run's cluster, as its tasks know it."""

@@ -1,7 +1,7 @@
 """Workers that wait for their input, and the one that the others wait for in a synchronous run with parameter servers.
 
-Both show in where the main threads stand (stack_rounds.py): within `next()`, a read or a queue; within the program's
-own code while the others are in session.run.
+Both show in where the main threads stand (stack_rounds.py): within `next()` or a read; within the program's own code
+while the others are in session.run.
 
 Shipped to hosts, for the coordinator of a detached run.
 """
@@ -21,10 +21,9 @@ if TYPE_CHECKING:
     from tflaunch.diagnosis.standing import Stand
     from tflaunch.diagnosis.thresholds import Thresholds
 
-# What brings a batch: tf.data, a file, a pipe, a server, a thread or a process that reads ahead.
-INPUT = frozenset(
-    ("data", "disk", "file_lock", "pipe", "net", "dns", "dial", "queue", "future", "child", "children")
-)
+# What brings nothing but data.  A socket, a pipe, a queue, a future or a process of the program's own may bring what
+# its peers have computed, or compute itself.
+INPUT = ("data", "disk")
 MOST = 0.9  # a share from a few looks is no surer
 WORKS = 0.9  # of its time: who is waited for waits for nobody
 LEAST_GAIN = 0.25  # how much less the others must do
@@ -33,7 +32,7 @@ ALIKE = 0.15  # what the speeds of workers differ by that go in step
 
 def for_input(stand: Stand) -> bool:
     """Whether a task that stands there waits for its input."""
-    return stand.kind in INPUT or stand.feeds or not stand.main
+    return stand.kind in INPUT or stand.loads
 
 
 def alone(stand: Stand) -> bool:

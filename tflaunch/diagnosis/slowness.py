@@ -96,7 +96,8 @@ class Slowness(Rule):
             of_it = {
                 key: finding
                 for key, finding in finder(self._paces, now).items()
-                if not told.intersection(finding.tasks)
+                if told.isdisjoint(finding.tasks)
+                or (key.endswith(OF_WORKERS) and not told.issuperset(finding.tasks))
             }
             found.update(of_it)
             told.update(task for finding in of_it.values() for task in finding.tasks)
@@ -114,10 +115,11 @@ class Slowness(Rule):
         settled = self._resumed is None or now - self._resumed > 2 * self._limits.slow_s
         said, found = [], self._findings(now)
         for key, finding in found.items():
-            same = key if key in self._told else self._told_of(key, finding)
-            if same:
-                self._told[same] = (self._told[same][0], now)
-            elif explained.isdisjoint(finding.tasks):
+            same, unexplained = self._told_of(key, finding), explained.isdisjoint(finding.tasks)
+            if same and not (unexplained and self._is_news(key, finding, same)):
+                for each in same:
+                    self._told[each] = (self._told[each][0], now)
+            elif unexplained:
                 self._told[key] = (finding, now)
                 said.append(Sentence(finding.text, False))
         for key, (told, last) in list(self._told.items()):
@@ -128,16 +130,21 @@ class Slowness(Rule):
                 said.append(Sentence(told.over, True))
         return said
 
-    def _told_of(self, key: str, finding: Finding) -> str:
-        """The key of what was told of one of these workers by another way to find a slow one; "": nothing was."""
-        for other, (told, _) in self._told.items():
-            if (
-                key.endswith(OF_WORKERS)
-                and other.endswith(OF_WORKERS)
-                and set(told.tasks) & set(finding.tasks)
-            ):
-                return other
-        return ""
+    def _told_of(self, key: str, finding: Finding) -> list[str]:
+        """The keys of what was told of this, or else of some of these workers by other ways to find slow ones."""
+        if key in self._told or not key.endswith(OF_WORKERS):
+            return [key] if key in self._told else []
+        return [
+            other
+            for other, (told, _) in self._told.items()
+            if other.endswith(OF_WORKERS) and not set(told.tasks).isdisjoint(finding.tasks)
+        ]
+
+    def _is_news(self, key: str, finding: Finding, same: Iterable[str]) -> bool:
+        """Whether it is so of workers of which nothing was told; of one key, of as many as were told at least."""
+        untold = set(finding.tasks).difference(*(self._told[each][0].tasks for each in same))
+        told = self._told[key][0].tasks if key in self._told else ()
+        return len(untold) >= max(1, len(told))
 
     def _fresh(self, task: str, now: float) -> bool:
         samples = self._paces.tasks[task].samples

@@ -73,8 +73,9 @@ class StackRounds:
         of_host: dict[str, list[str]] = {}
         for name in self._paces:
             of_host.setdefault(self._watched.places[name].host, []).append(name)
+        # A task that goes on answers without a signal, which might break off a call in C that sleeps.
         return [
-            (host, "inspect", {"tasks": tasks, "stacks": True, "on_demand": True})
+            (host, "inspect", {"tasks": tasks, "stacks": True, "on_demand": True, "signals": False})
             for host, tasks in of_host.items()
         ]
 
@@ -95,7 +96,7 @@ class StackRounds:
 
     def answered(self, tasks: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
         """Take the fields `tasks` of an `inspected` message."""
-        from tflaunch.diagnosis.standing import from_the_trainer_on, stand_of
+        from tflaunch.diagnosis.standing import from_the_trainer_on, step_of
 
         for name, processes in tasks.items():
             found = self._found.setdefault(name, [])
@@ -103,7 +104,7 @@ class StackRounds:
                 seen = from_the_trainer_on(processes)
                 told = any(stack["main"] for stack in seen[0]["stacks"] or ())
                 if told and seen[0].get("age_s", 0.0) <= OLD_S:
-                    found.append(stand_of(seen))
+                    found.append(step_of(seen))
                     self._new[name] += 1
             del found[:-KEPT]
 

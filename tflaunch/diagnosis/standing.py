@@ -29,6 +29,7 @@ SIGNS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("training/server_lib.py", ("join",), "serves"),
     ("service/server_lib.py", ("join",), "serves"),  # of tf.data
     ("distribute/coordinator/", (), "coordinator"),
+    ("ops/gen_dataset_ops.py", ("reduce_dataset",), "op"),  # it may train, or evaluate
     ("ops/gen_dataset_ops.py", (), "data"),
     ("ops/iterator_ops.py", (), "data"),
     ("data/ops/multi_device_iterator_ops.py", (), "data"),
@@ -190,6 +191,13 @@ PAUSES = {
 }
 OWN_THREADS = {"queue", "event", "join", "future", "lock"}
 FOR_CHILDREN = {"child", "children"}
+FOR_LOADER = {"queue", "event", "future", "lock", "children", "poll", "pipe"}
+LOADERS = (  # of data, in their own threads and processes
+    "torch/utils/data/",
+    "keras/utils/data_utils.py",
+    "keras/src/utils/data_utils.py",
+    "keras/src/trainers/data_adapters/",
+)
 CALLED_BY_TENSORFLOW = ("ops/script_ops.py", "data/ops/from_generator_op.py", "ops/from_generator_op.py")
 
 
@@ -206,6 +214,7 @@ class Stand(NamedTuple):
     pid: int = 0
     channel: str = ""
     cores: float = 0.0  # that a thread uses which keeps Python's lock
+    loads: bool = False  # it waits in one of LOADERS
 
     @property
     def words(self) -> str:
@@ -217,14 +226,19 @@ class Stand(NamedTuple):
 
 def kind_of_frames(frames: Frames) -> str:
     """What a thread does in the libraries that the user's code has called; "" for what the frames do not show."""
-    best, own = len(SIGNS), owned(frames)
-    called = frames[: own.index(True)] if True in own else frames
-    for path, _, function in called:
+    best = len(SIGNS)
+    for path, _, function in _called(frames):
         for number, (part, functions, _) in enumerate(SIGNS[:best]):
             if part in path and (not functions or function in functions):
                 best = number
                 break
     return SIGNS[best][2] if best < len(SIGNS) else ""
+
+
+def _called(frames: Frames) -> Frames:
+    """The frames of the libraries that the user's code has called."""
+    own = owned(frames)
+    return frames[: own.index(True)] if True in own else frames
 
 
 def kind_of_channel(channel: str, state: str = "S") -> str:
@@ -279,7 +293,8 @@ def stands(process: Mapping[str, Any]) -> list[Stand]:
     if state == "R" and kind not in FOR_PEERS:
         kind = "busy"
     deep = bool(frames) and any(part in frames[0][0] for part in INSTALLED)
-    first = Stand(kind, where, own, direct, deep, True, pid=process["pid"], channel=channel)
+    loads = kind in FOR_LOADER and any(part in frame[0] for frame in _called(frames) for part in LOADERS)
+    first = Stand(kind, where, own, direct, deep, True, pid=process["pid"], channel=channel, loads=loads)
     return [first, *_others(process, stacks[1:])]
 
 
@@ -342,6 +357,20 @@ def stand_of(processes: Sequence[Mapping[str, Any]]) -> Stand:
         waiting = [each for each in threads if each.kind in FOR_PEERS and each.own]
         if active or waiting:
             return (active or waiting)[0]
+    return main
+
+
+def step_of(processes: Sequence[Mapping[str, Any]]) -> Stand:
+    """Where a task stands that trains: its main thread; where that waits for others, one of them that is at its peers.
+
+    The place of one that waits for tf.data tells also where the user's code is that TensorFlow has called for it.
+    """
+    main, *threads = stands(processes[0])
+    if main.kind == "data":
+        fed_at = next((f" (its Python is at {each.place})" for each in threads if each.feeds), "")
+        return main._replace(place=main.place + fed_at)
+    if main.kind in OWN_THREADS:
+        return next((each for each in threads if each.kind in FOR_PEERS), main)
     return main
 
 

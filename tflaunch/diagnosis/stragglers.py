@@ -23,9 +23,8 @@ if TYPE_CHECKING:
 
 SETTLED = 1.3  # the first window is hardly faster than the second: the slowness began before both
 OTHERS_CORES = 0.2  # of other programs on its host, from which on they are named
-MORE_WAITING = (
-    1.5  # times the others' time without a processor: so much more the host of a slow one is crowded
-)
+# Times the others' time without a processor: so much more the host of a slow one is crowded.
+MORE_WAITING = 1.5
 STEADY = 0.8  # share of the looks in which a worker must have moved bytes
 
 

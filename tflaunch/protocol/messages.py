@@ -476,7 +476,7 @@ TO_AGENT = dict(
         "?asker": a_word,
     },
     push={"key": a_word, "target": (a_word, a_port, a_word), "seconds": a_time},
-    inspect={"tasks": [a_task], "stacks": a_flag, "?asker": a_word, "?on_demand": a_flag},
+    inspect={"tasks": [a_task], "stacks": a_flag, "?asker": a_word, "?on_demand": a_flag, "?signals": a_flag},
     release={},
     watch={
         "after": a_whole_number,

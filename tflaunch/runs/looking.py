@@ -57,9 +57,8 @@ class SeenRun:
     tasks: tuple[SeenTask, ...]
     others: Mapping[str, float]  # host -> cores that processes beside the run use
     down: Mapping[str, str]  # host -> why nothing comes from there
-    said: tuple[
-        tuple[float, str], ...
-    ] = ()  # when, in epoch seconds, the run's launcher or coordinator said what
+    # When, in epoch seconds, the run's launcher or coordinator said what.
+    said: tuple[tuple[float, str], ...] = ()
     ended: str = ""  # how the run ended; "": it goes on
 
 

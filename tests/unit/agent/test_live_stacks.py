@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -97,13 +98,26 @@ def test_what_does_not_fit_is_cut_at_the_end_and_the_first_thread_keeps_its_plac
     assert [len(each["frames"]) for each in inspection._fitting(stacks, 10)] == [3]
 
 
-@pytest.fixture
-def prepared(tmp_path: Path) -> Iterator[processes.Process]:
-    """A Python that is prepared, and sleeps."""
+SLEEPS = "print('ready', flush=True); import time; time.sleep(600)"
+# `ready` comes when it keeps the interpreter's lock already.
+KEEPS_THE_LOCK = """
+import ctypes
+def sleeps():
+    ctypes.PyDLL(None).system(b"echo ready; exec cat")
+sleeps()
+"""
+
+
+keeps_the_lock = pytest.mark.parametrize("prepared", [KEEPS_THE_LOCK], indirect=True, ids=[""])
+
+
+@pytest.fixture(params=[SLEEPS], ids=[""])
+def prepared(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[processes.Process]:
+    """A Python that is prepared; it sleeps, or runs another program."""
     tmp_path.chmod(0o700)
-    words = [sys.executable, "-c", "print('ready', flush=True); import time; time.sleep(600)"]
+    words = [sys.executable, "-c", request.param]
     env = {**os.environ, "PYTHONPATH": python_site.put(str(tmp_path))}
-    with subprocess.Popen(words, env=env, stdout=subprocess.PIPE) as child:
+    with subprocess.Popen(words, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
         assert child.stdout is not None
         child.stdout.readline()
         found = processes.read(child.pid)
@@ -134,6 +148,69 @@ def test_a_task_is_asked_again_after_a_while_only(prepared: processes.Process) -
     ask(AGAIN_S + ON_DEMAND_S, True)
     assert [sent[0] == each for each in sent] == [True, True, False, False, False]
     assert (sent[2] == sent[3], sent[3] == sent[4]) == (True, False)
+
+
+class Asking:
+    """Asks one process, by a clock of its own."""
+
+    def __init__(self, process: processes.Process) -> None:
+        self.dumps, self.now = Dumps(), 0.0
+        self._process = process
+        self._key = ("worker/0", 0)
+
+    def ask(self, signals: bool) -> list[asked.StacksAnswer]:
+        """Begin; the answer is there once it has come."""
+        answers: list[asked.StacksAnswer] = []
+
+        def then() -> None:
+            answers.append(self.dumps.of(self._key, self._process, self.now)[0])
+
+        self.dumps.ask({self._key: [self._process]}, str, True, self.now, then, signals=signals)
+        return answers
+
+    def go_on(self, until_s: float, step_s: float = 0.05) -> None:
+        """Until then, by that clock; with small steps, a thread that gets a signal has time to write."""
+        while self.dumps.waits and self.now < until_s:
+            self.now += step_s
+            time.sleep(0.01)
+            self.dumps.tick(self.now)
+        self.now = until_s
+
+
+def functions(answer: asked.StacksAnswer) -> list[str]:
+    return [frame[2] for frame in (answer.found or [{"frames": []}])[0]["frames"]]
+
+
+@keeps_the_lock
+def test_a_slow_answer_comes_though_rules_ask_again_and_again(prepared: processes.Process) -> None:
+    asking = Asking(prepared)
+    answers = asking.ask(signals=True)
+    asking.go_on(4.0)
+    of_a_rule = asking.ask(signals=False)
+    asking.go_on(5.0, step_s=0.002)
+    asking.go_on(8.0)
+    asking.ask(signals=False)
+    assert list(map(functions, answers)) == [["sleeps", "<module>"]]
+    assert list(map(functions, of_a_rule)) == [["sleeps", "<module>"]], "the answer that was on its way"
+
+
+@keeps_the_lock
+def test_a_rule_alone_has_no_signal_sent_and_is_answered_before_it_asks_again(
+    prepared: processes.Process,
+) -> None:
+    asking = Asking(prepared)
+    for at in (5.0, 10.0):
+        answers = asking.ask(signals=False)
+        asking.go_on(at)
+        (answer,) = answers
+        assert answer.found is None
+        assert "it has not answered within 4 s" in answer.why_none
+    asking.ask(signals=False)
+    asking.go_on(12.0)
+    answers = asking.ask(signals=True)
+    asking.go_on(14.0)
+    asking.go_on(15.0, step_s=0.002)
+    assert list(map(functions, answers)) == [["sleeps", "<module>"]], "a user who asks meanwhile"
 
 
 def test_a_process_that_has_another_start_time_is_not_asked(prepared: processes.Process) -> None:

@@ -57,8 +57,11 @@ class Run:
         self.links: list[Link] = []
         # task -> the stacks of its main thread, one after the other at each question; each with its wait channel
         self.stacks: dict[str, list[tuple[list[list[Any]], str]]] = {}
+        # task -> the stacks of its other threads, each with its wait channel, the same at each question
+        self.others: dict[str, list[tuple[list[list[Any]], str]]] = {}
         self.disk: dict[str, tuple[int, int]] = {}  # task -> bytes, threads that wait
         self.asked = dict.fromkeys(tasks, 0)  # how often for its stacks
+        self.signals = True  # the last question for stacks allows them
 
     def link(self, *pairs: tuple[str, str]) -> Run:
         self.links += [Link(*pair, number) for number, pair in enumerate(pairs, len(self.links))]
@@ -97,6 +100,7 @@ class Run:
             hosts = [place[0] for place in self.places.values()]
             for host, type, fields in self.watchdog.questions(hosts, self.now):
                 if type == "inspect":
+                    self.signals = fields.get("signals", True)
                     told = {task: [self._inspected(task)] for task in fields["tasks"]}
                     self.watchdog.said(host, "inspected", {"tasks": told, "asker": fields["asker"]}, self.now)
             said += [each.text for each in self.watchdog.sentences(self.now)]
@@ -106,13 +110,17 @@ class Run:
         at, self.asked[task] = self.asked[task], self.asked[task] + 1
         found = self.stacks.get(task, [])
         frames, channel = found[at % len(found)] if found else ([], "")
-        stacks = [{"main": True, "frames": frames}] if found else None
-        threads = [[4711, "python3", "D" if channel == "__iomap_dio_rw" else "S", channel, 1.0]]
+        all_found = [(frames, channel), *self.others.get(task, ())]
+        stacks = [{"main": not number, "frames": each} for number, (each, _) in enumerate(all_found)]
+        threads = [
+            [4711 + number, "python3", {"": "R", "__iomap_dio_rw": "D"}.get(each, "S"), each, 1.0]
+            for number, (_, each) in enumerate(all_found)
+        ]
         return {
             "pid": 4711,
             "name": "python3",
             "threads": threads,
-            "stacks": stacks,
+            "stacks": stacks if found else None,
             "why_none": "",
             "age_s": 0.1,
         }

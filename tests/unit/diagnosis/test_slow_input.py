@@ -17,8 +17,17 @@ WAITS_FOR_DATA: Stack = (
     [[f"{TENSORFLOW}/ops/gen_dataset_ops.py", 3104, "iterator_get_next"], TRAINS],
     "futex_do_wait",
 )
+REDUCES: Stack = ([[f"{TENSORFLOW}/ops/gen_dataset_ops.py", 5702, "reduce_dataset"], TRAINS], "futex_do_wait")
 IN_SESSION: Stack = ([[f"{TENSORFLOW}/client/session.py", 977, "run"], TRAINS], "futex_do_wait")
 IN_OP: Stack = ([[f"{TENSORFLOW}/eager/execute.py", 53, "quick_execute"], TRAINS], "futex_do_wait")
+LIBRARY = "/usr/lib/python3.11"
+JOINS: Stack = ([[f"{TENSORFLOW}/training/coordinator.py", 378, "join"], TRAINS], "futex_do_wait")
+IN_ITS_GENERATOR: Stack = (
+    [["data.py", 9, "batches"], [f"{TENSORFLOW}/data/ops/from_generator_op.py", 198, "generator_py_func"]],
+    "",
+)
+LOADER = "/venv/lib/python3.11/site-packages/torch/utils/data/dataloader.py"
+QUEUE = [f"{LIBRARY}/queue.py", 180, "get"]
 SLEEPS: Stack = ([["train.py", 35, "train"]], "hrtimer_nanosleep")
 
 
@@ -64,12 +73,90 @@ def test_what_bounds_the_input(cores: float, held: float, words: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "stacks", [[IN_OP], [IN_OP, IN_OP, WAITS_FOR_DATA, SLEEPS, IN_OP, IN_OP], [SLEEPS], []]
+    "stacks", [[IN_OP], [REDUCES], [IN_OP, IN_OP, WAITS_FOR_DATA, SLEEPS, IN_OP, IN_OP], [SLEEPS], []]
 )
 def test_workers_that_get_their_input_in_time(stacks: list[Stack]) -> None:
     run = mirrored()
     run.stacks = dict.fromkeys(WORKERS, stacks)
     assert run.on(700) == []
+
+
+@pytest.mark.parametrize(
+    ("main", "other"),
+    [
+        (JOINS, IN_SESSION),
+        (IN_SESSION, IN_ITS_GENERATOR),
+        (IN_OP, IN_ITS_GENERATOR),
+        (JOINS, READS),
+        (([QUEUE, TRAINS], "futex_do_wait"), READS),
+    ],
+    ids=["coord.join", "py_function", "from_generator", "reads ahead", "a queue"],
+)
+def test_another_thread_than_the_main_one_is_at_work(main: Stack, other: Stack) -> None:
+    run = mirrored()
+    run.stacks = {name: [main] for name in WORKERS}
+    run.others = {name: [other] for name in WORKERS}
+    assert run.on(300) == []
+
+
+@pytest.mark.parametrize(
+    ("library", "channel"),
+    [
+        (None, "wait_woken"),
+        (None, "inet_wait_for_connect"),
+        (None, "unix_stream_read_generic"),
+        (None, "anon_pipe_read"),
+        (None, "flock_lock_inode_wait"),
+        (["/socket.py", 706, "readinto"], "wait_woken"),
+        (["/http/client.py", 1378, "getresponse"], "wait_woken"),
+        (["/concurrent/futures/_base.py", 451, "result"], "futex_do_wait"),
+        (["/multiprocessing/pool.py", 367, "map"], "futex_do_wait"),
+        (["/subprocess.py", 1209, "communicate"], "do_wait"),
+        (["/queue.py", 180, "get"], "futex_do_wait"),
+    ],
+)
+def test_a_program_of_its_own_protocol_may_compute_by_what_it_waits_for(
+    library: list[Any] | None, channel: str
+) -> None:
+    called = [[LIBRARY + library[0], *library[1:]]] if library else []
+    run = mirrored()
+    run.stacks = {name: [([*called, ["train.py", 33, "pull"], TRAINS], channel)] for name in WORKERS}
+    assert run.on(300) == []
+
+
+@pytest.mark.parametrize(
+    ("called", "channel", "words"),
+    [
+        ([QUEUE, [LOADER, 1119, "_try_get_data"]], "futex_do_wait", "waits for a queue"),
+        (
+            [[f"{LIBRARY}/multiprocessing/queues.py", 113, "get"], [LOADER, 1132, "_try_get_data"]],
+            "poll_schedule_timeout",
+            "waits for a process of multiprocessing",
+        ),
+        (
+            [QUEUE, ["/venv/lib/python3.11/site-packages/keras/src/utils/data_utils.py", 729, "get"]],
+            "futex_do_wait",
+            "waits for a queue",
+        ),
+    ],
+)
+def test_a_loader_of_data_that_a_library_has(called: list[list[Any]], channel: str, words: str) -> None:
+    run = mirrored()
+    run.stacks = {name: [([*called, TRAINS], channel)] for name in WORKERS}
+    text = one(run.on(150))
+    assert text.startswith("worker/0, worker/1, worker/2 wait for their input: in 100% of the looks the main")
+    assert f"the main thread {words} at train.py:40 in train()" in text
+
+
+def test_the_generator_for_which_tensorflow_waits() -> None:
+    run = mirrored()
+    run.stacks = {name: [WAITS_FOR_DATA] for name in WORKERS}
+    run.others = {name: [IN_ITS_GENERATOR] for name in WORKERS}
+    text = one(run.on(150))
+    assert (
+        "the main thread waits for its input pipeline (tf.data) at train.py:40 in train() (its Python is at data.py:9"
+        " in batches()); without that it would be up to 10.0x faster: "
+    ) in text
 
 
 def test_a_run_that_does_nothing_is_not_asked() -> None:
@@ -92,6 +179,7 @@ def test_a_round_of_questions_comes_again_when_a_worker_has_changed() -> None:
     run.stacks = {name: [IN_SESSION] for name in WORKERS}
     run.on(300)
     assert run.asked == {"ps/0": 0, **dict.fromkeys(WORKERS, 10)}
+    assert not run.signals, "a task that goes on gets none"
     for name in WORKERS:
         run.speed(name, 200_000)
     run.on(200)
@@ -114,6 +202,18 @@ def test_a_worker_of_a_synchronous_run_that_works_longer() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("main", "other"),
+    [(IN_SESSION, IN_ITS_GENERATOR), (JOINS, IN_SESSION)],
+    ids=["py_function", "coord.join"],
+)
+def test_a_worker_that_has_more_threads_than_the_others_holds_up_nobody(main: Stack, other: Stack) -> None:
+    run = asynchronous()
+    run.stacks = {name: [IN_SESSION] for name in WORKERS}
+    run.stacks["worker/1"], run.others["worker/1"] = [main], [other]
+    assert run.on(200) == []
+
+
 @pytest.mark.parametrize("speed", [0.8, 1.25])
 def test_a_worker_that_does_not_go_in_step_holds_up_nobody(speed: float) -> None:
     run = asynchronous()
@@ -128,6 +228,29 @@ def test_workers_that_all_work_as_long() -> None:
     run.stacks = {name: [SLEEPS, SLEEPS, IN_SESSION] for name in WORKERS}
     run.stacks["worker/1"] = [SLEEPS]
     assert run.on(200) == []
+
+
+def test_one_that_was_told_before_hides_no_other() -> None:
+    run = asynchronous(thresholds={"stacks_again_s": 60.0})
+    run.on(90)
+    run.speed("worker/1", 150_000)
+    assert one(run.on(90)).startswith("worker/1 on host3 has been 3.3x slower than the other workers")
+    run.stacks = {name: [WAITS_FOR_DATA] for name in WORKERS}
+    text = one(run.on(300))
+    assert text.startswith("worker/0, worker/1, worker/2 wait for their input: in ")
+    assert run.on(300) == []
+
+
+def test_more_workers_of_the_same_are_told_when_they_are_as_many_again() -> None:
+    names = [f"worker/{number}" for number in range(4)]
+    run = Run(*names, thresholds={"stacks_again_s": 60.0})
+    run.link(*((name, names[number - 1]) for number, name in enumerate(names)))
+    run.stacks = {name: [IN_OP] for name in names}
+    told = []
+    for more in (["worker/0", "worker/1"], ["worker/2"], ["worker/3"]):
+        run.stacks.update((name, [WAITS_FOR_DATA]) for name in more)
+        told.append([text.partition(" wait")[0] for text in run.on(300)])
+    assert told == [["worker/0, worker/1"], [], ["worker/0, worker/1, worker/2, worker/3"]]
 
 
 def uses(*of_looks: int) -> list[str]:

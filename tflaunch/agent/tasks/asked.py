@@ -108,8 +108,8 @@ class Asked:
             os.close(self._file)
             self._file = -1
 
-    def tick(self, now: float) -> "Optional[StacksAnswer]":
-        """Its answer, when it has come, or when none will come any more."""
+    def tick(self, now: float, signals: bool = True) -> "Optional[StacksAnswer]":
+        """Its answer, when it has come, or when none will come any more; without `signals` no thread gets one."""
         size = os.fstat(self._file).st_size
         if size and os.pread(self._file, 64, max(0, size - 64)).endswith(self._end):
             return StacksAnswer(parsed(self._text(), self._claim.main, self._shown))
@@ -125,7 +125,7 @@ class Asked:
         if self._sleepers is None:
             seen = threads.look(pid)
             self._native = tuple(threads.computing(self._before, seen, now - self._before_at))
-            self._sleepers = iter(self._in_turn(seen))
+            self._sleepers = iter(self._in_turn(seen) if signals else ())
             self._next(now)
         elif self._has_written(size, now):
             self._next(now)

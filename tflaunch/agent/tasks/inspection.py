@@ -46,13 +46,15 @@ class Inspection:
             tree = ([every[root]] if root in every else []) + processes.descendants(root, every)
             self._trees[task.id] = tree[:PROCESSES]
 
-    def ask(self, dumps: "Dumps", on_demand: bool, now: float, then: "Callable[[], None]") -> None:
+    def ask(
+        self, dumps: "Dumps", on_demand: bool, now: float, then: "Callable[[], None]", signals: bool = True
+    ) -> None:
         """Ask the tasks for their stacks, except those that have been started without; then call `then`."""
         trees = {_key(task): self._trees[task.id] for task in self._tasks if task.request.get("stacks", True)}
         places = {
             each for task in self._tasks for place in task.places for each in (place, os.path.realpath(place))
         }
-        dumps.ask(trees, lambda path: _below(path, places), on_demand, now, then)
+        dumps.ask(trees, lambda path: _below(path, places), on_demand, now, then, signals=signals)
 
     def answer(self, dumps: "Optional[Dumps]", now: float) -> "Dict[str, List[Dict[str, Any]]]":
         """What the processes of every task are doing, thread by thread; with the stacks in `dumps`."""

@@ -19,6 +19,7 @@ class _Dump:
 
     def __init__(self, tree: "List[processes.Process]", now: float, shown: "Callable[[str], str]") -> None:
         self.began = now
+        self.signals = False  # somebody asks who wants that, too
         self.by_process = {}  # type: Dict[Key, Tuple[StacksAnswer, float]]  # and when it came
         self._waits = []  # type: List[Asked]
         for process in tree:
@@ -36,18 +37,12 @@ class _Dump:
     def tick(self, now: float) -> bool:
         """Take what has come; returns whether all is there."""
         for asked in list(self._waits):
-            answer = asked.tick(now)
+            answer = asked.tick(now, self.signals)
             if answer is not None:
                 self._waits.remove(asked)
                 asked.close()
                 self._keep(asked.process, answer, now)
         return not self._waits
-
-    def close(self) -> None:
-        """Wait no longer."""
-        for asked in self._waits:
-            asked.close()
-        self._waits = []
 
 
 class Dumps:
@@ -64,18 +59,21 @@ class Dumps:
         on_demand: bool,
         now: float,
         then: "Callable[[], None]",
+        *,
+        signals: bool = True,
     ) -> None:
         """Ask these processes, by task and attempt, for their stacks; call `then` once all have answered, or won't.
 
-        A task that has been asked a short while ago (AGAIN_S, ON_DEMAND_S) is not asked again.  `shown` says how to
-        write the path of a file.
+        A task that has been asked a short while ago (AGAIN_S, ON_DEMAND_S), or has not answered yet, is not asked
+        again.  `shown` says how to write the path of a file.  Without `signals`, none is sent for this question.
         """
         for key, tree in trees.items():
             last = self._latest.get(key)
-            if last is None or now - last.began >= (ON_DEMAND_S if on_demand else AGAIN_S):
-                if last is not None:
-                    last.close()
-                self._latest[key] = _Dump(tree, now, shown)
+            again_s = ON_DEMAND_S if on_demand else AGAIN_S
+            # Rules ask every few seconds: a slow answer that began anew each time would never come.
+            if last is None or (last.tick(now) and now - last.began >= again_s):
+                last = self._latest[key] = _Dump(tree, now, shown)
+            last.signals = last.signals or signals
         self._pending.append((list(trees), then))
         self.tick(now)
 
