@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,6 +9,7 @@ import typer
 
 from tflaunch.cli import completion
 from tflaunch.cli.arguments import JsonDocument, RecordedRun
+from tflaunch.cli.output_file import OutputFile
 from tflaunch.cli.reporting import reporting
 from tflaunch.inputs.options.groups import OUTPUT
 from tflaunch.protocol.errors import UsageError
@@ -70,16 +69,16 @@ def report(
     side.  Without RUN: the newest.
     """
     with reporting("nothing was written", json=json) as show:
-        files = {_page: html, _trace: trace, _metrics: metrics}
-        wanted = {path: text for text, path in files.items() if path is not None}
-        if wanted and json:
+        files = (("--html", html, _page), ("--trace", trace, _trace), ("--openmetrics", metrics, _metrics))
+        if json and any(path for _, path, _ in files):
             raise UsageError("--json and a file: which form?", "leave one of them out")
+        wanted = {OutputFile(path, option): text for option, path, text in files if path is not None}
         from tflaunch.documents.run_reports import report as report_on
 
         document = report_on([_record(run), *([_record(other)] if other is not None else [])])
-        for path, text in wanted.items():
-            _write(path, text(document))
-            show.reporter.say(f"written to {path}")
+        for file, text in wanted.items():
+            _write(file, text(document))
+            show.reporter.say(f"written to {file.path}")
         if not wanted:
             _print(document, json=json)
 
@@ -123,13 +122,8 @@ def _metrics(document: ReportDocument) -> str:
     return openmetrics(document)
 
 
-def _write(path: Path, text: str) -> None:
-    """Write a file that is, at every moment, absent, old or complete; raises UsageError where that cannot be."""
-    building = path.with_name(f".{path.name}-{os.getpid()}")
+def _write(file: OutputFile, text: str) -> None:
     try:
-        building.write_text(text, encoding="utf-8")
-        building.replace(path)
+        file.write(text)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            building.unlink(missing_ok=True)
-        raise UsageError(f"cannot write {path}: {error.strerror}", "name another file") from error
+        raise UsageError(f"cannot write {file.path}: {error.strerror}", "name another file") from error
