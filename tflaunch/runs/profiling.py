@@ -103,10 +103,8 @@ class Profiler:
         asked = {share.host: share.asked for share in self._view.run.shares}
         by_host: dict[str, list[TaskState]] = defaultdict(list)
         for task in tasks:
-            if asked.get(task.host) not in self._view.hosts:
-                self._result.failed[task.task] = f"its host {task.host} cannot be asked"
-            elif task.port is None:
-                self._result.failed[task.task] = "it has no port in the cluster"
+            if why := self._why_unasked(task, asked.get(task.host)):
+                self._result.failed[task.task] = why
             else:
                 by_host[asked[task.host]].append(task)
         answers = self._ask(by_host, seconds)
@@ -124,6 +122,17 @@ class Profiler:
         if written:
             self._fetch(written, asked, tasks)
         return self._result
+
+    def _why_unasked(self, task: TaskState, host: str | None) -> str:
+        """Why that task cannot be asked; "" if it can."""
+        if host not in self._view.hosts:
+            return f"its host {task.host} cannot be asked"
+        hello = self._view.hello(host)
+        if hello is None:
+            return f"its host {task.host} has not answered: try again"
+        if not hello.fields.get("ports"):  # such an agent would take it for a connection to its TensorBoard
+            return f"an older tflaunch started its run, whose agent on {task.host} leads to no port of a task"
+        return "" if task.port is not None else "it has no port in the cluster"
 
     def _ask(self, by_host: Mapping[str, Sequence[TaskState]], seconds: float) -> dict[str, Any]:
         """Task -> the call that is over by now.  Raises Stopped."""
