@@ -346,6 +346,7 @@ def refused_or_late(port: int) -> str:
 
 
 def test_names_are_looked_up_by_a_child_that_ends(loop: Loop, answering: Answering, held: list[int]) -> None:
+    others = children()
     dialling = loop.dial(
         ("localhost", held[0], "gpu01"), ("no-such-host.invalid", held[1], "gpu01"), ("localhost", 1, "gpu01")
     )
@@ -357,12 +358,13 @@ def test_names_are_looked_up_by_a_child_that_ends(loop: Loop, answering: Answeri
     assert closed == [REFUSED, ""]
     assert set(dialling.addresses) == {"localhost"}
     assert set(dialling.addresses["localhost"]) <= {"127.0.0.1", "::1"}
-    until(childless, "the child to end")  # it has answered before
+    until(lambda: children() <= others, "the child to end")  # it has answered before
 
 
-def childless() -> bool:
+def children() -> set[int]:
+    """Those of this process; some of them are of other tests."""
     processes.reap()
-    return not processes.descendants(os.getpid(), processes.every())
+    return {each.pid for each in processes.descendants(os.getpid(), processes.every())}
 
 
 def test_a_name_server_that_is_silent_holds_nothing_up(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:

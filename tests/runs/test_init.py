@@ -82,7 +82,7 @@ def test_without_names_or_a_terminal_it_says_what_to_type(network: SshNetwork, l
         (["./machines"], "./machines is a file, and no host"),
         (["gpu*"], "'gpu*' selects no host of"),
         (["a", "-o", "no/hosts.yaml"], "there is no directory no"),
-        (["a", "-o", "."], ". is a directory"),
+        (["a", "-o", "."], "-o .: a directory"),
         (["a;b"], "has ';' in it"),
     ):
         assert said in init(launcher, network, *words).ran(2).sentences

@@ -117,7 +117,10 @@ def test_what_cannot_be_reported_is_said(launcher: Launcher, tmp_path: Path) -> 
     assert "no run 'trainer'" in launcher.run("report", "trainer").ran(2).sentences
     launcher.run("run", launcher.local(1), launcher.script("print('done')"), "--workers=1", "--ps=0").ran()
     refused = launcher.run("report", "--html", tmp_path / "nowhere" / "page.html").ran(2)
-    assert "No such file or directory" in refused.sentences
+    assert f"there is no directory {tmp_path / 'nowhere'}" in refused.sentences
+    done = launcher.run("report", "--html", tmp_path / "page.html", "--trace", tmp_path).ran(2)
+    assert f"--trace {tmp_path}: a directory" in done.sentences
+    assert not (tmp_path / "page.html").exists()
     assert "leave one of them out" in launcher.run("report", "--html", "x", "--json").ran(2).out
 
 

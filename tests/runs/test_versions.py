@@ -124,6 +124,8 @@ def test_a_run_with_its_launcher(users: Users, mine: str, other: str) -> None:
 def test_a_detached_run(users: Users, mine: str, other: str) -> None:
     out, run = users.detach(mine)
     looks(users.of[other], run)
+    if other == NEWEST:
+        assert "an older tflaunch started its run" in users.of[other].run("profile", run).ran(69).sentences
     with watches(users.of[other], run) as watching:
         end(out, "worker-0")
         end(out, "worker-1", 5)

@@ -28,8 +28,9 @@ from tflaunch.agent.host import (
 )
 from tflaunch.agent.host.rundir import HostError, RunDirectory, parent_directory
 from tflaunch.cli import up
+from tflaunch.cli.output_file import OutputFile
 from tflaunch.protocol import wire
-from tflaunch.protocol.errors import FetchError, RecordError
+from tflaunch.protocol.errors import FetchError, RecordError, UsageError
 from tflaunch.runs import clean_records, record, told
 from tflaunch.runs.fetch_destination import Destination
 from tflaunch.runs.fetch_part import FilePart, Refused, make_executable, part_name
@@ -265,15 +266,18 @@ class FetchedInto(Fetched):
 class Spec(Place):
     """The file of `up --spec`, in a directory that other users may write to."""
 
-    traps = FOR_FILES
+    # A file of the victim's that he moves there is what the victim wants to overwrite.
+    traps = tuple(trap for trap in FOR_FILES if trap is not World.moved)
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
-        self.name = world.lab / f".cluster.json.{os.getpid()}"
+        self.name = world.lab / "cluster.json"
 
     def play(self) -> None:
-        with contextlib.suppress(RecordError):
-            up._write(self.world.lab / "cluster.json", {"worker": ["h1:20000"]})
+        with contextlib.suppress(RecordError, UsageError):
+            spec = OutputFile(self.name, "--spec")
+            up._open(spec)
+            up._write(spec, {"worker": ["h1:20000"]})
 
 
 PLACES: dict[str, Callable[[World], Place]] = {

@@ -226,6 +226,7 @@ class Viewers:
             pid=os.getpid(),
             directory=self._directory.path,
             alive=True,
+            ports=True,
         )
 
     def _readable(self, viewer: Viewer) -> None:

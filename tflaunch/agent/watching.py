@@ -93,7 +93,8 @@ class TunnelEnd:
         from tflaunch.protocol.tcp_streams import Streams
 
         requests = [task.request for task in self._team.tasks.values() if task.alive]
-        if not any(each.get("port") == port and _may_be_tensorflow(each) for each in requests):
+        may_be = any(each.get("port") == port and _may_be_tensorflow(each) for each in requests)
+        if not (may_be and viewer.private):
             viewer.send("cut", stream=stream)
             return
         if viewer not in self._streams:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import sys
 import time
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tflaunch.cli.output_file import OutputFile
 from tflaunch.cli.reporting import Patient, reporting
 from tflaunch.cli.verb_connections import connected
 from tflaunch.inputs.engine_words import BATCH_JOBS, names_hosts
@@ -59,7 +59,7 @@ def init(
     from tflaunch.survey.hostfile_text import hostfile_text
 
     with reporting("stopped; nothing is written") as show:
-        _check_output(output, force)
+        file = _checked(output, force)
         hostfile = _wanted(names or [], connection)
         with connected(hostfile.hosts, connection, show.reporter) as connector:
             visited = _visit(hostfile, connector, show.reporter, answer.timeout, connection.connect_timeout)
@@ -69,12 +69,12 @@ def init(
             show.reporter.warn(f"{_name(output)} is not written: it would have no host")
             raise ConnectErrors(failures, len(visited))
         text = hostfile_text(found, time.strftime("%Y-%m-%d"))
-        if output == STDOUT:
+        if file is None:
             sys.stdout.write(text)
         else:
-            _write(output, text, force)
+            _write(file, text, force)
         _tell(found, failures, output, show.reporter)
-        if output != STDOUT:
+        if file is not None:
             _tell_next(output, connection.ssh_config, show.reporter)
         if failures:
             show.exit_code = ConnectErrors.exit_code
@@ -85,20 +85,14 @@ def _name(output: Path) -> str:
     return "the hostfile" if output == STDOUT else str(output)
 
 
-def _check_output(output: Path, force: bool) -> None:
-    """Raise UsageError now, not when all hosts have answered, if the file cannot be written."""
+def _checked(output: Path, force: bool) -> OutputFile | None:
+    """The file, None for stdout; raises UsageError now, not when all hosts have answered, if it cannot be written."""
     if output == STDOUT:
-        return
-    if output.is_dir():
-        raise UsageError(f"{output} is a directory", f"name a file in it: -o {output / 'hosts.yaml'}")
-    if not output.parent.is_dir():
-        raise UsageError(f"-o {output}: there is no directory {output.parent}", "make it, or name another")
-    if os.path.lexists(output) and not force:
+        return None
+    file = OutputFile(output, "-o")
+    if file.replaces and not force:
         raise UsageError(f"{output} is there already", "-o FILE writes another, --force overwrites it")
-    if not os.access(output.parent, os.W_OK):
-        raise UsageError(
-            f"-o {output}: you may not write in {output.parent.absolute()}", "name a file elsewhere: -o FILE"
-        )
+    return file
 
 
 # --- which hosts -----------------------------------------------------------------------------------------
@@ -268,21 +262,13 @@ def _described(each: HostAnswer) -> HostEntry:
 # --- the file --------------------------------------------------------------------------------------------
 
 
-def _write(output: Path, text: str, force: bool) -> None:
-    """Write the file, whole, writable for this user alone: else tflaunch refuses it as the default hostfile."""
-    partial = output.with_name(f".{output.name}.{os.getpid()}") if force else output
-    made = False
+def _write(file: OutputFile, text: str, force: bool) -> None:
     try:
-        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-        made = True
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-        if force:
-            partial.replace(output)
+        file.write(text, new=not force)
     except OSError as error:
-        if made:
-            partial.unlink(missing_ok=True)
-        raise RecordError(f"{output} cannot be written: {error.strerror}", "-o - prints it instead") from None
+        raise RecordError(
+            f"{file.path} cannot be written: {error.strerror}", "-o - prints it instead"
+        ) from None
 
 
 def _tell(

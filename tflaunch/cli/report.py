@@ -5,8 +5,6 @@ Of a detached run, first what its hosts have kept is brought here.
 
 from __future__ import annotations
 
-import contextlib
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,6 +13,7 @@ import typer
 from tflaunch.api.requests.which_hosts import hosts_of_run
 from tflaunch.cli import completion
 from tflaunch.cli.arguments import JsonDocument, RecordedRun
+from tflaunch.cli.output_file import OutputFile
 from tflaunch.cli.reporting import Patient, reporting
 from tflaunch.cli.verb_connections import visiting
 from tflaunch.inputs.options.declared import Part
@@ -78,18 +77,18 @@ def report(
     With RUN2 the numbers of both stand side by side.  Without RUN: the newest.
     """
     with reporting("nothing was written", json=json) as show:
-        files = {_page: html, _trace: trace, _metrics: metrics}
-        wanted = {path: text for text, path in files.items() if path is not None}
-        if wanted and json:
+        files = (("--html", html, _page), ("--trace", trace, _trace), ("--openmetrics", metrics, _metrics))
+        if json and any(path for _, path, _ in files):
             raise UsageError("--json and a file: which form?", "leave one of them out")
+        wanted = {OutputFile(path, option): text for option, path, text in files if path is not None}
         from tflaunch.documents.run_reports import report as report_on
 
         records = [_record(run), *([_record(other)] if other is not None else [])]
         unasked = {record.run_id: why for record in records if (why := _bring(record, ssh, show, json=json))}
         document = report_on(records, unasked)
-        for path, text in wanted.items():
-            _write(path, text(document))
-            show.reporter.say(f"written to {path}")
+        for file, text in wanted.items():
+            _write(file, text(document))
+            show.reporter.say(f"written to {file.path}")
         if not wanted:
             _print(document, json=json)
 
@@ -163,13 +162,8 @@ def _metrics(document: ReportDocument) -> str:
     return openmetrics(document)
 
 
-def _write(path: Path, text: str) -> None:
-    """Write a file that is, at every moment, absent, old or complete; raises UsageError where that cannot be."""
-    building = path.with_name(f".{path.name}-{os.getpid()}")
+def _write(file: OutputFile, text: str) -> None:
     try:
-        building.write_text(text, encoding="utf-8")
-        building.replace(path)
+        file.write(text)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            building.unlink(missing_ok=True)
-        raise UsageError(f"cannot write {path}: {error.strerror}", "name another file") from error
+        raise UsageError(f"cannot write {file.path}: {error.strerror}", "name another file") from error

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json as jsons
-import os
-import secrets
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tflaunch.api.carrying_out import carry_out, show_plan
 from tflaunch.api.requests.up import request_of
 from tflaunch.cli.command import command_line
+from tflaunch.cli.output_file import OutputFile
 from tflaunch.cli.reporting import reporting
 from tflaunch.cli.verb_connections import way_to_ask
 from tflaunch.inputs.options.of_up import UpOptions
@@ -45,17 +43,18 @@ def up(options: UpOptions) -> None:
         show_host=output.show_host,
         one_document=options.start.dry_run,
     ) as show:
-        if servers.spec is not None:
-            _check_writable(servers.spec)
+        spec = OutputFile(servers.spec, "--spec") if servers.spec is not None else None
         request = request_of(options, show.reporter, command=command_line())
         if options.start.dry_run:
             show.exit_code = show_plan(request, options.connection, show.reporter, way_to_ask())
             return
-        launch = partial(serve, partial(_announce, servers.spec, show.reporter))
+        if spec is not None:
+            _open(spec)
+        launch = partial(serve, partial(_announce, spec, show.reporter))
         show.exit_code = carry_out(request, options.connection, show.reporter, launch, ask=way_to_ask())
 
 
-def _announce(spec: Path | None, reporter: Reporter, plan: ClusterPlan) -> None:
+def _announce(spec: OutputFile | None, reporter: Reporter, plan: ClusterPlan) -> None:
     """Say how clients find the servers, which all listen now."""
     if spec is not None:
         _write(spec, plan.cluster)
@@ -63,28 +62,19 @@ def _announce(spec: Path | None, reporter: Reporter, plan: ClusterPlan) -> None:
     reporter.warn(OPEN)
 
 
-def _check_writable(spec: Path) -> None:
-    """Raise UsageError now, not when all servers run, if the file cannot be written."""
-    if spec.is_dir() or not spec.parent.is_dir():
-        what = "a directory" if spec.is_dir() else f"there is no directory {spec.parent}"
-        raise UsageError(f"--spec {spec}: {what}", "name a file to be written")
-    if not os.access(spec.parent, os.W_OK):
-        raise UsageError(f"--spec {spec}: {spec.parent} is not writable", "name another file")
-
-
-def _write(spec: Path, cluster: Mapping[str, Sequence[str]]) -> None:
-    """Write the cluster spec, whole or not at all: a client may wait for the file to appear."""
-    partial = spec.with_name(f".{spec.name}.{secrets.token_hex(8)}")
-    made = False
+def _open(spec: OutputFile) -> None:
+    """Now, not when all servers run: a pipe may have no reader yet."""
     try:
-        # Others may write to that directory: never into what is there.
-        with partial.open("x") as file:
-            made = True
-            file.write(jsons.dumps(cluster, indent=2) + "\n")
-        partial.replace(spec)
+        spec.open()
     except OSError as error:
-        if made:
-            partial.unlink(missing_ok=True)
+        raise UsageError(f"--spec {spec.path}: {error.strerror}", "name another file") from None
+
+
+def _write(spec: OutputFile, cluster: Mapping[str, Sequence[str]]) -> None:
+    """Write the cluster spec, whole or not at all: a client may wait for the file to appear."""
+    try:
+        spec.write(jsons.dumps(cluster, indent=2) + "\n")
+    except OSError as error:
         raise RecordError(
-            f"--spec {spec}: {error.strerror}; the servers are stopped", "name another file"
+            f"--spec {spec.path}: {error.strerror}; the servers are stopped", "name another file"
         ) from None

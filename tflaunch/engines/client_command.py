@@ -51,7 +51,7 @@ def answer(
         raise failed(f"{name} cannot be started: {error.strerror}") from None
     asked = _ASKED.get()
     with client:
-        asked.add(client)
+        asked.begin(client)
         try:
             out, err = client.communicate(text, timeout_s)
         except subprocess.TimeoutExpired as late:
@@ -60,7 +60,7 @@ def answer(
             raise failed(f"{name} has not answered within {timeout_s:g} s{why and f': {why}'}") from None
         finally:
             end(client)
-            asked.discard(client)
+            asked.over(client)
     if client.returncode:
         raise failed(said(err) or f"{name} ended with {client.returncode}")
     return out
@@ -73,8 +73,31 @@ def end(client: subprocess.Popen[Any]) -> None:
             os.killpg(client.pid, signal.SIGKILL)
 
 
-# The clients that are being asked, of whoever has called `in_parallel`.
-_ASKED: ContextVar[set[subprocess.Popen[str]]] = ContextVar("asked", default=set())  # noqa: B039 - of all others
+class _Asked:
+    """The clients that are being asked, for one who may want them all to end."""
+
+    def __init__(self) -> None:
+        self._clients: set[subprocess.Popen[str]] = set()
+        self._closed = False
+
+    def begin(self, client: subprocess.Popen[str]) -> None:
+        """Remember it; it is ended at once where all others were."""
+        self._clients.add(client)
+        if self._closed:  # looked at last: `end_all` may not have seen the client
+            end(client)
+
+    def over(self, client: subprocess.Popen[str]) -> None:
+        self._clients.discard(client)
+
+    def end_all(self) -> None:
+        """End them, and whichever begins later."""
+        self._closed = True
+        for client in list(self._clients):
+            end(client)
+
+
+# Those of whoever has called `in_parallel`.
+_ASKED: ContextVar[_Asked] = ContextVar("asked", default=_Asked())  # noqa: B039 - of all others
 
 
 def in_parallel(calls: Sequence[Callable[[], Result]], pause: Callable[[float], None]) -> list[Result]:
@@ -82,7 +105,7 @@ def in_parallel(calls: Sequence[Callable[[], Result]], pause: Callable[[float], 
 
     Clients that are being asked then are ended: one may try for minutes.
     """
-    asked: set[subprocess.Popen[str]] = set()
+    asked = _Asked()
     pool = ThreadPoolExecutor(AT_ONCE, "ask", initializer=_ASKED.set, initargs=(asked,))
     try:
         running = [pool.submit(call) for call in calls]
@@ -91,5 +114,4 @@ def in_parallel(calls: Sequence[Callable[[], Result]], pause: Callable[[float], 
         return [each.result() for each in running]
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
-        for client in list(asked):
-            end(client)
+        asked.end_all()

@@ -9,7 +9,7 @@ import pwd
 import stat
 from pathlib import Path
 
-_MOST_LINKS = 40  # that Linux follows
+MOST_LINKS = 40  # that Linux follows
 
 
 def written_by_others(path: Path | int, info: os.stat_result | None = None) -> str:
@@ -29,17 +29,25 @@ def written_by_others(path: Path | int, info: os.stat_result | None = None) -> s
     return ""
 
 
+def exchanged_by_others(directory: Path) -> str:
+    """Why another user (root aside) may exchange files of this user there: as `written_by_others`.  Raises OSError.
+
+    With the sticky bit, every user may write there, but replace only files of their own.
+    """
+    about = directory.stat()
+    sticky = about.st_mode & stat.S_ISVTX and about.st_uid in (0, os.getuid())
+    return "" if sticky else written_by_others(directory, about)
+
+
 def planted(path: Path) -> str:
     """Why another user (root aside) may have put the file `path` there: a sentence; "" if none may.
 
-    It checks the file, its directory and, for a symbolic link, each link on the way with its directory.  A directory
-    with the sticky bit is safe: every user may write there, but replace only files of their own.  Raises OSError.
+    It checks the file, its directory and, for a symbolic link, each link on the way with its directory.  Raises
+    OSError.
     """
-    for _ in range(_MOST_LINKS):
+    for _ in range(MOST_LINKS):
         directory = path.parent.resolve()
-        about = directory.stat()
-        sticky = about.st_mode & stat.S_ISVTX and about.st_uid in (0, os.getuid())
-        if not sticky and (reason := written_by_others(directory, about)):
+        if reason := exchanged_by_others(directory):
             return f"its directory {directory} {reason}"
         entry = path.lstat()
         if reason := written_by_others(path, entry):

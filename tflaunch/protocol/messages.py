@@ -274,7 +274,14 @@ _streams = {
 FROM_AGENT = dict(
     _streams,
     lacks={},
-    hello={"run": _run, "host": _run, "pid": a_whole_number, "directory": a_path, "?alive": a_flag},
+    hello={
+        "run": _run,
+        "host": _run,
+        "pid": a_whole_number,
+        "directory": a_path,
+        "?alive": a_flag,
+        "?ports": a_flag,
+    },
     facts=_facts,
     clock={"sent": a_number, "time": a_number},
     checked={

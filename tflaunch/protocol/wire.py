@@ -95,7 +95,7 @@ sends MAGIC, so that what a login shell prints can be told from the frames.
     agent -> launcher
     lacks    {}                                            from the loader: this host does not keep the agent's program;
                                                            answer: `agent`
-    hello    {run, host, pid, directory, alive}            the agent is up
+    hello    {run, host, pid, directory, alive, ports}     the agent is up; ports: it leads to those of tasks
     facts    {...}                                         see tflaunch.agent.host_facts
     clock    {sent, time}                                  the agent's time, and what was sent (epoch seconds)
     checked  {...}                                         see tflaunch.agent.host_check

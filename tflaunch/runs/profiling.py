@@ -22,6 +22,7 @@ from tflaunch.inputs.patterns import Pattern, Wish
 from tflaunch.protocol.errors import EXIT_CONNECT, RecordError, TflaunchError, UsageError
 from tflaunch.protocol.job import CHIEF, WORKER, TaskId
 from tflaunch.protocol.tcp_streams import TYPES
+from tflaunch.protocol.wire import Message
 from tflaunch.runs.fetch import Fetch
 from tflaunch.runs.follow import Follower
 from tflaunch.runs.profiler_messages import (
@@ -101,16 +102,16 @@ class Profiler:
         self._watcher = watcher
         self._session = time.strftime("%Y_%m_%d_%H_%M_%S")
         self._result = Profiled(directory)
+        self._broken: set[str] = set()  # tasks of hosts whose connection broke before they had answered
+        self._talked: set[str] = set()  # tasks of which some bytes have come
 
     def run(self, tasks: Sequence[TaskState], seconds: float) -> Profiled:
         """Take them.  Raises RecordError for a disk that refuses, FetchError, Stopped."""
         asked = {share.host: share.asked for share in self._view.run.shares}
         by_host: dict[str, list[TaskState]] = defaultdict(list)
         for task in tasks:
-            if asked.get(task.host) not in self._view.hosts:
-                self._result.failed[task.task] = f"its host {task.host} cannot be asked"
-            elif task.port is None:
-                self._result.failed[task.task] = "it has no port in the cluster"
+            if why := self._why_unasked(task, asked.get(task.host)):
+                self._result.failed[task.task] = why
             else:
                 by_host[asked[task.host]].append(task)
         answers = self._ask(by_host, seconds)
@@ -118,7 +119,7 @@ class Profiler:
         written = []
         for name, call in answers.items():
             if (error := call.exception()) is not None:
-                self._result.failed[name] = self._why(error, ports[name], seconds)
+                self._result.failed[name] = self._why(name, error, ports[name], seconds)
                 continue
             trace = self._trace(name, call.result())
             if trace is not None:
@@ -128,6 +129,17 @@ class Profiler:
         if written:
             self._fetch(written, asked, tasks)
         return self._result
+
+    def _why_unasked(self, task: TaskState, host: str | None) -> str:
+        """Why that task cannot be asked; "" if it can."""
+        if host not in self._view.hosts:
+            return f"its host {task.host} cannot be asked"
+        hello = self._view.hello(host)
+        if hello is None:
+            return f"its host {task.host} has not answered: try again"
+        if not hello.fields.get("ports"):  # such an agent would take it for a connection to its TensorBoard
+            return f"an older tflaunch started its run, whose agent on {task.host} leads to no port of a task"
+        return "" if task.port is not None else "it has no port in the cluster"
 
     def _ask(self, by_host: Mapping[str, Sequence[TaskState]], seconds: float) -> dict[str, Any]:
         """Task -> the call that is over by now.  Raises Stopped."""
@@ -150,12 +162,21 @@ class Profiler:
             while not all(call.done() for call in calls.values()):
                 match sessions.next(time.monotonic() + LOOK_S):
                     case Said(host, message) if message.type in TYPES and host in tunnels:
+                        self._note(message, tunnels[host], by_host[host])
                         tunnels[host].take(message)
                     case Ended(host) if host in tunnels:
+                        self._broken |= {task.task for task in by_host[host] if not calls[task.task].done()}
                         tunnels[host].pause()
                     case item if interrupted := interruption(item):
                         raise Stopped(interrupted)
         return calls
+
+    def _note(self, message: Message, tunnel: Tunnel, tasks: Sequence[TaskState]) -> None:
+        """Note of which task these bytes are."""
+        if message.type == "bytes" and message.body:
+            with contextlib.suppress(KeyError):  # the host may have made up that stream
+                port = tunnel.way(message["stream"])["port"]
+                self._talked |= {task.task for task in tasks if task.port == port}
 
     def _channel(self, path: str) -> Any:
         most = ("grpc.max_receive_message_length", ANSWER_BYTES)
@@ -163,16 +184,20 @@ class Profiler:
         patience = ("grpc.min_reconnect_backoff_ms", 10_000)
         return self._grpc.insecure_channel(f"unix:{quote(path)}", options=[most, patience])
 
-    def _why(self, error: Any, port: int | None, seconds: float) -> str:
+    def _why(self, task: str, error: Any, port: int | None, seconds: float) -> str:
         """Why there is no trace, by gRPC's error."""
         codes = self._grpc.StatusCode
         code, details = error.code(), one_line(error.details() or "")[:TROUBLE]
+        if task in self._broken:
+            return "the connection to its host broke: try again"
         if code is codes.UNIMPLEMENTED:
             return f"what answers at its port {port} has no profiler: only TensorFlow's servers do"
         if code is codes.DEADLINE_EXCEEDED:
             return f"its TensorFlow has not answered within {seconds + ANSWER_S:g} s: try again"
         if "rofil" in details:
             return f"its TensorFlow says: {details}"
+        if code is codes.UNAVAILABLE and task in self._talked:
+            return "it closed the connection while the trace was taken: has it ended?"
         if code is codes.UNAVAILABLE:
             return (
                 f"no TensorFlow server answers at its port {port}: the program has not started one (yet), or is of"

@@ -33,6 +33,7 @@ class Tunnel:
         for listener in ways:
             listener.setblocking(False)
         self._numbers = itertools.count(1)
+        self._led: dict[int, Mapping[str, Any]] = {}
         self._orders: deque[Callable[[], bool]] = (
             deque()
         )  # for the thread; each returns whether the thread goes on
@@ -58,6 +59,10 @@ class Tunnel:
     def take(self, message: Message) -> None:
         """Take a message that the agent sent."""
         self._order(lambda: self._take(message))
+
+    def way(self, number: int) -> Mapping[str, Any]:
+        """The fields of `connect` of that stream; raises KeyError."""
+        return self._led[number]
 
     def close(self) -> None:
         """Close the sockets, and wait for the thread to end; may be called twice."""
@@ -118,6 +123,7 @@ class Tunnel:
         if connection.family != socket.AF_UNIX:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         number = next(self._numbers)
+        self._led[number] = where
         self._send("connect", stream=number, **where)
         self._streams.add(number, connection)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tflaunch.cli.init import _write
+from tflaunch.cli.output_file import OutputFile
 from tflaunch.hosts import Host, find_default, load
 from tflaunch.protocol.errors import RecordError
 from tflaunch.ssh.config_lines import host_names
@@ -93,12 +94,12 @@ def test_the_file_counts_as_the_default_whatever_the_umask(tmp_path: Path, umask
     before = os.umask(umask)
     try:
         for force in (False, True):
-            _write(path, f"# {force}\nhosts: [a]\n", force)
+            _write(OutputFile(path, "-o"), f"# {force}\nhosts: [a]\n", force)
             assert stat.S_IMODE(path.stat().st_mode) == 0o644 & ~umask
             assert find_default({"HOME": str(tmp_path)}, here) == str(path)
     finally:
         os.umask(before)
     with pytest.raises(RecordError, match="File exists"):
-        _write(path, "another", force=False)  # somebody else was there first
+        _write(OutputFile(path, "-o"), "another", force=False)  # somebody else was there first
     assert path.read_text() == "# True\nhosts: [a]\n"
     assert [each.name for each in here.iterdir()] == ["hosts.yaml"]
