@@ -80,32 +80,48 @@ def tune(request: TuneRequest, watcher: TuneWatcher, resume: str | None = None) 
     Raises TflaunchError: NothingMeasured where no layout could be measured; Stopped after Ctrl-C.
     """
     tried = Tried(request.layouts, request.about)
-    with _recorded(request, resume) as record:
+    with contextlib.closing(_record_of(request, resume, tried)) as record, _ended(record):
         watcher.begins(record.run_id)
-        if resume is not None:
-            tried.go_on(record)
-        else:
-            tried.keep_in(record)
         _Search(request, tried, watcher).go()
     return record.run_id, tried
 
 
-@contextlib.contextmanager
-def _recorded(request: TuneRequest, resume: str | None) -> Iterator[Record]:
-    """The record of the search, locked; at the end it says how the search ended."""
-    begun, ssh_config = time.monotonic(), request.options.connection.config_path
-    if resume is not None:
-        record = Record.reopen(Record.open(resume).run_id)
-    else:
+def _record_of(request: TuneRequest, resume: str | None, tried: Tried) -> Record:
+    """The record of the search, locked, which `tried` goes on from and is kept in.
+
+    A record that this is no search of, or another one, stays as it was.  Raises UsageError, RecordError.
+    """
+    ssh_config = request.options.connection.config_path
+    taken_later = request.hostfile.wanted is not None
+    hostfile = dataclasses.replace(request.hostfile, hosts=()) if taken_later else request.hostfile
+    if resume is None:
         name = request.run_id("tune")
-        taken_later = request.hostfile.wanted is not None
         record = Record.create(
             name,
             plan=ClusterPlan(name, ()),
-            hostfile=dataclasses.replace(request.hostfile, hosts=()) if taken_later else request.hostfile,
+            hostfile=hostfile,
             command=request.command,
             ssh_config=ssh_config,
         )
+    else:
+        record = Record.reopen(Record.open(resume).run_id)
+    try:
+        if resume is None:
+            tried.keep_in(record)
+        else:
+            tried.go_on(record)
+    except BaseException:
+        if resume is None:
+            record.discard()
+        record.close()
+        raise
+    return record
+
+
+@contextlib.contextmanager
+def _ended(record: Record) -> Iterator[None]:
+    """At the end, the record says how the search ended."""
+    begun = time.monotonic()
 
     def end(status: Any, code: int, why: str = "") -> None:
         failure = EndedByRule(why, (), code) if why else None
@@ -113,7 +129,7 @@ def _recorded(request: TuneRequest, resume: str | None) -> Iterator[Record]:
         record.finish(Outcome(record.run_id, status, code, seconds, first_failure=failure))
 
     try:
-        yield record
+        yield
         end("succeeded", 0)
     except Stopped as stopped:
         end("interrupted", 128 + stopped.interrupted.signal)
@@ -121,8 +137,6 @@ def _recorded(request: TuneRequest, resume: str | None) -> Iterator[Record]:
     except TflaunchError as error:
         end("failed", error.exit_code, error.message)
         raise
-    finally:
-        record.close()
 
 
 class _Search:
