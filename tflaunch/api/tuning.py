@@ -110,6 +110,7 @@ def _record_of(request: TuneRequest, resume: str | None, tried: Tried) -> Record
             tried.keep_in(record)
         else:
             tried.go_on(record)
+            record.resume(hostfile, request.command, ssh_config)
     except BaseException:
         if resume is None:
             record.discard()

@@ -95,3 +95,20 @@ def test_another_search_stays_as_it_was(record: Record) -> None:
     mine = request("--ps=0,1")
     Tried(mine.layouts, mine.about).keep_in(record)
     assert "tries other layouts" in refused(record, request("--ps=0,2")).message
+
+
+def test_a_search_that_goes_on_has_no_outcome_until_its_end(record: Record) -> None:
+    mine = request("--ps=0,1")
+    known = Tried(mine.layouts, mine.about)
+    known.keep_in(record)
+    for layout, rate in zip(mine.layouts, (10.0, 20.0), strict=True):
+        known.add(layout, Try(0, "lr-layout-abcdef", rate))
+    record.write("run.json", {**record.about, "pid": 1})
+    record.close()
+    seen = Seen()
+    name, tried = tune(mine, seen, resume=NAME)
+    assert (name, tried.ranked()) == (NAME, [*reversed(mine.layouts)])
+    assert seen.at_its_beginning == (None, os.getpid())
+    after = Record.open(NAME)
+    assert (after.outcome() or {})["status"] == "succeeded"
+    assert (after.command, after.started) == (mine.command, record.started)
