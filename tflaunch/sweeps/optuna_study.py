@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tflaunch.protocol.errors import UsageError
+from tflaunch.runs.hidden_values import safe_url
 from tflaunch.sweeps.results import Metric, Result
 from tflaunch.sweeps.trials import Axis, Params, Trial, identity
 
@@ -83,8 +84,10 @@ class OptunaStudy:
                 load_if_exists=True,
             )
         except Exception as error:  # each storage has errors of its own
-            what = f"--storage {search.storage}" if search.storage else "the study in the record"
-            raise UsageError(f"{what}: {error}", "a URL of Optuna's: sqlite:///study.db") from None
+            url = search.storage
+            what = f"--storage {safe_url(url)}" if url else "the study in the record"
+            said = str(error).replace(url, safe_url(url)) if url else str(error)
+            raise UsageError(f"{what}: {said}", "a URL of Optuna's: sqlite:///study.db") from None
 
     def _take_over(self) -> None:
         """Tell a study that does not know them the results of a sweep that was begun without it."""

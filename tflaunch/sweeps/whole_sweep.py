@@ -35,7 +35,7 @@ from tflaunch.planning.inventory import Inventory
 from tflaunch.planning.usable_hosts import usable_hosts
 from tflaunch.protocol.errors import EXIT_NO_METRIC, ConnectError, ConnectErrors, RecordError, StopError
 from tflaunch.protocol.outcome import Outcome
-from tflaunch.runs.hidden_values import VALUE_LEFT_OUT
+from tflaunch.runs.hidden_values import VALUE_LEFT_OUT, url_left_out
 from tflaunch.runs.record import Record, hostfile_from
 from tflaunch.runs.visits import Finished, Visits
 from tflaunch.sweeps.controller import Planned, Summary, SweepController, SweepDisplay, Work
@@ -450,13 +450,18 @@ def _summary(request: SweepRequest, results: Results, wanted: Sequence[Trial]) -
 
 
 def _to_resume(command: Sequence[str], run_id: str, options: str = "--resume") -> str:
-    """The command that goes on with the sweep; it names variables whose values no record has: it reads them anew."""
+    """The command that goes on with the sweep; it names what no record has.
+
+    Values of variables are read anew; a password of --storage is to be typed in place of the VALUE_LEFT_OUT.
+    """
     words = command[: command.index("--")] if "--" in command else command
-    variables: list[str] = []
+    named: list[str] = []
     for before, word in itertools.pairwise(words):
-        if word.endswith(f"={VALUE_LEFT_OUT}"):
-            variables += [
+        if url_left_out(before, word):
+            named += [word] if word.startswith("-") else [before, word]
+        elif word.endswith(f"={VALUE_LEFT_OUT}"):
+            named += [
                 *([] if word.startswith("-") else [before]),
                 word.removesuffix(f"={VALUE_LEFT_OUT}"),
             ]
-    return f"{shlex.join(['tflaunch', 'sweep', *variables])} {options} {run_id}"
+    return f"{shlex.join(['tflaunch', 'sweep', *named])} {options} {run_id}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,7 @@ from tflaunch.runs.record import Record
 from tflaunch.sweeps.optuna_study import JOURNAL, OptunaSearch, OptunaStudy
 from tflaunch.sweeps.results import Metric, Result, Results
 from tflaunch.sweeps.trials import Trial, axes_of, plain
+from tflaunch.sweeps.whole_sweep import _to_resume
 
 LOSS = Metric.parse("loss", maximize=False)
 AXES = ("x=-10.0..10.0", "layers=1..4", "optimizer=adam,sgd")
@@ -144,6 +146,22 @@ def test_it_learns_from_a_sweep_that_was_begun_without_it(results: Results, tmp_
     study = optuna.load_study(study_name=results.record.run_id, storage=url)
     assert study.best_trial.state is TrialState.COMPLETE
     assert [trial.params["layers"] for trial in study.get_trials()] == [2, 4]
+
+
+def test_a_storage_that_cannot_be_used_is_named_without_its_password(results: Results) -> None:
+    with pytest.raises(UsageError) as told:
+        OptunaStudy(search(5, storage="mysql+none://ada:hunter22@db.lab/optuna"), results, LOSS, 7)
+    assert told.value.message.startswith("--storage mysql+none://ada:***@db.lab/optuna: ")
+    assert "hunter22" not in told.value.message
+
+
+@pytest.mark.parametrize("words", [("--storage", "mysql://u:***@h/db"), ("--storage=mysql://u:***@h/db",)])
+def test_the_command_that_goes_on_names_a_storage_whose_password_no_record_has(
+    words: tuple[str, ...],
+) -> None:
+    before = ("tflaunch", "sweep", "h", "t.py", "--env", "A=***", *words, "--storage", "sqlite:///a.db")
+    said = shlex.split(_to_resume(before, "lr-abcdef"))
+    assert said == ["tflaunch", "sweep", "--env", "A", *words, "--resume", "lr-abcdef"]
 
 
 def test_without_optuna_the_option_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
