@@ -382,14 +382,14 @@ class SweepController(Monitor):
                 self._ended_curves.append(reading.curve)
                 self._compare(found)
                 self._tell_of_metric(found, reading)
-            if self._study is not None:
-                self._study.ended(found)
-            self._failed += found.status == "failed"
-            self._stopped += found.status == "stopped"
             try:
                 self._results.add(found)
             except RecordError as error:
                 self._reporter.warn(f"{error.message}. {error.hint}")
+            if self._study is not None:
+                self._study.ended(found)
+            self._failed += found.status == "failed"
+            self._stopped += found.status == "stopped"
             self._reporter.result(found)
             self._show()
 
