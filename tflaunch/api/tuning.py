@@ -31,6 +31,10 @@ if TYPE_CHECKING:
 
 JUDGED_S = 0.1  # a program that prints every step is not asked for its rate at each
 GIVE_UP = 2  # so many layouts that fail before any could be measured end the search
+PRINT_STEPS = (
+    "have the workers print one now and then, at least every second: print('step', step, flush=True); in Keras a"
+    " callback does it: LambdaCallback(on_train_batch_end=lambda batch, logs: print('step', batch, flush=True))"
+)
 
 
 class NothingMeasured(TflaunchError):
@@ -177,7 +181,10 @@ class _Search:
         self._maybe_give_up()
 
     def _maybe_give_up(self) -> None:
-        """Raise NothingMeasured once layouts have failed for what the others will fail for, too."""
+        """Raise NothingMeasured once layouts have failed for what the others will fail for, too.
+
+        A program that has ended without a step names none in any layout; one that ran into --timeout may only be slow.
+        """
         tries = [each for all_of_it in self._tried.tries.values() for each in all_of_it]
         ran = [each for each in tries if each.run_id]
         if any(each.rate is not None for each in ran):
@@ -187,13 +194,12 @@ class _Search:
 
     def _nothing(self) -> NothingMeasured:
         tries = [each for all_of_it in self._tried.tries.values() for each in all_of_it]
-        first = next((each for each in tries if each.run_id), tries[0])
+        ran = [each for each in tries if each.run_id] or tries
+        first = next((each for each in ran if each.exit_code == EXIT_NO_METRIC), ran[0])
         if first.exit_code == EXIT_NO_METRIC:
-            hint = (
-                "have the workers print one now and then, at least every second: print('step', step, flush=True); in"
-                " Keras a callback does it: LambdaCallback(on_train_batch_end=lambda batch, logs:"
-                " print('step', batch, flush=True))"
-            )
+            hint = PRINT_STEPS
+        elif first.exit_code == EXIT_TIMEOUT:
+            hint = f"give it longer, as with --timeout 10m; or {PRINT_STEPS}"
         elif first.run_id:
             hint = f"what its tasks printed: tflaunch logs {first.run_id}"
         else:
@@ -302,7 +308,8 @@ class _Trying:
         after = f"within {duration(outcome.seconds)}" if isinstance(first, TimedOut) else "until its end"
         if self._rate is None:
             what = "one step at most" if self._rates.seen else "no step"
-            return f"the program has named {what} in what it printed {after}", EXIT_NO_METRIC
+            code = EXIT_TIMEOUT if isinstance(first, TimedOut) else EXIT_NO_METRIC
+            return f"the program has named {what} in what it printed {after}", code
         if outcome.exit_code == EXIT_TIMEOUT or self._rate.steps < self._steps:
             notes.append(f"{self._rate.steps:.0f} of {self._steps} steps {after}")
         return "", 0

@@ -1,23 +1,24 @@
-"""A search that goes on: which records it takes, and what it makes of them."""
+"""A search for a layout: which records it goes on with, and what ends it before anything is measured."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import typer
 
 from tflaunch.api.requests.tune import TuneRequest, request_of
-from tflaunch.api.tuning import tune
+from tflaunch.api.tuning import NothingMeasured, _Search, _Trying, tune
 from tflaunch.cli.options import flatten
 from tflaunch.cli.tune import TuneCommand
 from tflaunch.hosts import Hostfile
 from tflaunch.inputs.options.of_tune import TuneOptions
 from tflaunch.planning.cluster_plan import ClusterPlan
-from tflaunch.protocol.errors import TflaunchError, UsageError
-from tflaunch.protocol.outcome import Outcome
+from tflaunch.protocol.errors import EXIT_NO_METRIC, EXIT_TIMEOUT, TflaunchError, UsageError
+from tflaunch.protocol.outcome import Outcome, TimedOut
 from tflaunch.runs.record import Record
 from tflaunch.tuning.layouts import TaskLayout
 from tflaunch.tuning.tried import Tried, Try
@@ -114,3 +115,52 @@ def test_a_search_that_goes_on_has_no_outcome_until_its_end(record: Record) -> N
     after = Record.open(NAME)
     assert (after.outcome() or {})["status"] == "succeeded"
     assert (after.command, after.started) == (mine.command, record.started)
+
+
+def found(*exit_codes: int) -> Tried:
+    """What is known of a search whose runs have all ended without a rate, with these codes."""
+    mine = request("--ps=0,1,2")
+    tried = Tried(mine.layouts, mine.about)
+    for layout, code in zip(mine.layouts, exit_codes, strict=False):
+        tried.add(layout, Try(0, "lr-layout-abcdef", None, why=f"code {code}", exit_code=code))
+    return tried
+
+
+@pytest.mark.parametrize(
+    ("codes", "code", "hint"),
+    [
+        ((EXIT_NO_METRIC,), EXIT_NO_METRIC, "have the workers print one now and then"),
+        ((EXIT_TIMEOUT, EXIT_NO_METRIC), EXIT_NO_METRIC, "have the workers print one now and then"),
+        (
+            (EXIT_TIMEOUT, EXIT_TIMEOUT),
+            EXIT_TIMEOUT,
+            "give it longer, as with --timeout 10m; or have the workers",
+        ),
+        ((1, 1), 1, "what its tasks printed: tflaunch logs lr-layout-abcdef"),
+    ],
+)
+def test_what_ends_a_search_that_has_measured_nothing(codes: tuple[int, ...], code: int, hint: str) -> None:
+    search = _Search(request("--ps=0,1,2"), found(*codes), Seen())
+    with pytest.raises(NothingMeasured, match=f"code {code}") as told:
+        search._maybe_give_up()
+    assert told.value.exit_code == code
+    assert (told.value.hint or "").startswith(hint)
+
+
+@pytest.mark.parametrize("codes", [(), (1,), (EXIT_TIMEOUT,)])
+def test_one_layout_that_fails_or_takes_too_long_ends_no_search(codes: tuple[int, ...]) -> None:
+    _Search(request("--ps=0,1,2"), found(*codes), Seen())._maybe_give_up()
+
+
+@pytest.mark.parametrize(
+    ("status", "failure", "code"),
+    [("failed", TimedOut("--timeout 2m", ()), EXIT_TIMEOUT), ("succeeded", None, EXIT_NO_METRIC)],
+)
+def test_a_run_without_steps_that_was_ended_is_told_from_one_that_has_ended(
+    status: Literal["failed", "succeeded"], failure: TimedOut | None, code: int
+) -> None:
+    mine = request("--ps=0,1")
+    outcome = Outcome(NAME, status, 0, 120.0, first_failure=failure)
+    why, found = _Trying(mine, mine.layouts[0], 0, 5)._why_not(outcome, [])
+    assert why.startswith("the program has named no step in what it printed ")
+    assert found == code
