@@ -52,7 +52,7 @@ class Tried:
 
     def go_on(self, record: Record) -> None:
         """Take the tries on record, and keep more there.  Raises UsageError for another search, RecordError."""
-        kept = record.read(TUNE)
+        kept = record.read(TUNE, FORMAT)
         if kept is None:
             raise UsageError(f"{record.run_id} is no search for a layout", "tflaunch ps -a lists all runs")
         if kept["about"] != self._about:

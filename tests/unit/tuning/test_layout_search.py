@@ -17,11 +17,11 @@ from tflaunch.cli.tune import TuneCommand
 from tflaunch.hosts import Hostfile
 from tflaunch.inputs.options.of_tune import TuneOptions
 from tflaunch.planning.cluster_plan import ClusterPlan
-from tflaunch.protocol.errors import EXIT_NO_METRIC, EXIT_TIMEOUT, TflaunchError, UsageError
+from tflaunch.protocol.errors import EXIT_NO_METRIC, EXIT_TIMEOUT, RecordError, TflaunchError, UsageError
 from tflaunch.protocol.outcome import Outcome, TimedOut
 from tflaunch.runs.record import Record
 from tflaunch.tuning.layouts import TaskLayout
-from tflaunch.tuning.tried import Tried, Try
+from tflaunch.tuning.tried import TUNE, Tried, Try
 
 NAME = "lr-abcdef"
 
@@ -97,6 +97,15 @@ def test_another_search_stays_as_it_was(record: Record) -> None:
     mine = request("--ps=0,1")
     Tried(mine.layouts, mine.about).keep_in(record)
     assert "tries other layouts" in refused(record, request("--ps=0,2")).message
+
+
+def test_a_search_of_another_tflaunch_stays_as_it_was(record: Record) -> None:
+    mine = request("--ps=0,1")
+    newer = {"layout": {"ps": 0, "cards": 2}, "try": {"rate": 1.0, "watts": 300.0}}
+    record.write(TUNE, {"format": 2, "about": mine.about, "tries": [newer]})
+    error = refused(record, mine)
+    assert isinstance(error, RecordError)
+    assert "tune.json has format 2, this tflaunch reads 1" in error.message
 
 
 def test_a_search_that_goes_on_has_no_outcome_until_its_end(record: Record) -> None:
