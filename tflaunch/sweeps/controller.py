@@ -155,9 +155,8 @@ class SweepController(Monitor):
         self._readings: dict[tuple[int, int], MetricReading] = {}
         self._seats: dict[tuple[int, int], Seat] = {}
         self._placed: set[tuple[int, str]] = set()  # (trial, host)
-        self._unread: dict[
-            int, TaskExit
-        ] = {}  # trials that have ended, while some of their logs is still to come
+        # Trials that have ended, while some of their logs is still to come.
+        self._unread: dict[int, TaskExit] = {}
         # (trial, attempt) -> the size of its log, once it has ended and until all of the log is here.
         self._sizes: dict[tuple[int, int], int] = {}
         self._events: list[Any] = [_Begin()]  # for the state machine

@@ -201,5 +201,5 @@ def test_a_sweep_of_another_tflaunch_is_not_read(tmp_path: Path, monkeypatch: py
         Record.create("lr-abcdef", plan=plan, hostfile=Hostfile("here", ()), command=command)
     ) as record:
         record.write(TRIALS, {"format": 2, "trials": [], "seed": 7})
-        with pytest.raises(RecordError, match="sweep.json has format 2, this tflaunch reads 1"):
+        with pytest.raises(RecordError, match=r"sweep\.json has format 2, this tflaunch reads 1"):
             Results(record)

@@ -59,9 +59,8 @@ def test_what_two_layouts_say_of_a_third() -> None:
     assert predicted(known, 4, 4) == pytest.approx(truth(4, 4))
     assert predicted(known, 8, 2) == pytest.approx(truth(8, 2))
     assert predicted(known[:1], 4, 2) is None
-    assert (
-        predicted([MeasuredLayout(2, 1, 5.0), MeasuredLayout(4, 2, 9.0)], 4, 1) is None
-    )  # in the same proportion
+    # In the same proportion, they do not tell the one from the other.
+    assert predicted([MeasuredLayout(2, 1, 5.0), MeasuredLayout(4, 2, 9.0)], 4, 1) is None
     assert predicted([], 1, 1) is None
     # More ps that slow it down: their share of a step is none, not less than that.
     assert predicted([MeasuredLayout(2, 1, 10.0), MeasuredLayout(2, 2, 9.0)], 4, 2) == pytest.approx(
