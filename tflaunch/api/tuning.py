@@ -214,8 +214,6 @@ class _Trying:
         self._request, self._layout, self._number, self._steps = request, layout, number, steps
         self._rates = StepRates(())
         self._rate: Rate | None = None
-        self._limits: dict[str, None] = {}
-        self._begun = False
         self._error = ""  # the line by which the first task that failed says why
         self._judged = 0.0  # when the rate was last computed
 
@@ -245,12 +243,8 @@ class _Trying:
             self._rates = StepRates(
                 filter(trains, names), shared=measure.global_steps, patience_s=max(5.0, measure.seconds)
             )
-        elif event["event"] == "started":
-            self._begun = True
         elif event["event"] == "report":
             self._error = (event["first_failure"] or {}).get("error", "")
-        elif event["event"] == "warn" and self._begun:
-            self._limits[event["text"]] = None
         elif event["event"] == "log" and not event.get("partial") and trains(event["task"]):
             names_step = self._rates.line(event["task"], event["time"], event["line"])
             if names_step and event["time"] - self._judged >= JUDGED_S:
@@ -278,7 +272,7 @@ class _Trying:
             None,
             tasks=dict(tasks),
             hosts=len(hosts),
-            limits=tuple(self._limits),
+            limits=tuple(dict.fromkeys(prepared.reporter.slowness)),
             notes=tuple(notes),
             cut_short=cut_short,
             why=why,

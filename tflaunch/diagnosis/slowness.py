@@ -119,7 +119,7 @@ class Slowness(Rule):
                 self._told[same] = (self._told[same][0], now)
             elif explained.isdisjoint(finding.tasks):
                 self._told[key] = (finding, now)
-                said.append(Sentence(finding.text, False))
+                said.append(Sentence(finding.text, False, True))
         for key, (told, last) in list(self._told.items()):
             # Whom nobody looks at may be as slow as before.
             seen = all(self._fresh(task, now) for task in told.tasks)

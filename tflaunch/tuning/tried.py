@@ -29,7 +29,7 @@ class Try:
     shared: bool = False
     tasks: Mapping[str, int] = field(default_factory=dict)  # job -> how many
     hosts: int = 0
-    limits: tuple[str, ...] = ()  # sentences of the rules that watch over a run
+    limits: tuple[str, ...] = ()  # sentences of the rules of slowness
     notes: tuple[str, ...] = ()
     cut_short: bool = False  # it was so slow that it did not go on to its last step
     why: str = ""  # it has no rate

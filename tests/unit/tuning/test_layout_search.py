@@ -5,25 +5,32 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal
+from types import SimpleNamespace
+from typing import Literal, cast
 
 import pytest
 import typer
 
+from tflaunch.api.event_feed import EventReporter, Events
 from tflaunch.api.requests.tune import TuneRequest, request_of
-from tflaunch.api.tuning import NothingMeasured, _Search, _Trying, tune
+from tflaunch.api.tuning import NothingMeasured, PreparedTry, _Search, _Trying, tune
 from tflaunch.cli.options import flatten
 from tflaunch.cli.tune import TuneCommand
+from tflaunch.console.pen import Sheet
+from tflaunch.console.tune_page import tune_page
+from tflaunch.documents.tuned import tuned
 from tflaunch.hosts import Hostfile
 from tflaunch.inputs.options.of_tune import TuneOptions
-from tflaunch.planning.cluster_plan import ClusterPlan
+from tflaunch.planning.cluster_plan import ClusterPlan, TaskPlan
 from tflaunch.protocol.errors import EXIT_NO_METRIC, EXIT_TIMEOUT, RecordError, TflaunchError, UsageError
+from tflaunch.protocol.job import TaskId
 from tflaunch.protocol.outcome import Outcome, TimedOut
 from tflaunch.runs.record import Record
 from tflaunch.tuning.layouts import TaskLayout
 from tflaunch.tuning.tried import TUNE, Tried, Try
 
 NAME = "lr-abcdef"
+SLOW = "ps/0 uses all its cores; start more ps"
 
 
 @pytest.fixture(autouse=True)
@@ -173,3 +180,28 @@ def test_a_run_without_steps_that_was_ended_is_told_from_one_that_has_ended(
     why, found = _Trying(mine, mine.layouts[0], 0, 5)._why_not(outcome, [])
     assert why.startswith("the program has named no step in what it printed ")
     assert found == code
+
+
+def test_what_limited_a_layout_is_what_made_its_run_slow_and_no_other_warning() -> None:
+    mine = request("--ps=0,1")
+    layout, reporter = mine.layouts[0], EventReporter(Events())
+    try:
+        worker = TaskPlan(TaskId("worker", 0), "here", "here", 2222, (), (), (), {}, (), None)
+        reporter.plan(ClusterPlan(NAME, (worker,)))
+        reporter.warn("here cannot be reached")
+        for text in (SLOW, "another host is slow", SLOW):
+            reporter.slowed(text)
+        reporter.report(Outcome(NAME, "succeeded", 0, 3.0))
+        trying = _Trying(mine, layout, 0, 5)
+        for second in range(3):
+            trying._rates.line("worker/0", float(second), f"step {second}")
+        prepared = SimpleNamespace(reporter=reporter, request=SimpleNamespace(run_id=NAME))
+        found = trying._result(cast(PreparedTry, prepared), cut_short=False, enough=False)
+    finally:
+        reporter.close()
+    assert found.limits == (SLOW, "another host is slow")
+    tried = Tried((layout,), {})
+    tried.add(layout, found)
+    page = [line.plain for line in tune_page(tuned(NAME, tried, 5, ("tflaunch", "run")), Sheet(200))]
+    assert page[0].rstrip().endswith("what limited it")
+    assert "  ps/0 uses all its cores; 2 of 5 steps" in page[1]
