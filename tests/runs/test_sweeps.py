@@ -24,7 +24,7 @@ from tests.support.launcher import Launcher, Running
 from tests.support.patience import PATIENCE_S, until
 from tests.support.sshd import SshNetwork, logins
 from tflaunch.cli import application
-from tflaunch.protocol.errors import EXIT_INTERRUPTED, EXIT_USAGE
+from tflaunch.protocol.errors import EXIT_INTERRUPTED, EXIT_RECORD, EXIT_USAGE
 
 # Says what it was told and where it is, then ends as its parameters have it; with $OUT/hold it waits for $OUT/go, or
 # $OUT/go-7 of its own, first.
@@ -646,3 +646,24 @@ def test_optuna_proposes_the_trials_and_stops_bad_ones(launcher: Launcher) -> No
         EXIT_USAGE
     )
     assert "--sampler tpe is for --random" in refused.err
+
+
+def test_a_storage_that_fails_takes_no_result_with_it(launcher: Launcher, tmp_path: Path) -> None:
+    trainer = """
+    import os, sqlite3
+    print("loss 1")
+    if os.environ["TFLAUNCH_TRIAL"] == "1":
+        with sqlite3.connect(os.environ["STUDY"]) as study:
+            for table in ("trial_values", "trials"):
+                study.execute(f"DROP TABLE {table}")
+    """
+    study, hosts = tmp_path / "study.db", launcher.local(1)
+    axes = ("--random=x=0.0..1.0", "--trials=4", "--metric=loss", "--sampler=tpe", "--name=tpe", "--yes")
+    storage = (f"--storage=sqlite:///{study}", f"--env=STUDY={study}")
+    done = launcher.run("sweep", hosts, launcher.script(trainer), *axes, *storage).ran(EXIT_RECORD)
+    assert done.sentences.count("no such table") == 1
+    assert "Optuna proposes no more trials" in done.sentences
+    (record,) = launcher.state.glob("tpe-??????")
+    assert f"tflaunch sweep --env=STUDY --resume {record.name}" in done.sentences
+    results = [json.loads(line) for line in (record / "results.jsonl").read_text().splitlines()]
+    assert [(each["trial"], each["status"]) for each in results] == [(0, "succeeded"), (1, "succeeded")]

@@ -62,22 +62,10 @@ while True:
 
 def test_the_fastest_of_six_layouts_where_one_ps_is_too_few(bed: Bed, far: FarLauncher) -> None:
     hosts = bed.up(4)
-    for host in hosts[:3]:  # each ps has 1 MB/s, so one of them gives the workers 10 steps in a second
-        host.do(
-            "tc",
-            "qdisc",
-            "add",
-            "dev",
-            "eth0",
-            "root",
-            "tbf",
-            "rate",
-            "8mbit",
-            "burst",
-            "16kb",
-            "latency",
-            "400ms",
-        )
+    # Each ps has 1 MB/s, so one of them gives the workers 10 steps in a second.
+    slowly = "tc qdisc add dev eth0 root tbf rate 8mbit burst 16kb latency 400ms"
+    for host in hosts[:3]:
+        host.do(*slowly.split())
     words = ("--ps=1,2,3", "--workers=1,2", "--ps-hosts=host[1-3]", "--worker-hosts=host4", "--network=none")
     quick = ("--steps=60", "--seconds=1", "--grace=1")
     hostfile, trainer = far.hostfile(hosts), far.script(TRAINER)
@@ -85,9 +73,12 @@ def test_the_fastest_of_six_layouts_where_one_ps_is_too_few(bed: Bed, far: FarLa
     found = json.loads(done.out)
     assert [each["layouts"] for each in found["rounds"]] == [6, 3, 2]
     best, *others = found["layouts"]
-    assert (best["tasks"], best["best"]) == ({"ps": 3, "worker": 2}, True)
+    # Whether three are faster than two depends on this machine's processors; that one is too few, on the network.
+    assert best["best"]
+    assert best["tasks"]["ps"] > 1
+    ps, workers = (str(best["tasks"][job]) for job in ("ps", "worker"))
     assert found["best"] == [
-        *("tflaunch", "run", str(hostfile), "--ps", "3", "--workers", "2", "--ps-hosts", "host[1-3]"),
+        *("tflaunch", "run", str(hostfile), "--ps", ps, "--workers", workers, "--ps-hosts", "host[1-3]"),
         *("--worker-hosts", "host4", "--network", "none", "--grace", "1.0", str(trainer)),
     ]
     assert [len(each["tries"]) for each in (best, *others)] == [3, 3, 2, 1, 1, 1]
@@ -105,9 +96,8 @@ def test_what_cannot_be_measured_is_said(launcher: Launcher) -> None:
     assert "print('step', step, flush=True)" in done.err
     broken = launcher.script("raise ValueError('no data')\n", "broken.py")
     done = launcher.run("tune", hosts, broken, "--ps=0", "--workers=1,2,3").ran(1)
-    assert (
-        done.err.count("exited with code 1: ValueError: no data") == 3
-    )  # of two layouts, and why the search ends
+    # Of two layouts, and why the search ends.
+    assert done.err.count("exited with code 1: ValueError: no data") == 3
     assert "workers 3" not in done.err
     assert re.search(r"tflaunch logs broken-layout-\w{6}\n", done.err)
     gpus = ("--gpus-per-worker=1", "--ps=0", "--workers=1,2")

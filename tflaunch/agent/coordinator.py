@@ -275,6 +275,8 @@ class Coordinator:
         """As above."""
         self.say(text, urgent=False)
 
+    slowed = warn
+
     def unreachable(self, host: str, reason: str) -> None:
         """As above."""
         self.say("%s is out of reach of %s: %s" % (host, self._directory.host, reason), urgent=False)

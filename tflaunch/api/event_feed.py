@@ -87,11 +87,12 @@ class Events(io.TextIOBase):
 
 
 class EventReporter(JsonReporter):
-    """Gives events; keeps plans and outcomes as objects."""
+    """Gives events; keeps plans and outcomes as objects, and what has made the run slow."""
 
     def __init__(self, events: Events) -> None:
         self.plans: list[ClusterPlan] = []
         self.outcomes: list[Outcome] = []
+        self.slowness: list[str] = []  # what has made the run slower than it could be, as sentences
         self._started: set[TaskId] = set()
         super().__init__(_ALL, Stream(cast("TextIO", events)), Stream(io.StringIO()))
 
@@ -107,6 +108,10 @@ class EventReporter(JsonReporter):
     def started(self, started: TaskStarted) -> None:
         self._started.add(started.task)
         super().started(started)
+
+    def slowed(self, text: str) -> None:
+        self.slowness.append(text)
+        super().slowed(text)
 
     def report(self, outcome: Outcome) -> None:
         self.outcomes.append(outcome)

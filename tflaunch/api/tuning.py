@@ -31,6 +31,10 @@ if TYPE_CHECKING:
 
 JUDGED_S = 0.1  # a program that prints every step is not asked for its rate at each
 GIVE_UP = 2  # so many layouts that fail before any could be measured end the search
+PRINT_STEPS = (
+    "have the workers print one now and then, at least every second: print('step', step, flush=True); in Keras a"
+    " callback does it: LambdaCallback(on_train_batch_end=lambda batch, logs: print('step', batch, flush=True))"
+)
 
 
 class NothingMeasured(TflaunchError):
@@ -80,32 +84,49 @@ def tune(request: TuneRequest, watcher: TuneWatcher, resume: str | None = None) 
     Raises TflaunchError: NothingMeasured where no layout could be measured; Stopped after Ctrl-C.
     """
     tried = Tried(request.layouts, request.about)
-    with _recorded(request, resume) as record:
+    with contextlib.closing(_record_of(request, resume, tried)) as record, _ended(record):
         watcher.begins(record.run_id)
-        if resume is not None:
-            tried.go_on(record)
-        else:
-            tried.keep_in(record)
         _Search(request, tried, watcher).go()
     return record.run_id, tried
 
 
-@contextlib.contextmanager
-def _recorded(request: TuneRequest, resume: str | None) -> Iterator[Record]:
-    """The record of the search, locked; at the end it says how the search ended."""
-    begun, ssh_config = time.monotonic(), request.options.connection.config_path
-    if resume is not None:
-        record = Record.reopen(Record.open(resume).run_id)
-    else:
+def _record_of(request: TuneRequest, resume: str | None, tried: Tried) -> Record:
+    """The record of the search, locked, which `tried` goes on from and is kept in.
+
+    A record that this is no search of, or another one, stays as it was.  Raises UsageError, RecordError.
+    """
+    ssh_config = request.options.connection.config_path
+    taken_later = request.hostfile.wanted is not None
+    hostfile = dataclasses.replace(request.hostfile, hosts=()) if taken_later else request.hostfile
+    if resume is None:
         name = request.run_id("tune")
-        taken_later = request.hostfile.wanted is not None
         record = Record.create(
             name,
             plan=ClusterPlan(name, ()),
-            hostfile=dataclasses.replace(request.hostfile, hosts=()) if taken_later else request.hostfile,
+            hostfile=hostfile,
             command=request.command,
             ssh_config=ssh_config,
         )
+    else:
+        record = Record.reopen(Record.open(resume).run_id)
+    try:
+        if resume is None:
+            tried.keep_in(record)
+        else:
+            tried.go_on(record)
+            record.resume(hostfile, request.command, ssh_config)
+    except BaseException:
+        if resume is None:
+            record.discard()
+        record.close()
+        raise
+    return record
+
+
+@contextlib.contextmanager
+def _ended(record: Record) -> Iterator[None]:
+    """At the end, the record says how the search ended."""
+    begun = time.monotonic()
 
     def end(status: Any, code: int, why: str = "") -> None:
         failure = EndedByRule(why, (), code) if why else None
@@ -113,7 +134,7 @@ def _recorded(request: TuneRequest, resume: str | None) -> Iterator[Record]:
         record.finish(Outcome(record.run_id, status, code, seconds, first_failure=failure))
 
     try:
-        yield record
+        yield
         end("succeeded", 0)
     except Stopped as stopped:
         end("interrupted", 128 + stopped.interrupted.signal)
@@ -121,8 +142,6 @@ def _recorded(request: TuneRequest, resume: str | None) -> Iterator[Record]:
     except TflaunchError as error:
         end("failed", error.exit_code, error.message)
         raise
-    finally:
-        record.close()
 
 
 class _Search:
@@ -162,7 +181,10 @@ class _Search:
         self._maybe_give_up()
 
     def _maybe_give_up(self) -> None:
-        """Raise NothingMeasured once layouts have failed for what the others will fail for, too."""
+        """Raise NothingMeasured once layouts have failed for what the others will fail for, too.
+
+        A program that has ended without a step names none in any layout; one that ran into --timeout may only be slow.
+        """
         tries = [each for all_of_it in self._tried.tries.values() for each in all_of_it]
         ran = [each for each in tries if each.run_id]
         if any(each.rate is not None for each in ran):
@@ -172,13 +194,12 @@ class _Search:
 
     def _nothing(self) -> NothingMeasured:
         tries = [each for all_of_it in self._tried.tries.values() for each in all_of_it]
-        first = next((each for each in tries if each.run_id), tries[0])
+        ran = [each for each in tries if each.run_id] or tries
+        first = next((each for each in ran if each.exit_code == EXIT_NO_METRIC), ran[0])
         if first.exit_code == EXIT_NO_METRIC:
-            hint = (
-                "have the workers print one now and then, at least every second: print('step', step, flush=True); in"
-                " Keras a callback does it: LambdaCallback(on_train_batch_end=lambda batch, logs:"
-                " print('step', batch, flush=True))"
-            )
+            hint = PRINT_STEPS
+        elif first.exit_code == EXIT_TIMEOUT:
+            hint = f"give it longer, as with --timeout 10m; or {PRINT_STEPS}"
         elif first.run_id:
             hint = f"what its tasks printed: tflaunch logs {first.run_id}"
         else:
@@ -193,8 +214,6 @@ class _Trying:
         self._request, self._layout, self._number, self._steps = request, layout, number, steps
         self._rates = StepRates(())
         self._rate: Rate | None = None
-        self._limits: dict[str, None] = {}
-        self._begun = False
         self._error = ""  # the line by which the first task that failed says why
         self._judged = 0.0  # when the rate was last computed
 
@@ -224,12 +243,8 @@ class _Trying:
             self._rates = StepRates(
                 filter(trains, names), shared=measure.global_steps, patience_s=max(5.0, measure.seconds)
             )
-        elif event["event"] == "started":
-            self._begun = True
         elif event["event"] == "report":
             self._error = (event["first_failure"] or {}).get("error", "")
-        elif event["event"] == "warn" and self._begun:
-            self._limits[event["text"]] = None
         elif event["event"] == "log" and not event.get("partial") and trains(event["task"]):
             names_step = self._rates.line(event["task"], event["time"], event["line"])
             if names_step and event["time"] - self._judged >= JUDGED_S:
@@ -257,7 +272,7 @@ class _Trying:
             None,
             tasks=dict(tasks),
             hosts=len(hosts),
-            limits=tuple(self._limits),
+            limits=tuple(dict.fromkeys(prepared.reporter.slowness)),
             notes=tuple(notes),
             cut_short=cut_short,
             why=why,
@@ -287,7 +302,8 @@ class _Trying:
         after = f"within {duration(outcome.seconds)}" if isinstance(first, TimedOut) else "until its end"
         if self._rate is None:
             what = "one step at most" if self._rates.seen else "no step"
-            return f"the program has named {what} in what it printed {after}", EXIT_NO_METRIC
+            code = EXIT_TIMEOUT if isinstance(first, TimedOut) else EXIT_NO_METRIC
+            return f"the program has named {what} in what it printed {after}", code
         if outcome.exit_code == EXIT_TIMEOUT or self._rate.steps < self._steps:
             notes.append(f"{self._rate.steps:.0f} of {self._steps} steps {after}")
         return "", 0

@@ -8,31 +8,35 @@ from typing import Any
 
 import typer
 
+from tflaunch.cli.recorded_words import filled
+from tflaunch.runs.hidden_values import without_values
+
 
 def run_command(
     ctx: typer.Context, kept: Collection[str], more: Sequence[str], *, renamed: Mapping[str, str] = {}
 ) -> tuple[str, ...]:
     """Return the command, up to the program's own arguments: the options `more`, and those of `kept` that were given.
 
-    renamed: options that `run` calls otherwise.  It names variables of --env without their values, which may be
-    secrets.
+    renamed: options that `run` calls otherwise.  It names variables of --env and --job-env without their values, which
+    may be secrets; the values of `more` stay.
     """
-    words = list(more)
+    words: list[str] = []
+    declared = {each.name: each for each in ctx.command.params}
     for name, value in ctx.params.items():
         if name not in kept or getattr(ctx.get_parameter_source(name), "name", "") != "COMMANDLINE":
             continue
-        option = "--" + name.replace("_", "-")
         for each in value if isinstance(value, (list, tuple)) else [value]:
-            words += [renamed.get(option, option), *_value(name, each)]
+            names = declared[name].secondary_opts if each is False else declared[name].opts
+            option = next(word for word in names if word.startswith("--"))
+            words += [renamed.get(option, option), *_value(each)]
+    words = [*more, *filled(without_values(words), lambda _: "")]
     module, script = ctx.params["module"], ctx.params["script"]
     program = ["-m", module] if module is not None else [script or ""]
     hosts = ctx.params["hosts"]
     return ("tflaunch", "run", *([] if hosts is None else [hosts]), *words, *program, "--")
 
 
-def _value(name: str, value: Any) -> list[str]:
-    if value is True or value == "":
+def _value(value: Any) -> list[str]:
+    if isinstance(value, bool) or value == "":
         return []
-    if isinstance(value, Enum):
-        value = value.value
-    return [str(value).partition("=")[0] if name == "env" else str(value)]
+    return [str(value.value if isinstance(value, Enum) else value)]

@@ -53,6 +53,9 @@ class ScreenLines(LogReporter):
     def warn(self, text: str) -> None:
         self._notice((f"{self._err.marks.warn} ", "yellow"), text)
 
+    def slowed(self, text: str) -> None:
+        self.warn(text)
+
     def _notice(self, *parts: str | tuple[str, str]) -> None:
         line = paragraph(*parts)
         self._writer.put("notice", lambda: self._print(line))

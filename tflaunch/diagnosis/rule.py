@@ -69,6 +69,7 @@ class Sentence(NamedTuple):
 
     text: str
     over: bool
+    slows: bool = False  # the run goes on, and is slower than it could be
 
 
 class Stop(NamedTuple):

@@ -121,7 +121,7 @@ class Slowness(Rule):
                     self._told[each] = (self._told[each][0], now)
             elif unexplained:
                 self._told[key] = (finding, now)
-                said.append(Sentence(finding.text, False))
+                said.append(Sentence(finding.text, False, True))
         for key, (told, last) in list(self._told.items()):
             # Whom nobody looks at may be as slow as before.
             seen = all(self._fresh(task, now) for task in told.tasks)

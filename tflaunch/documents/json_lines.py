@@ -104,6 +104,9 @@ class JsonReporter(LogReporter):
     def warn(self, text: str) -> None:
         self._event("warn", text=text)
 
+    def slowed(self, text: str) -> None:
+        self.warn(text)
+
     def warn_once(self, text: str) -> None:
         self.warn(text)
 

@@ -32,7 +32,7 @@ _LAST = frozenset(("exited", "lost", "report", "error", "failures", "detached"))
 # The methods of a reporter that tell an event.
 _TOLD = frozenset(
     {name for name in EVENTS if hasattr(JsonReporter, name)} - {"log", "gap", "log_end"}
-    | {"warn_once", "handed_over"}
+    | {"warn_once", "slowed", "handed_over"}
 )
 
 

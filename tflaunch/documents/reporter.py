@@ -65,6 +65,9 @@ class Reporter(Protocol):
     def warn(self, text: str) -> None:
         """Show a sentence about something that the user should look at."""
 
+    def slowed(self, text: str) -> None:
+        """Show, as a warning, what makes the run slower than it could be."""
+
     def warn_once(self, text: str) -> None:
         """Show a warning that is as true of the next run; a terminal gets it once, however many runs follow."""
 

@@ -240,6 +240,10 @@ class Steering(Linked):
         """Show a sentence about something that needs attention."""
         self._watcher.warn(text)
 
+    def slowed(self, text: str) -> None:
+        """Show what makes the run slower than it could be."""
+        self._watcher.slowed(text)
+
     def happened(self, event: Event) -> None:
         """Show what has happened."""
         match event:

@@ -107,6 +107,9 @@ class DriverOwner(Transport, Protocol):
     def warn(self, text: str) -> None:
         """Show the user a sentence about something that needs attention."""
 
+    def slowed(self, text: str) -> None:
+        """Show the user what makes the run slower than it could be."""
+
     def happened(self, event: Event) -> None:
         """Show the user an event; called before the state machine gets it."""
 
@@ -289,7 +292,7 @@ class Driver(Generic[S]):
             if sentence.over:
                 self._owner.say(sentence.text, urgent=False)
             else:
-                self._owner.warn(sentence.text)
+                (self._owner.slowed if sentence.slows else self._owner.warn)(sentence.text)
         held = monitor.holds()
         for host in self.links.up:
             if self._held.get(host) != held and now - self._held_at.get(host, -HELD_S) >= HELD_S:

@@ -25,6 +25,7 @@ from tflaunch.runs.record_files import (
     FORMAT,
     GIVEN_UP,
     SLOTS,
+    check_format,
     is_locked,
     make_root,
     plain,
@@ -233,13 +234,19 @@ class Record:
             if outcome is not None:
                 write_object(self.path / "outcome.json", outcome)
 
-    def read(self, name: str) -> dict[str, Any] | None:
-        """Return what `write` stored under that name, None if nothing; raises RecordError."""
+    def read(self, name: str, format: int | None = None) -> dict[str, Any] | None:
+        """Return what `write` stored under that name, None if nothing; raises RecordError.
+
+        format: what its `format` must be; another tflaunch may have written another one.
+        """
         with reading(self.path):
             try:
-                return read_object(self.path / name)
+                found = read_object(self.path / name)
             except FileNotFoundError:
                 return None
+            if format is not None:
+                check_format(name, found, format)
+            return found
 
     def write(self, name: str, value: Mapping[str, Any]) -> None:
         """Store `value` in the record, in a file of that name; raises RecordError."""

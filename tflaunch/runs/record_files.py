@@ -117,9 +117,14 @@ def is_locked(path: Path) -> bool:
 def read_about(path: Path) -> dict[str, Any]:
     """Return run.json of the record at `path`; raises OSError, and ValueError where it is damaged."""
     about = read_object(path / "run.json")
-    if about.get("format") != FORMAT:
-        raise ValueError(f"run.json has format {about.get('format')!r}, this tflaunch reads {FORMAT}")
+    check_format("run.json", about, FORMAT)
     return about
+
+
+def check_format(name: str, data: Mapping[str, Any], format: int) -> None:
+    """Raise ValueError where the data of that file have another format."""
+    if data.get("format") != format:
+        raise ValueError(f"{name} has format {data.get('format')!r}, this tflaunch reads {format}")
 
 
 def read_outcome(path: Path) -> dict[str, Any] | None:

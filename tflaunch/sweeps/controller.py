@@ -155,9 +155,8 @@ class SweepController(Monitor):
         self._readings: dict[tuple[int, int], MetricReading] = {}
         self._seats: dict[tuple[int, int], Seat] = {}
         self._placed: set[tuple[int, str]] = set()  # (trial, host)
-        self._unread: dict[
-            int, TaskExit
-        ] = {}  # trials that have ended, while some of their logs is still to come
+        # Trials that have ended, while some of their logs is still to come.
+        self._unread: dict[int, TaskExit] = {}
         # (trial, attempt) -> the size of its log, once it has ended and until all of the log is here.
         self._sizes: dict[tuple[int, int], int] = {}
         self._events: list[Any] = [_Begin()]  # for the state machine
@@ -382,14 +381,14 @@ class SweepController(Monitor):
                 self._ended_curves.append(reading.curve)
                 self._compare(found)
                 self._tell_of_metric(found, reading)
-            if self._study is not None:
-                self._study.ended(found)
-            self._failed += found.status == "failed"
-            self._stopped += found.status == "stopped"
             try:
                 self._results.add(found)
             except RecordError as error:
                 self._reporter.warn(f"{error.message}. {error.hint}")
+            if self._study is not None:
+                self._study.ended(found)
+            self._failed += found.status == "failed"
+            self._stopped += found.status == "stopped"
             self._reporter.result(found)
             self._show()
 

@@ -94,27 +94,22 @@ class SweepState(Ending):
     seats: tuple[Seat, ...]
     queue: tuple[int, ...]  # trials that wait for a seat
     to_come: int = 0  # trials that a search has not proposed yet: it does once a seat is free
-    held: Mapping[str, tuple[int, ...]] = field(
-        default_factory=dict
-    )  # lost host -> its trials, which may still run there
-    others: Mapping[str, tuple[str, ...]] = field(
-        default_factory=dict
-    )  # host -> GPUs in use that may become free
+    # Lost host -> its trials, which may still run there.
+    held: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    # Host -> GPUs in use that may become free.
+    others: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     retries: int = 0
     timeout_s: float = 0.0  # for one attempt of a trial; 0: no limit
     phase: Literal["running", "ending", "over"] = "running"
     running: Mapping[int, Attempt] = field(default_factory=dict)
     attempts: Mapping[int, int] = field(default_factory=dict)  # trial -> the number of its next attempt
-    failed_on: Mapping[int, tuple[str, ...]] = field(
-        default_factory=dict
-    )  # trial -> the hosts of its failures
+    # Trial -> the hosts of its failures.
+    failed_on: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     late: Mapping[int, int] = field(default_factory=dict)  # trial -> the attempt that took too long
-    ended: Mapping[int, TaskExit] = field(
-        default_factory=dict
-    )  # trial -> its last exit: it is not tried again
-    bad: Mapping[int, tuple[int, str]] = field(
-        default_factory=dict
-    )  # trial -> (the attempt that --stop-below stops, why)
+    # Trial -> its last exit: it is not tried again.
+    ended: Mapping[int, TaskExit] = field(default_factory=dict)
+    # Trial -> (the attempt that --stop-below stops, why).
+    bad: Mapping[int, tuple[int, str]] = field(default_factory=dict)
     alike: tuple[str, ...] = ()  # why each trial that has ended failed, while all did at once and alike
     keep_going: bool = False  # also when the first trials fail at once and alike
     unfit: bool = False  # the sweep ended because no host was left on which a trial can start
@@ -353,9 +348,8 @@ def _give_back(state: SweepState) -> tuple[SweepState, list[Action]]:
         return state, []
     taken = {uuid for attempt in state.running.values() for uuid in attempt.seat.gpus}
     kept = tuple(seat for seat in state.seats if not seat.gpus or not taken.isdisjoint(seat.gpus))
-    others = dict(
-        state.others
-    )  # if a trial of a lost host has to run again, the sweep finds these GPUs in `others`
+    # If a trial of a lost host has to run again, the sweep finds these GPUs in `others`.
+    others = dict(state.others)
     for seat in state.seats:
         if seat not in kept:
             others[seat.host] = tuple(dict.fromkeys((*others.get(seat.host, ()), *seat.gpus)))

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tflaunch.protocol.errors import UsageError
+from tflaunch.protocol.errors import TflaunchError, UsageError
+from tflaunch.runs.hidden_values import safe_url
 from tflaunch.sweeps.results import Metric, Result
 from tflaunch.sweeps.trials import Axis, Params, Trial, identity
 
@@ -47,21 +48,65 @@ class OptunaSearch:
 
 
 class OptunaStudy:
-    """The study of one sweep."""
+    """The study of one sweep.
 
-    def __init__(self, search: OptunaSearch, results: Results, metric: Metric, seed: int) -> None:
-        """Open the study of the sweep on record, or begin one; raises UsageError for a storage that cannot be used."""
+    Where its storage fails, the sweep goes on without it: it proposes no more trials, and stops none.
+    """
+
+    def __init__(
+        self, search: OptunaSearch, results: Results, metric: Metric, seed: int, warn: Callable[[str], None]
+    ) -> None:
+        """Open the study of the sweep on record, or begin one; raises UsageError for a storage that cannot be used.
+
+        warn: is told, once, if the storage fails later.
+        """
         import optuna
 
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self._search, self._results, self._metric = search, results, metric
         self._open: dict[int, optuna.Trial] = {}  # trial -> that of the study, while it runs
         self._reported: dict[int, int] = {}
+        self._warn = warn
+        self._failed = False
         self._distributions = {name: _distribution(axis) for name, axis in search.axes}
         self._dice = optuna.samplers.RandomSampler(seed=seed)
-        self._study = self._opened(seed + len(results.known))
         self.left = max(0, search.trials - len(results.known)) if search.sampler else 0
-        self._take_over()
+        try:
+            self._study = self._opened(seed + len(results.known))
+            self._take_over()
+        except Exception as error:  # each storage has errors of its own
+            raise UsageError(self._said(error), "a URL of Optuna's: sqlite:///study.db") from None
+
+    def _said(self, error: Exception) -> str:
+        """What the storage says, in one line, without its password."""
+        url = self._search.storage
+        cause = error.__cause__ or error  # Optuna's own sentence says less
+        text = (str(cause).strip() or type(cause).__name__).splitlines()[0]
+        if not url:
+            return f"the study in the record: {text}"
+        return f"--storage {safe_url(url)}: {text.replace(url, safe_url(url))}"
+
+    @contextlib.contextmanager
+    def _surviving(self) -> Iterator[None]:
+        """Inside, an error of the storage is the study's end, and not the sweep's."""
+        try:
+            yield
+        except TflaunchError:
+            raise
+        except Exception as error:  # each storage has errors of its own
+            self._failed, self.left = True, 0
+            search, name = self._search, self._results.record.run_id
+            no_more = ["proposes no more trials"] * bool(search.sampler) + ["stops none"] * bool(
+                search.pruner
+            )
+            again = f"; once the storage answers, tflaunch sweep --resume {name} goes on with it"
+            self._warn(f"{self._said(error)}. Optuna {' and '.join(no_more)}{again if self.missing else ''}")
+
+    @property
+    def missing(self) -> int:
+        """How many trials it has not proposed because its storage has failed."""
+        asked = self._search.trials if self._failed and self._search.sampler else 0
+        return max(0, asked - len(self._results.known))
 
     def _opened(self, seed: int) -> optuna.Study:
         import optuna
@@ -73,18 +118,14 @@ class OptunaStudy:
             "hyperband": pruners.HyperbandPruner,
             "": pruners.NopPruner,
         }[search.pruner]()
-        try:
-            return optuna.create_study(
-                storage=search.storage or _journal(self._results),
-                sampler=sampler,
-                pruner=pruner,
-                study_name=self._results.record.run_id,
-                direction="maximize" if self._metric.maximize else "minimize",
-                load_if_exists=True,
-            )
-        except Exception as error:  # each storage has errors of its own
-            what = f"--storage {search.storage}" if search.storage else "the study in the record"
-            raise UsageError(f"{what}: {error}", "a URL of Optuna's: sqlite:///study.db") from None
+        return optuna.create_study(
+            storage=search.storage or _journal(self._results),
+            sampler=sampler,
+            pruner=pruner,
+            study_name=self._results.record.run_id,
+            direction="maximize" if self._metric.maximize else "minimize",
+            load_if_exists=True,
+        )
 
     def _take_over(self) -> None:
         """Tell a study that does not know them the results of a sweep that was begun without it."""
@@ -109,7 +150,12 @@ class OptunaStudy:
         return {name: axis.read(params[name]) for name, axis in self._search.axes if name in params}
 
     def ask(self) -> Trial | None:
-        """The next trial, which no trial before it is equal to; None once there are no more."""
+        """The next trial, which no trial before it is equal to; None once there are no more.  Raises RecordError."""
+        with self._surviving():
+            return self._asked()
+        return None
+
+    def _asked(self) -> Trial | None:
         known = {identity(params) for params in self._results.known}
         if not self.left or len(known) >= math.prod(axis.size for _, axis in self._search.axes):
             self.left = 0
@@ -139,6 +185,11 @@ class OptunaStudy:
 
     def begins(self, trial: Trial) -> None:
         """An attempt of this trial begins: the first, or another one, whose reports count anew."""
+        if not self._failed:
+            with self._surviving():
+                self._begins(trial)
+
+    def _begins(self, trial: Trial) -> None:
         if trial.number in self._reported:
             with contextlib.suppress(ValueError):  # it has been told
                 self._study.tell(self._open[trial.number], state=_state("FAIL"))
@@ -153,12 +204,14 @@ class OptunaStudy:
 
     def verdict(self, number: int, report: int, value: float) -> str:
         """Take the value of a report, counted from 1; why the trial is to be stopped for it, as a predicate, or ""."""
-        if not self._search.pruner or report <= self._reported.get(number, report):
+        if self._failed or not self._search.pruner or report <= self._reported.get(number, report):
             return ""
         self._reported[number] = report
-        trial = self._open[number]
-        trial.report(value, report)
-        if not trial.should_prune():
+        trial, is_bad = self._open[number], False
+        with self._surviving():
+            trial.report(value, report)
+            is_bad = trial.should_prune()
+        if not is_bad:
             return ""
         rule = {"asha": "ASHA", "hyperband": "Hyperband"}[self._search.pruner]
         return f"its {self._metric.name} {value:.6g} at report {report} is too bad to go on, by {rule}"
@@ -167,12 +220,13 @@ class OptunaStudy:
         """Tell the study how a trial has ended."""
         trial = self._open.pop(result.trial, None)
         self._reported.pop(result.trial, None)
-        if trial is None:
+        if trial is None or self._failed:
             return
-        if result.status == "succeeded" and result.metric is not None:
-            self._study.tell(trial, result.metric)
-        else:
-            self._study.tell(trial, state=_state("PRUNED" if result.status == "stopped" else "FAIL"))
+        with self._surviving():
+            if result.status == "succeeded" and result.metric is not None:
+                self._study.tell(trial, result.metric)
+            else:
+                self._study.tell(trial, state=_state("PRUNED" if result.status == "stopped" else "FAIL"))
 
 
 def _state(name: str) -> Any:

@@ -213,7 +213,7 @@ class Results:
         self.about: dict[str, Any] = {}  # see resume.about_sweep
         self.last: dict[int, Result] = {}  # trial -> its last result
         self.failure = ""  # why no more results are written
-        if (about := record.read(TRIALS)) is not None:
+        if (about := record.read(TRIALS, _FORMAT)) is not None:
             self.known, self.seed = list(about["trials"]), about["seed"]
             self.about = about.get("about", {})
             self._read()

@@ -44,9 +44,8 @@ class SweepRequest:
     """What the user asked for; `run` has the hosts, GPUs and code, and its workers stand for trials."""
 
     run: Request
-    trials: Callable[
-        [int], Sequence[Params]
-    ]  # makes the trials from a seed; none where a search proposes them
+    # Makes the trials from a seed; none where a search proposes them.
+    trials: Callable[[int], Sequence[Params]]
     metric: Metric | None
     seed: int | None = None  # None: that of the sweep that goes on, or a new one
     drawn: bool = False  # the trials are drawn at random, with the seed

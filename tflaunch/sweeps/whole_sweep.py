@@ -35,7 +35,7 @@ from tflaunch.planning.inventory import Inventory
 from tflaunch.planning.usable_hosts import usable_hosts
 from tflaunch.protocol.errors import EXIT_NO_METRIC, ConnectError, ConnectErrors, RecordError, StopError
 from tflaunch.protocol.outcome import Outcome
-from tflaunch.runs.hidden_values import VALUE_LEFT_OUT
+from tflaunch.runs.hidden_values import VALUE_LEFT_OUT, url_left_out
 from tflaunch.runs.record import Record, hostfile_from
 from tflaunch.runs.visits import Finished, Visits
 from tflaunch.sweeps.controller import Planned, Summary, SweepController, SweepDisplay, Work
@@ -184,12 +184,13 @@ def _sweep(
     results.keep_trials(everything, seed, {**results.about, **about_sweep(request)})
     study = None
     if request.search is not None and request.metric is not None:
-        study = OptunaStudy(request.search, results, request.metric, seed)
+        study = OptunaStudy(request.search, results, request.metric, seed, reporter.warn)
     work = Work(request, results, wanted, left, begun, study, curves_before(request, results))
     outcome, fetched = at_most_twice(
         lambda: _run(work, connections, reporter, tunnel, leave), request.run, connections, reporter
     )
-    recorded = not (record.logs.failure or results.failure)
+    not_proposed = study.missing if study else 0
+    recorded = not (record.logs.failure or results.failure or not_proposed)
     try:
         record.finish(outcome)
         results.write_table(request.metric.name if request.metric else "")
@@ -198,7 +199,7 @@ def _sweep(
         reporter.warn(f"{error.message}. {error.hint}")
     outcome = final_outcome(outcome, recorded=recorded, fetched=fetched)
     reporter.report(outcome)
-    reporter.summary(_summary(request, results, wanted))
+    reporter.summary(_summary(request, results, wanted, not_proposed))
     return outcome.exit_code
 
 
@@ -426,7 +427,9 @@ def _show_tensorboard(
         steering.show(TensorBoard(run.run_id, there.name, logdir, tunnel, reporter))
 
 
-def _summary(request: SweepRequest, results: Results, wanted: Sequence[Trial]) -> Summary:
+def _summary(
+    request: SweepRequest, results: Results, wanted: Sequence[Trial], not_proposed: int = 0
+) -> Summary:
     mine = {trial.number: trial for trial in wanted}
     last = tuple(each for number, each in sorted(results.last.items()) if number in mine)
     best = ranked(last, request.metric)
@@ -434,14 +437,15 @@ def _summary(request: SweepRequest, results: Results, wanted: Sequence[Trial]) -
     command: tuple[str, ...] = ()
     if best and request.metric and best[0].metric is not None:
         command = (*request.run_best, *arguments(request.run.job.args, mine[best[0].trial]))
-    resume = "" if done == len(wanted) else _to_resume(request.run.command, request.run.run_id)
+    total = len(wanted) + not_proposed
+    resume = "" if done == total else _to_resume(request.run.command, request.run.run_id)
     if not resume and (missing := without_metric(request, results, wanted)):
         resume = _to_resume(request.run.command, request.run.run_id, missing.todo)
     return Summary(
         request.run.run_id,
         last,
         tuple(best),
-        len(wanted),
+        total,
         request.metric,
         str(results.path),
         command,
@@ -450,13 +454,18 @@ def _summary(request: SweepRequest, results: Results, wanted: Sequence[Trial]) -
 
 
 def _to_resume(command: Sequence[str], run_id: str, options: str = "--resume") -> str:
-    """The command that goes on with the sweep; it names variables whose values no record has: it reads them anew."""
+    """The command that goes on with the sweep; it names what no record has.
+
+    Values of variables are read anew; a password of --storage is to be typed in place of the VALUE_LEFT_OUT.
+    """
     words = command[: command.index("--")] if "--" in command else command
-    variables: list[str] = []
+    named: list[str] = []
     for before, word in itertools.pairwise(words):
-        if word.endswith(f"={VALUE_LEFT_OUT}"):
-            variables += [
+        if url_left_out(before, word):
+            named += [word] if word.startswith("-") else [before, word]
+        elif word.endswith(f"={VALUE_LEFT_OUT}"):
+            named += [
                 *([] if word.startswith("-") else [before]),
                 word.removesuffix(f"={VALUE_LEFT_OUT}"),
             ]
-    return f"{shlex.join(['tflaunch', 'sweep', *variables])} {options} {run_id}"
+    return f"{shlex.join(['tflaunch', 'sweep', *named])} {options} {run_id}"

@@ -44,6 +44,8 @@ class StepRates:
         self._first: float | None = None
         self._complete = False  # whoever names steps has named one
         self._points: dict[str, tuple[list[float], list[float]]] = {}  # task -> times, and its steps then
+        # task -> its steps before they began anew for the last time, and the step that its latest line names.
+        self._latest: dict[str, tuple[float, float]] = {}
 
     @property
     def seen(self) -> bool:
@@ -67,15 +69,20 @@ class StepRates:
 
     def _add(self, who: str, at: float, step: float) -> None:
         times, steps = self._points.setdefault(who, ([], []))
-        if not times:
+        if not self._shared:
+            step = self._counted_on(who, step)
+        if not times or (step > steps[-1] and at > times[-1]):
             times.append(at)
             steps.append(step)
-        elif step < steps[-1] and not self._shared:
-            # It began anew, from an earlier step: what lies between is no training.
-            self._points[who] = ([at], [step])
-        elif step > steps[-1] and at > times[-1]:
-            times.append(at)
-            steps.append(step)
+
+    def _counted_on(self, who: str, step: float) -> float:
+        """The step of a line, with those that the task had done before its steps began anew."""
+        before, last = self._latest.get(who, (0.0, 0.0))
+        if step < last:
+            # An epoch that is counted from 0 has done one step by then, as one that is counted from 1 has.
+            before += last + (step == 0)
+        self._latest[who] = before, step
+        return before + step
 
     def rate(self) -> Rate | None:
         """The rate so far; None until each task that names steps has named two, while all of them train."""

@@ -29,7 +29,7 @@ class Try:
     shared: bool = False
     tasks: Mapping[str, int] = field(default_factory=dict)  # job -> how many
     hosts: int = 0
-    limits: tuple[str, ...] = ()  # sentences of the rules that watch over a run
+    limits: tuple[str, ...] = ()  # sentences of the rules of slowness
     notes: tuple[str, ...] = ()
     cut_short: bool = False  # it was so slow that it did not go on to its last step
     why: str = ""  # it has no rate
@@ -52,7 +52,7 @@ class Tried:
 
     def go_on(self, record: Record) -> None:
         """Take the tries on record, and keep more there.  Raises UsageError for another search, RecordError."""
-        kept = record.read(TUNE)
+        kept = record.read(TUNE, FORMAT)
         if kept is None:
             raise UsageError(f"{record.run_id} is no search for a layout", "tflaunch ps -a lists all runs")
         if kept["about"] != self._about:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 from tests.unit.diagnosis.gpu_facts import gpu
 from tests.unit.diagnosis.slow_runs import LOOK_S, WORKERS, Run, asynchronous, mirrored, one
+from tflaunch.diagnosis.rule import Sentence
 from tflaunch.lifecycle.watchdog import Watchdog
 
 # ---- a straggler of an asynchronous run
@@ -37,6 +39,22 @@ def test_that_it_is_as_fast_again_is_said_once() -> None:
     run.speed("worker/1", 500_000)
     assert one(run.on(150)) == "worker/1 on host3 is as fast as the other workers again"
     assert run.on(300) == []
+
+
+def test_its_sentences_are_marked_until_they_are_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    run, said = slowed(), list[Sentence]()
+    rule = run.watchdog.rules["slowness"]
+    ask = rule.sentences
+
+    def noted(now: float, explained: AbstractSet[str]) -> list[Sentence]:
+        said.extend(found := list(ask(now, explained)))
+        return found
+
+    monkeypatch.setattr(rule, "sentences", noted)
+    run.on(90)
+    run.speed("worker/1", 500_000)
+    run.on(150)
+    assert [(each.slows, each.over) for each in said] == [(True, False), (False, True)]
 
 
 @pytest.mark.parametrize(("by", "said"), [(0.65, 1), (0.75, 0)])

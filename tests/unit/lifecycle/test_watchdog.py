@@ -41,6 +41,7 @@ class Scribe:
         self.sent: list[tuple[str, str, dict[str, Any]]] = []
         self.said: list[str] = []
         self.warned: list[str] = []
+        self.slow: list[str] = []
 
     def send(self, host: str, type: str, **fields: Any) -> None:
         self.sent.append((host, type, fields))
@@ -50,6 +51,9 @@ class Scribe:
 
     def warn(self, text: str) -> None:
         self.warned.append(text)
+
+    def slowed(self, text: str) -> None:
+        self.slow.append(text)
 
     def happened(self, event: Event) -> None: ...
     def dial(self, host: str) -> None: ...
@@ -213,6 +217,24 @@ def test_no_sentence_is_longer_than_the_agents_of_other_hosts_take() -> None:
         check(Message("said", {"text": text}), TO_AGENT)
     for _, type, fields in run.told:
         check(Message(type, dict(fields)), TO_AGENT)
+
+
+class Slow(Rule):
+    """Says once that the run is slow."""
+
+    said = False
+
+    def sentences(self, now: float, explained: object) -> list[Sentence]:  # noqa: ARG002
+        before, self.said = self.said, True
+        return [] if before else [Sentence("worker/0 waits for its input", False, slows=True)]
+
+
+def test_what_makes_a_run_slow_is_told_apart() -> None:
+    run = Run()
+    run.watchdog.rules["slow"] = Slow()
+    run.on(10)
+    assert run.scribe.slow == ["worker/0 waits for its input"]
+    assert not run.scribe.warned
 
 
 def test_one_that_takes_over_tells_all_hosts_anew() -> None:

@@ -1,4 +1,4 @@
-"""What a record keeps of a variable of --env."""
+"""What a record keeps of a variable of --env, and of a URL with a password."""
 
 from __future__ import annotations
 
@@ -26,7 +26,12 @@ SECRET = "hf_abcdef123"
         ("run h t.py --env TOKEN --job-env chief=TOKEN", "run h t.py --env TOKEN --job-env chief=TOKEN"),
         ("run h t.py --env-file=a=b --env-file c=d", "run h t.py --env-file=a=b --env-file c=d"),
         ("run h t.py --workers=3 -- --env A=b", "run h t.py --workers=3 -- --env A=b"),
+        ("sweep h t.py --storage mysql://u:p/w@h/db", "sweep h t.py --storage 'mysql://u:***@h/db'"),
+        ("sweep h t.py --storage=redis://:pw@h:1/0", "sweep h t.py --storage=redis://:***@h:1/0"),
+        ("sweep h --storage=mysql://h/db?password=p t.py", "sweep h --storage=mysql://h/db?*** t.py"),
+        ("sweep h --storage mysql://u@h:1/db?a=b t.py", "sweep h --storage mysql://u@h:1/db?a=b t.py"),
+        ("sweep h --storage sqlite:///a.db t.py", "sweep h --storage sqlite:///a.db t.py"),
     ],
 )
-def test_of_a_variable_only_the_name_is_left(words: str, shown: str) -> None:
+def test_of_a_secret_only_the_name_is_left(words: str, shown: str) -> None:
     assert without_values(shlex.split(words)) == tuple(shlex.split(shown))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import shlex
+import sqlite3
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +20,7 @@ from tflaunch.runs.record import Record
 from tflaunch.sweeps.optuna_study import JOURNAL, OptunaSearch, OptunaStudy
 from tflaunch.sweeps.results import Metric, Result, Results
 from tflaunch.sweeps.trials import Trial, axes_of, plain
+from tflaunch.sweeps.whole_sweep import _to_resume
 
 LOSS = Metric.parse("loss", maximize=False)
 AXES = ("x=-10.0..10.0", "layers=1..4", "optimizer=adam,sgd")
@@ -57,7 +61,7 @@ def states(results: Results, storage: str = "") -> list[str]:
 
 
 def test_it_proposes_what_the_results_suggest_and_goes_on(results: Results) -> None:
-    study = OptunaStudy(search(40), results, LOSS, 7)
+    study = OptunaStudy(search(40), results, LOSS, 7, print)
     values = []
     for number in range(30):
         trial = study.ask()
@@ -73,7 +77,7 @@ def test_it_proposes_what_the_results_suggest_and_goes_on(results: Results) -> N
     far = [abs(value - 3) for value in values]
     assert sum(far[10:]) / 20 < sum(far[:10]) / 10  # it has learned where the best are
     assert states(results) == ["COMPLETE"] * 30
-    again = OptunaStudy(search(40), Results(results.record), LOSS, 7)
+    again = OptunaStudy(search(40), Results(results.record), LOSS, 7, print)
     assert again.left == 10
     trial = again.ask()
     assert trial is not None
@@ -81,7 +85,7 @@ def test_it_proposes_what_the_results_suggest_and_goes_on(results: Results) -> N
 
 
 def test_no_two_trials_are_equal_and_a_small_space_ends(results: Results) -> None:
-    study = OptunaStudy(search(6, ("layers=1..2", "optimizer=adam,sgd")), results, LOSS, 7)
+    study = OptunaStudy(search(6, ("layers=1..2", "optimizer=adam,sgd")), results, LOSS, 7, print)
     while (trial := study.ask()) is not None:
         study.begins(trial)
         study.ended(ended(trial, 1.0))
@@ -91,7 +95,7 @@ def test_no_two_trials_are_equal_and_a_small_space_ends(results: Results) -> Non
 
 @pytest.mark.parametrize("pruner", ["asha", "hyperband"])
 def test_bad_trials_are_stopped(results: Results, pruner: str) -> None:
-    study = OptunaStudy(OptunaSearch("", pruner), results, LOSS, 7)
+    study = OptunaStudy(OptunaSearch("", pruner), results, LOSS, 7, print)
     results.known = [{"x": str(number)} for number in range(24)]
     stopped = []
     for number, params in enumerate(results.known):
@@ -114,7 +118,7 @@ def test_bad_trials_are_stopped(results: Results, pruner: str) -> None:
 
 
 def test_a_trial_that_is_tried_again_reports_anew(results: Results) -> None:
-    study = OptunaStudy(search(5, pruner="asha"), results, LOSS, 7)
+    study = OptunaStudy(search(5, pruner="asha"), results, LOSS, 7, print)
     trial = study.ask()
     assert trial is not None
     study.begins(trial)
@@ -138,12 +142,63 @@ def test_it_learns_from_a_sweep_that_was_begun_without_it(results: Results, tmp_
     for number, params in enumerate(results.known):
         results.last[number] = ended(Trial(number, params), 0.5)
     url = f"sqlite:///{tmp_path / 'study.db'}"
-    assert OptunaStudy(search(5, storage=url), results, LOSS, 7).left == 3
-    assert OptunaStudy(search(5, storage=url), results, LOSS, 7).left == 3  # and is told once
+    assert OptunaStudy(search(5, storage=url), results, LOSS, 7, print).left == 3
+    assert OptunaStudy(search(5, storage=url), results, LOSS, 7, print).left == 3  # and is told once
     assert states(results, url) == ["COMPLETE", "COMPLETE"]
     study = optuna.load_study(study_name=results.record.run_id, storage=url)
     assert study.best_trial.state is TrialState.COMPLETE
     assert [trial.params["layers"] for trial in study.get_trials()] == [2, 4]
+
+
+@pytest.mark.parametrize("call", ["ask", "begins", "verdict", "ended"])
+def test_a_storage_that_fails_ends_the_study_and_not_the_sweep(
+    results: Results, tmp_path: Path, call: str
+) -> None:
+    path = tmp_path / "study.db"
+    url = f"sqlite:///{path}?timeout=0.01"
+    told: list[str] = []
+    study = OptunaStudy(search(9, pruner="asha", storage=url), results, LOSS, 7, told.append)
+    first, second = study.ask(), study.ask()
+    assert first is not None
+    assert second is not None
+    study.begins(first)
+    with contextlib.closing(sqlite3.connect(path)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        if call == "ask":
+            assert study.ask() is None
+        elif call == "begins":
+            study.begins(first)
+        elif call == "verdict":
+            assert study.verdict(first.number, 1, 1.0) == ""
+        else:
+            study.ended(ended(first, 1.0))
+        assert (study.left, study.missing) == (0, 7)
+    # It does nothing more, though the storage answers again.
+    study.begins(second)
+    assert study.verdict(second.number, 1, 1.0) == ""
+    study.ended(ended(second, 1.0))
+    assert study.ask() is None
+    assert len(results.known) == 2
+    assert told == [
+        f"--storage {url}: (sqlite3.OperationalError) database is locked. Optuna proposes no more trials and stops "
+        "none; once the storage answers, tflaunch sweep --resume lr-abcdef goes on with it"
+    ]
+
+
+def test_a_storage_that_cannot_be_used_is_named_without_its_password(results: Results) -> None:
+    with pytest.raises(UsageError) as told:
+        OptunaStudy(search(5, storage="mysql+none://ada:hunter22@db.lab/optuna"), results, LOSS, 7, print)
+    assert told.value.message.startswith("--storage mysql+none://ada:***@db.lab/optuna: ")
+    assert "hunter22" not in told.value.message
+
+
+@pytest.mark.parametrize("words", [("--storage", "mysql://u:***@h/db"), ("--storage=mysql://u:***@h/db",)])
+def test_the_command_that_goes_on_names_a_storage_whose_password_no_record_has(
+    words: tuple[str, ...],
+) -> None:
+    before = ("tflaunch", "sweep", "h", "t.py", "--env", "A=***", *words, "--storage", "sqlite:///a.db")
+    said = shlex.split(_to_resume(before, "lr-abcdef"))
+    assert said == ["tflaunch", "sweep", "--env", "A", *words, "--resume", "lr-abcdef"]
 
 
 def test_without_optuna_the_option_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import re
@@ -9,8 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from tflaunch.protocol.errors import UsageError
-from tflaunch.sweeps.results import Metric, MetricReading, no_metric
+from tflaunch.hosts import Hostfile
+from tflaunch.planning.cluster_plan import ClusterPlan
+from tflaunch.protocol.errors import RecordError, UsageError
+from tflaunch.runs.record import Record
+from tflaunch.sweeps.results import TRIALS, Metric, MetricReading, Results, no_metric
 from tflaunch.sweeps.trials import Trial, arguments, draw, grid, numbered, plain, read
 
 
@@ -188,3 +192,14 @@ def test_what_a_log_has_instead_of_the_metric() -> None:
     many = MetricReading(metric)
     many.feed(0, json.dumps({f"k{number}": number for number in range(1000)}).encode() + b"\n")
     assert len(many.keys) == 20
+
+
+def test_a_sweep_of_another_tflaunch_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    plan, command = ClusterPlan("lr-abcdef", ()), ("tflaunch", "sweep")
+    with contextlib.closing(
+        Record.create("lr-abcdef", plan=plan, hostfile=Hostfile("here", ()), command=command)
+    ) as record:
+        record.write(TRIALS, {"format": 2, "trials": [], "seed": 7})
+        with pytest.raises(RecordError, match=r"sweep\.json has format 2, this tflaunch reads 1"):
+            Results(record)

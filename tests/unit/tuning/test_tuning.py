@@ -59,9 +59,8 @@ def test_what_two_layouts_say_of_a_third() -> None:
     assert predicted(known, 4, 4) == pytest.approx(truth(4, 4))
     assert predicted(known, 8, 2) == pytest.approx(truth(8, 2))
     assert predicted(known[:1], 4, 2) is None
-    assert (
-        predicted([MeasuredLayout(2, 1, 5.0), MeasuredLayout(4, 2, 9.0)], 4, 1) is None
-    )  # in the same proportion
+    # In the same proportion, they do not tell the one from the other.
+    assert predicted([MeasuredLayout(2, 1, 5.0), MeasuredLayout(4, 2, 9.0)], 4, 1) is None
     assert predicted([], 1, 1) is None
     # More ps that slow it down: their share of a step is none, not less than that.
     assert predicted([MeasuredLayout(2, 1, 10.0), MeasuredLayout(2, 2, 9.0)], 4, 2) == pytest.approx(
@@ -72,7 +71,7 @@ def test_what_two_layouts_say_of_a_third() -> None:
 
 def steps(rates: StepRates, task: str, step_s: float, until: float, *, begin: float = 0.0) -> None:
     """Lines of that task, one for every second step."""
-    step, at = 0, begin
+    step, at = round(begin / step_s), begin
     while at <= until:
         assert rates.line(task, at, f"loss 0.5 step {step} ")
         step, at = step + 2, at + 2 * step_s
@@ -129,13 +128,25 @@ def test_tasks_that_print_no_steps_are_named_after_a_while() -> None:
     assert (found.rate, found.silent) == (pytest.approx(2.0), ("worker/0",))
 
 
-def test_a_task_that_begins_anew_counts_from_there() -> None:
+@pytest.mark.parametrize("first", [0, 1])
+def test_steps_that_begin_anew_in_each_epoch_are_counted_on(first: int) -> None:
     rates = StepRates(("worker/0",))
-    for at, step in ((0, 500), (1, 510), (5, 0), (6, 10), (7, 20)):
+    for number in range(101):
+        assert rates.line("worker/0", number / 10, f"step {first + number % 20}")
+    found = rates.rate()
+    assert found is not None
+    assert (found.rate, found.low, found.high) == pytest.approx((10.0, 10.0, 10.0))
+    assert (found.steps, found.seconds) == pytest.approx((100.0, 10.0))
+
+
+def test_the_time_between_epochs_counts() -> None:
+    rates = StepRates(("worker/0",))
+    for at, step in ((0, 500), (1, 510), (5, 0), (6, 10), (7, 20), (8, 5), (9, 15)):
         rates.line("worker/0", float(at), f"step {step}")
     found = rates.rate()
     assert found is not None
-    assert found.rate == pytest.approx(10.0)
+    assert found.steps == pytest.approx(10 + 1 + 20 + 5 + 10)
+    assert found.seconds == pytest.approx(9.0)
 
 
 def test_the_best_and_who_is_as_good() -> None:

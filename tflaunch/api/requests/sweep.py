@@ -24,6 +24,7 @@ from tflaunch.api.requests.which_hosts import load_hosts
 from tflaunch.inputs.kinds import is_job_file
 from tflaunch.protocol.errors import UsageError
 from tflaunch.protocol.job import PS, WORKER, JobSpec, Role
+from tflaunch.runs.hidden_values import VALUE_LEFT_OUT
 
 if TYPE_CHECKING:
     from tflaunch.documents.reporter import Reporter
@@ -86,6 +87,10 @@ def _search(options: SweepOptions) -> OptunaSearch | None:
         if trials.storage:
             raise UsageError("--storage is for --sampler tpe and --pruner", "leave it out")
         return None
+    if VALUE_LEFT_OUT in trials.storage:
+        raise UsageError(
+            f"--storage {trials.storage}: no record has its password", "say it anew: --storage URL"
+        )
     option = f"--sampler {sampler}" if sampler else f"--pruner {pruner}"
     if sampler and not trials.random:
         raise UsageError(f"{option} is for --random", "for example --random lr=0.001..0.1:log --trials 20")
