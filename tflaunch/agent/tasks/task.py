@@ -6,7 +6,7 @@ import time
 
 from tflaunch.agent.host import cores, processes
 from tflaunch.agent.host.rundir import HostError, RunDirectory, explain, must_answer
-from tflaunch.agent.tasks.gate import GATE, READY, Gate
+from tflaunch.agent.tasks.gate import GATE, READY, Gate, spawn
 from tflaunch.agent.tasks.logs import TaskLogs
 from tflaunch.protocol.light_stdlib import signal
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from typing import Any, Dict, List, Optional
 
     from tflaunch.agent.tasks.log_signs import LogSigns
+    from tflaunch.agent.tasks.preloading import Preloading
 
 DUMP_S = 2.0  # how long a program may take to write the stacks of a hundred threads
 
@@ -45,6 +46,7 @@ class Task:
         self.sweep_first = (
             False  # kill what an attempt leaves before its exit is reported: others take its place
         )
+        self.preloading = None  # type: Optional[Preloading]  # what may fork for it
         self._directory = directory
         self._marked = marked
         self._reset()
@@ -97,7 +99,9 @@ class Task:
             raise explain(error, log_path) from error
         try:
             cpus = cores.listed(request.get("cpus", ""))
-            self.gate = Gate([*words, *argv], env, cwd, log, cpus)
+            self.gate = self._forked(argv, variables, cwd, log, cpus) or Gate(
+                log, lambda streams: spawn([*words, *argv], env, cwd, streams, cpus)
+            )
         except OSError as error:
             why = explain(error, argv[0]) if error.errno == errno.EAGAIN else HostError(str(error))
             raise HostError("%s cannot start: %s" % (self.id, why.reason), why.hint) from error
@@ -105,6 +109,17 @@ class Task:
             os.close(log)
         pid = self.gate.pid
         self.process = processes.read(pid) or processes.Process(pid, os.getpid(), "?", 0, "?")
+
+    def _forked(
+        self, argv: "List[str]", variables: "Dict[str, str]", cwd: str, log: int, cpus: "List[int]"
+    ) -> "Optional[Gate]":
+        """The gate of a process that is forked for this attempt; None: it starts as a shell."""
+        if self.preloading is None:
+            return None
+        from tflaunch.agent.host import python_site
+
+        site = python_site.put(self._directory.path) if self.request.get("stacks", True) else ""
+        return self.preloading.gate(self.request, argv, variables, (cwd, log, cpus, site))
 
     def _work(self) -> str:
         if not self.sweep_first:

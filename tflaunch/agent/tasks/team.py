@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from tflaunch.agent.host.journal import Journal
     from tflaunch.agent.host.rundir import RunDirectory
     from tflaunch.agent.tasks.logs import TaskLogs
+    from tflaunch.agent.tasks.preloading import Preloading
     from tflaunch.protocol.selector import Selector
 
 
@@ -94,6 +95,7 @@ class Team:
         self._staging = False
         self._added = []  # type: List[Task]  # still to be staged
         self._meetings = Meetings()
+        self._preloading = None  # type: Optional[Preloading]
 
     def logs(self) -> "Dict[str, TaskLogs]":
         """The logs by task."""
@@ -136,6 +138,14 @@ class Team:
         self._staging = True
         self.record()
         self._send_staged()
+
+    def preload(self, wanted: "Dict[str, Any]") -> None:
+        """Have a process fork for the tasks that are added, where it can: field `preload` of the message `stage`."""
+        from tflaunch.agent.tasks.preloading import Preloading
+
+        self._preloading = Preloading(
+            self._directory, wanted, lambda text: self._journal.add("said", text=text, replanned=False)
+        )
 
     def _listen_to(self, task: Task) -> None:
         gate = task.gate
@@ -191,6 +201,7 @@ class Team:
             if task is None:
                 task = self.tasks[request["id"]] = Task(self._directory, request, attempt)
                 task.awaits_release, task.sweep_first = False, own_directory
+                task.preloading = self._preloading
                 self._added.append(task)
                 self._meetings.serve(task)
             elif attempt > task.wanted:
@@ -287,7 +298,7 @@ class Team:
 
     def reaped(self, pid: int, status: int, peak_bytes: int) -> bool:
         """Whether the child process that has ended was one of these tasks, or serves them."""
-        if self._meetings.reaped(pid):
+        if self._meetings.reaped(pid) or (self._preloading is not None and self._preloading.reaped(pid)):
             return True
         for task in self.tasks.values():
             if task.process and task.alive and task.process.pid == pid:
@@ -331,6 +342,8 @@ class Team:
         self._staging = False
         self._added.clear()
         self._meetings.close()
+        if self._preloading is not None:
+            self._preloading.end()
         for task in self.tasks.values():
             task.stop(grace_s if task.released_at is not None else 0.0, with_stacks)
 
