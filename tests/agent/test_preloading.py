@@ -100,7 +100,9 @@ class Sweep:
 
     def preloaders(self) -> list[processes.Process]:
         """The processes that fork; none or one."""
-        return [each for each in marked(self.host.run) if b"preload.py" in b"".join(processes.command(each.pid))]
+        return [
+            each for each in marked(self.host.run) if b"preload.py" in b"".join(processes.command(each.pid))
+        ]
 
     def preloader(self) -> processes.Process:
         """The process that forks."""
@@ -156,7 +158,12 @@ def test_a_forked_trial_is_as_one_that_was_started(sweep: Sweep) -> None:
     [
         ("sys.exit(7)", 7, None, ""),
         ("os.kill(os.getpid(), 11)", None, signal.SIGSEGV, "Fatal Python error: Segmentation fault"),
-        ("raise ValueError('no')", 1, None, 'Traceback (most recent call last):\n  File "{place}/trainer.py", line'),
+        (
+            "raise ValueError('no')",
+            1,
+            None,
+            'Traceback (most recent call last):\n  File "{place}/trainer.py", line',
+        ),
         ("os.kill(os.getpid(), 2)", None, signal.SIGINT, "KeyboardInterrupt"),
     ],
 )
@@ -207,7 +214,8 @@ def test_where_the_process_that_forks_is_killed_trials_start_as_ever(sweep: Swee
     [
         ("raise RuntimeError('no')", "import heavy: RuntimeError: no"),
         (
-            HEAVY + "import threading, time; threading.Thread(target=time.sleep, args=(600,), daemon=True).start()",
+            HEAVY
+            + "import threading, time; threading.Thread(target=time.sleep, args=(600,), daemon=True).start()",
             "they leave threads behind: python",
         ),
         (HEAVY + "import os; os._exit(3)", "the process that has imported it has ended"),
@@ -239,9 +247,14 @@ def test_a_trial_that_needs_another_python_starts_as_ever(sweep: Sweep) -> None:
     cases: dict[str, dict[str, Any]] = {
         "it differs from the first one in OF_THE_IMPORT": {"env": {"OF_THE_IMPORT": "1"}},
         "it differs from the first one in setup:": {"setup": ["true"]},
-        "its setup uses TFLAUNCH_TRIAL, and would run once for all trials": {"setup": ["echo $TFLAUNCH_TRIAL"]},
+        "its setup uses TFLAUNCH_TRIAL, and would run once for all trials": {
+            "setup": ["echo $TFLAUNCH_TRIAL"]
+        },
         "it is no Python program": {"words": ("-u", "trainer.py")},
-        "its own heavy.py has the name of a module that is preloaded": {"cwd": str(other), "words": ("./trainer.py",)},
+        "its own heavy.py has the name of a module that is preloaded": {
+            "cwd": str(other),
+            "words": ("./trainer.py",),
+        },
     }
     for why, fields in cases.items():
         said = sweep.trial(**fields)[1]

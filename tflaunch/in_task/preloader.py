@@ -9,12 +9,13 @@ That process is a child of the agent, which adopts orphans.  It has a session, s
 its own, also in /proc, waits as the shell of any other task does (tflaunch.agent.tasks.gate), and runs the program.
 
 A fork copies the thread that forks alone: locks that others hold stay locked.  So there is no ready preloader where
-modules leave threads behind, or open a GPU, whose driver does not survive a fork.  Two kinds of thread do no harm, since
-their libraries make themselves ready for each fork by pthread_atfork: those of OpenBLAS end before it, and that of
+modules leave threads behind, or open a GPU, whose driver does not survive a fork.  Two kinds of thread do no harm:
+their libraries make themselves ready for each fork by pthread_atfork.  Those of OpenBLAS end before it, and that of
 jemalloc (pyarrow) is begun anew.
 """
 
 import array
+import builtins
 import ctypes
 import gc
 import importlib
@@ -24,13 +25,18 @@ import socket
 import sys
 import time
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Any, Dict, Iterable, Iterator, List, Optional, Tuple, Type
+
 READY_FOR_FORKS = ("jemalloc_bg_thd",)  # names of threads
 ROOM = "TFLAUNCH_ROOM"  # a variable without a meaning: its place in memory shows those of the trial in /proc
 GPUS = ("/dev/nvidia", "/dev/kfd", "/dev/dri", "/dev/dxg")
 LOOKS = 100  # 10 ms apart, until the threads that end before a fork have left /proc
 
 
-def imported(names):
+def imported(names: "Iterable[str]") -> str:
     """Why these modules cannot be imported for all trials; "": they are."""
     if any(place and not os.path.isabs(place) for place in os.environ.get("PYTHONPATH", "").split(":")):
         return "PYTHONPATH has a relative directory"
@@ -42,7 +48,7 @@ def imported(names):
     return ""
 
 
-def harmed_by_forks():
+def harmed_by_forks() -> str:
     """Why what is imported does not survive a fork; "": it does."""
     pid = os.fork()
     if not pid:
@@ -60,7 +66,7 @@ def harmed_by_forks():
     return "they open " + ", ".join(opened) if opened else ""
 
 
-def threads():
+def threads() -> "List[str]":
     """The names of all threads but this one that a fork may harm."""
     found = []
     for thread in os.listdir("/proc/self/task"):
@@ -74,7 +80,7 @@ def threads():
     return found
 
 
-def files():
+def files() -> "Iterator[str]":
     """What this process has open."""
     for number in os.listdir("/proc/self/fd"):
         try:
@@ -86,7 +92,7 @@ def files():
 class Shown:
     """What others see of this process in /proc: its words, and its variables."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         with open("/proc/self/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].split()
         begin, end, variables, variables_end = map(int, fields[45:49])
@@ -96,29 +102,29 @@ class Shown:
         self._words = begin, end - begin
         self._variables = variables + at, text.index(b"\0", at) - at
 
-    def change(self, words, variables):
-        """Show these words, as far as there is room, and these variables before those that it has had from its start."""
+    def change(self, words: "List[bytes]", variables: "List[bytes]") -> None:
+        """Show these words, as far as there is room, and these variables beside those of its start."""
         self._write(self._words, words)
-        place, size = self._variables
+        size = self._variables[1]
         fit = []
-        for each in variables:
+        for each in sorted(variables, key=len):  # the marks by which it is found are short
             if len(each) < size:
                 fit.append(each)
                 size -= len(each) + 1
         self._write(self._variables, fit)
 
-    def _write(self, where, texts):
+    def _write(self, where: "Tuple[int, int]", texts: "List[bytes]") -> None:
         place, size = where
         text = b"".join(each + b"\0" for each in texts)[: size - 1]
         ctypes.memmove(place, text.ljust(size, b"\0"), size)
 
 
-def directory_of(argv, cwd):
+def directory_of(argv: "List[str]", cwd: str) -> str:
     """What a new Python with these words would have first on its path."""
     return cwd if argv[1] == "-m" else os.path.dirname(os.path.realpath(os.path.join(cwd, argv[1])))
 
 
-def hidden_by(argv, cwd):
+def hidden_by(argv: "List[str]", cwd: str) -> str:
     """Why the program would have other modules than these: some of its own have their names; "": it would not."""
     place = directory_of(argv, cwd)
     own = "" if argv[1] == "-m" else os.path.realpath(os.path.join(cwd, argv[1]))
@@ -131,9 +137,9 @@ def hidden_by(argv, cwd):
     return ""
 
 
-def receive(server):
+def receive(server: socket.socket) -> "Optional[Tuple[Dict[str, Any], List[int]]]":
     """The next request, and its descriptors; None: the agent wants no more."""
-    streams = array.array("i")
+    streams = array.array("i")  # type: array.array[int]
     size, told, _, _ = server.recvmsg(8, socket.CMSG_LEN(3 * streams.itemsize))
     for _, _, numbers in told:
         streams.frombytes(numbers)
@@ -146,7 +152,7 @@ def receive(server):
     return (json.loads(text.decode("ascii")), list(streams)) if size else None
 
 
-def forked():
+def forked() -> int:
     """The pid of a process that is no child of this one; there 0.  Raises OSError."""
     read, write = os.pipe()
     try:
@@ -154,11 +160,11 @@ def forked():
         if between:
             os.close(write)
             write = -1
-            pid = os.read(read, 16)
+            told = os.read(read, 16)
             os.waitpid(between, 0)
-            if not pid:
+            if not told:
                 raise OSError("it cannot fork")
-            return int(pid)
+            return int(told)
         try:
             pid = os.fork()
             if pid:
@@ -173,14 +179,14 @@ def forked():
             os.close(write)
 
 
-def read_nothing():
+def read_nothing() -> None:
     """Have the input of this process end at once."""
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.close(nothing)
 
 
-def become(request, streams, shown):
+def become(request: "Dict[str, Any]", streams: "List[int]", shown: Shown) -> None:
     """Be the process of that trial, and wait at its gate."""
     os.setsid()
     for number, each in enumerate(streams):
@@ -205,17 +211,19 @@ def become(request, streams, shown):
         sys.modules["numpy.random"].seed()
 
 
-def prepare_stacks(site):
+def prepare_stacks(site: str) -> None:
     """Have this Python tell its stacks, as tflaunch.in_task.stacks_site has a new one do."""
     place = os.path.dirname(site)
     more = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = place + (":" + more if more else "")
     with open(site) as file:
         text = file.read().rpartition("go_on()")[0]  # the next `sitecustomize` has run
-    exec(compile(text, site, "exec"), {"__name__": "sitecustomize", "__file__": site})
+    exec(compile(text, site, "exec"), {"__name__": "sitecustomize", "__file__": site})  # noqa: S102 - as `site` does
 
 
-def trace_the_program(kind, error, trace):
+def trace_the_program(
+    kind: "Type[BaseException]", error: BaseException, trace: "Optional[TracebackType]"
+) -> None:
     """As the usual hook, without the frames of this file."""
     while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
         trace = trace.tb_next
@@ -223,11 +231,11 @@ def trace_the_program(kind, error, trace):
     sys.__excepthook__(kind, error, trace)
 
 
-def run(argv):
+def run(argv: "List[str]") -> None:
     """Run the program as Python does that is started with these words."""
     sys.excepthook = trace_the_program
     if hasattr(sys, "orig_argv"):
-        sys.orig_argv = argv
+        sys.orig_argv = argv  # novm
     if not getattr(sys.flags, "safe_path", False):
         sys.path.insert(0, directory_of(argv, os.getcwd()))
     if argv[1] == "-m":
@@ -241,18 +249,19 @@ def run(argv):
     path = os.path.join(os.getcwd(), argv[1])
     from importlib.machinery import SourceFileLoader
 
-    main.__file__, main.__loader__, main.__builtins__ = path, SourceFileLoader("__main__", path), __builtins__
+    main.__file__, main.__loader__ = path, SourceFileLoader("__main__", path)
+    main.__dict__["__builtins__"] = builtins
     with open(path, "rb") as file:
         code = compile(file.read(), path, "exec", dont_inherit=True)
-    exec(code, main.__dict__)
+    exec(code, main.__dict__)  # noqa: S102 - as Python does
 
 
-def serve():
+def serve() -> "Dict[str, Any]":
     """Fork for each request; returns in the forked process, what it runs, or ends."""
     server = socket.socket(fileno=os.dup(0))
     read_nothing()
 
-    def say(**what):
+    def say(**what: "Any") -> None:
         server.sendall(json.dumps(what).encode("ascii") + b"\n")
 
     own = os.path.dirname(os.path.abspath(__file__))

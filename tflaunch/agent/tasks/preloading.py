@@ -1,8 +1,8 @@
 """A process that has imported modules, and forks for each trial of a sweep: `--preload`.
 
-It starts with the first trial, and as that does: with the same Python, variables and setup.  Until it is ready, and where
-it cannot stand in for a new Python, trials start as ever; why, the user is told.  tflaunch.in_task.preloader is what
-it runs; that text comes with the message `stage`.
+It starts with the first trial, and as that does: with the same Python, variables and setup.  Until it is ready, and
+where it cannot stand in for a new Python, trials start as ever; why, the user is told.  tflaunch.in_task.preloader is
+what it runs; that text comes with the message `stage`.
 """
 
 import os
@@ -189,4 +189,3 @@ class Preloading:
 
 class _Refused(OSError):
     """Why this trial starts as ever; others may fork."""
-
