@@ -10,7 +10,7 @@ from bench.beds import TFLAUNCH
 from bench.measure import Figures, Table, interleave
 from bench.plan import Plan
 
-COUNT = 4
+COUNT = 12
 OURS = "tflaunch sweep"
 TRAINER = """\
 import argparse

@@ -122,13 +122,7 @@ class SweepController(Monitor):
     To the driver (lifecycle/driver.py) it is both the state and the monitor.
     """
 
-    def __init__(
-        self,
-        work: Work,
-        finder: SeatFinder,
-        reporter: SweepDisplay,
-        seating: Seating,
-    ) -> None:
+    def __init__(self, work: Work, finder: SeatFinder, reporter: SweepDisplay, seating: Seating) -> None:
         (seats, others), request, left = seating, work.request, work.left
         self.state = SweepState(
             trials={trial.number: trial for trial in left},

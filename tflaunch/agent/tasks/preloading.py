@@ -9,7 +9,7 @@ import os
 import sys
 import time
 
-from tflaunch.agent.host import processes
+from tflaunch.agent.host import processes, python_site
 from tflaunch.agent.host.rundir import replace
 from tflaunch.agent.tasks import shell
 from tflaunch.agent.tasks.gate import Gate, spawn
@@ -54,13 +54,14 @@ class Preloading:
         request: "Dict[str, Any]",
         argv: "List[str]",
         variables: "Dict[str, str]",
-        where: "Tuple[str, int, List[int], str]",
+        where: "Tuple[str, int, List[int]]",
     ) -> "Optional[Gate]":
         """The gate at which a process waits that is forked for this task; None: the task starts as ever.
 
-        `where`: its directory, the descriptor of its log, its CPUs, and the directory of its `sitecustomize`, or "".
+        `where`: its directory, the descriptor of its log, and its CPUs.
         """
-        cwd, log, cpus, site = where
+        cwd, log, cpus = where
+        site = python_site.put(self._directory.path) if request.get("stacks", True) else ""
         shared = {name: value for name, value in variables.items() if name not in self._own}
         alike = dict(shared, **{"its Python": argv[0], "setup:": request["setup"], "its CPUs": len(cpus)})
         own = {name: value for name, value in variables.items() if name in self._own}

@@ -12,10 +12,9 @@ from tflaunch.protocol.light_stdlib import signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, List, Optional
+    from typing import Any, Callable, Dict, List, Optional
 
     from tflaunch.agent.tasks.log_signs import LogSigns
-    from tflaunch.agent.tasks.preloading import Preloading
 
 DUMP_S = 2.0  # how long a program may take to write the stacks of a hundred threads
 
@@ -43,10 +42,8 @@ class Task:
         self.wanted = attempt  # the attempt that the launcher wants; `logs.attempt` is the present one
         self.awaits_release = True  # a restarted task starts as soon as it is ready
         self.unwanted = False  # the wanted attempt was stopped before it began
-        self.sweep_first = (
-            False  # kill what an attempt leaves before its exit is reported: others take its place
-        )
-        self.preloading = None  # type: Optional[Preloading]  # what may fork for it
+        self.sweep_first = False  # what an attempt leaves is killed before its exit is told: others come
+        self.fork = no_fork  # type: Callable[..., Optional[Gate]]  # as tasks.preloading.Preloading.gate
         self._directory = directory
         self._marked = marked
         self._reset()
@@ -99,7 +96,7 @@ class Task:
             raise explain(error, log_path) from error
         try:
             cpus = cores.listed(request.get("cpus", ""))
-            self.gate = self._forked(argv, variables, cwd, log, cpus) or Gate(
+            self.gate = self.fork(request, argv, variables, (cwd, log, cpus)) or Gate(
                 log, lambda streams: spawn([*words, *argv], env, cwd, streams, cpus)
             )
         except OSError as error:
@@ -109,17 +106,6 @@ class Task:
             os.close(log)
         pid = self.gate.pid
         self.process = processes.read(pid) or processes.Process(pid, os.getpid(), "?", 0, "?")
-
-    def _forked(
-        self, argv: "List[str]", variables: "Dict[str, str]", cwd: str, log: int, cpus: "List[int]"
-    ) -> "Optional[Gate]":
-        """The gate of a process that is forked for this attempt; None: it starts as a shell."""
-        if self.preloading is None:
-            return None
-        from tflaunch.agent.host import python_site
-
-        site = python_site.put(self._directory.path) if self.request.get("stacks", True) else ""
-        return self.preloading.gate(self.request, argv, variables, (cwd, log, cpus, site))
 
     def _work(self) -> str:
         if not self.sweep_first:
@@ -342,6 +328,10 @@ class Task:
                 log.write("tflaunch: %s\n" % reason)
         except OSError:
             pass
+
+
+def no_fork(*_: object) -> None:
+    """No gate: the task starts as a shell."""
 
 
 def _bind(inside: "List[processes.Process]", cpus: str) -> None:

@@ -10,7 +10,7 @@ from tflaunch.agent.host.rundir import HostError, must_answer
 from tflaunch.agent.tasks.end_facts import EndFacts
 from tflaunch.agent.tasks.gate import Gate
 from tflaunch.agent.tasks.meetings import Meetings
-from tflaunch.agent.tasks.task import Task
+from tflaunch.agent.tasks.task import Task, no_fork
 from tflaunch.protocol import wire
 from tflaunch.protocol.machine import pid_namespace, this_machine
 from tflaunch.protocol.selector import EVENT_READ
@@ -70,6 +70,24 @@ def _why_not_ready(task: Task) -> "Dict[str, str]":
     how = "code %d" % task.code if task.code is not None else "signal %d" % (task.signal or 0)
     reason = "\n".join(lines) or "the shell of a task ended with %s" % how
     return {"reason": reason.replace("tflaunch: ", ""), "hint": _remedy(reason)}
+
+
+def _served_by(directory: "RunDirectory") -> "Dict[str, Any]":
+    """What agent.json tells of this agent, its guard and its host."""
+    guard = processes.read(os.getppid())
+    me = processes.read(os.getpid())
+    return {
+        "wire": wire.PROTOCOL,
+        "run": directory.run,
+        "host": directory.host,
+        "pid": os.getpid(),
+        "start": me.start if me else 0,
+        "guard": os.getppid(),
+        "guard_start": guard.start if guard else 0,
+        "machine": this_machine(),
+        "namespace": pid_namespace(),
+        "user": os.environ.get("USER") or str(os.getuid()),
+    }
 
 
 class Team:
@@ -201,7 +219,7 @@ class Team:
             if task is None:
                 task = self.tasks[request["id"]] = Task(self._directory, request, attempt)
                 task.awaits_release, task.sweep_first = False, own_directory
-                task.preloading = self._preloading
+                task.fork = self._preloading.gate if self._preloading is not None else no_fork
                 self._added.append(task)
                 self._meetings.serve(task)
             elif attempt > task.wanted:
@@ -359,27 +377,16 @@ class Team:
     def record(self, over: bool = False) -> None:
         """Write agent.json: which processes serve the run here; visits and later agents read it."""
         self._started = self._started or time.time()
-        guard = processes.read(os.getppid())
-        me = processes.read(os.getpid())
         try:
             self._directory.write(
                 "agent.json",
-                {
-                    "wire": wire.PROTOCOL,
-                    "run": self._directory.run,
-                    "host": self._directory.host,
-                    "pid": os.getpid(),
-                    "start": me.start if me else 0,
-                    "guard": os.getppid(),
-                    "guard_start": guard.start if guard else 0,
-                    "machine": this_machine(),
-                    "namespace": pid_namespace(),
-                    "lease_s": self.lease_s,
-                    "user": os.environ.get("USER") or str(os.getuid()),
-                    "started": self._started,
-                    "tasks": list(self.tasks),
-                    "over": over,
-                },
+                dict(
+                    _served_by(self._directory),
+                    lease_s=self.lease_s,
+                    started=self._started,
+                    tasks=list(self.tasks),
+                    over=over,
+                ),
             )
         except OSError as error:
             note("agent.json: %s" % error)
