@@ -26,6 +26,7 @@ from bench import (
     shipping,
     startup,
     thousand,
+    trials,
 )
 from bench.beds import lab
 from bench.measure import Table
@@ -47,6 +48,7 @@ MEASUREMENTS: dict[str, Callable[[Plan], Iterator[Table]]] = {
     "bind": placement.bind,
     "network": placement.network,
     "horovod": horovod_start.horovod,
+    "trials": trials.trials,
     "thousand": thousand.thousand,
 }
 

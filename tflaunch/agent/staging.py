@@ -87,6 +87,8 @@ class Staging:
             self._dial_check.answer(message["dial_key"], message["ports"])
         tasks = self._with_setup(message["tasks"])
         self._moves = message.fields.pop("moves", {})
+        if "preload" in message.fields:
+            self._team.preload(message.fields.pop("preload"))
         self._directory.write("plan.json", dict(message.fields, tasks=tasks))
         asks_keras = message.fields.get("keras", False)
         if message["code"] is None:

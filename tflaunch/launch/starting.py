@@ -144,9 +144,11 @@ class Starter:
         code: Mapping[str, str | None],
         timeout_s: float,
         about: Mapping[str, object],
+        preload: Mapping[str, object] | None = None,
     ) -> None:
         """Make the hosts ready for tasks that are added later (message `add`), with these GPUs and this code.
 
+        `preload`: that field of the message `stage`.
         Raises LaunchError, Stopped.
         """
         wanted = {
@@ -159,6 +161,7 @@ class Starter:
                 "door": False,
                 "about": about,
                 "dial_key": "",
+                **({"preload": preload} if preload else {}),
             }
             for name, uuids in gpus.items()
         }

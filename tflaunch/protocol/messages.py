@@ -467,6 +467,7 @@ TO_AGENT = dict(
         "?keras": a_flag,
         "?dial_key": a_word,
         "?passing": a_flag,
+        "?preload": {"modules": [a_word], "own": [a_word], "text": an_argument},
         "?moves": {
             "marks": Each(a_word, a_word),
             "seats": Each(a_word, Each(a_word, _spot)),

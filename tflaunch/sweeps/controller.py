@@ -122,13 +122,7 @@ class SweepController(Monitor):
     To the driver (lifecycle/driver.py) it is both the state and the monitor.
     """
 
-    def __init__(
-        self,
-        work: Work,
-        finder: SeatFinder,
-        reporter: SweepDisplay,
-        seating: Seating,
-    ) -> None:
+    def __init__(self, work: Work, finder: SeatFinder, reporter: SweepDisplay, seating: Seating) -> None:
         (seats, others), request, left = seating, work.request, work.left
         self.state = SweepState(
             trials={trial.number: trial for trial in left},
@@ -167,6 +161,7 @@ class SweepController(Monitor):
         self._done_before = len(work.wanted) - len(left)
         self._ended_curves = list(work.curves)  # of the trials that have succeeded
         self._told_of_metric = False
+        self._notes: set[tuple[str, str]] = set()  # (host, text), which may come again after a reconnect
         self._best: Result | None = None
         self._best_values: list[float] = []  # after each trial that succeeded
         mine = [each for number, each in self._results.last.items() if number in self._numbers]
@@ -245,7 +240,10 @@ class SweepController(Monitor):
         return ()
 
     def said(self, host: str, type: str, fields: Mapping[str, Any], now: float) -> None:  # noqa: ARG002
-        """Take the facts of a host: some of its GPUs may have become free."""
+        """Take the facts of a host: some of its GPUs may have become free; show, once, what its agent says."""
+        if type == "said" and (host, fields["text"]) not in self._notes:
+            self._notes.add((host, fields["text"]))
+            self._reporter.note(f"{host}: {fields['text']}")
         if type == "facts":
             inventory = {host: HostFacts.from_wire(host, fields)}
             try:

@@ -8,8 +8,10 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from tflaunch import in_task
 from tflaunch.hosts import Host, Hostfile
 from tflaunch.launch.request import Request
 from tflaunch.planning.binding import UNBOUND, Cores, share_out
@@ -23,6 +25,7 @@ from tflaunch.planning.taking import Share
 from tflaunch.planning.task_commands import Command, image
 from tflaunch.protocol.errors import PlanError
 from tflaunch.protocol.job import TRIAL
+from tflaunch.sessions.payload import lean
 from tflaunch.sweeps.curves import StopBelow
 from tflaunch.sweeps.lifecycle import Seat
 from tflaunch.sweeps.optuna_study import OptunaSearch
@@ -58,7 +61,15 @@ class SweepRequest:
     search: OptunaSearch | None = None  # what Optuna is asked for
     name: str = ""
     must_exist: bool = False  # --resume: it is an error if there is no such sweep
+    preload: tuple[str, ...] = ()  # modules that a process on each host imports, which then forks for trials
     run_best: tuple[str, ...] = ()  # the command that runs one trial, without the trial's arguments
+
+
+def preloading(modules: Sequence[str]) -> dict[str, Any]:
+    """What an agent needs to preload these modules: field `preload` of the message `stage`."""
+    text = lean(Path(in_task.__file__).with_name("preloader.py").read_text("utf-8"))
+    own = [*own_variables(Trial(0, {})), "CUDA_VISIBLE_DEVICES", "TFLAUNCH_TASK"]
+    return {"modules": list(modules), "own": own, "text": text}
 
 
 @dataclass(frozen=True)

@@ -63,7 +63,7 @@ from tflaunch.sweeps.scoring import (
     with_metric_failure,
     without_metric,
 )
-from tflaunch.sweeps.seats import SeatFinder, SweepRequest, images
+from tflaunch.sweeps.seats import SeatFinder, SweepRequest, images, preloading
 from tflaunch.sweeps.trials import Params, Trial, arguments, numbered
 from tflaunch.text.numbers import counted
 
@@ -403,7 +403,8 @@ def _stage(work: Work, roll: RollCall, starter: Starter, seating: Seating) -> No
     }
     left_out = {name: error.message for name, error in roll.absent.items()}
     about = {**about_run(run, ClusterPlan(run.run_id, (), left_out=left_out)), "hosts": sorted(hosts)}
-    starter.stage_none(gpus, code, STAGE_TIMEOUT_S, about)
+    modules = work.request.preload
+    starter.stage_none(gpus, code, STAGE_TIMEOUT_S, about, preloading(modules) if modules else None)
     recorded = _recorded(run, results, roll.inventory)
     results.record.resume(recorded, run.command, run.ssh_config, left_out)
 

@@ -3,6 +3,7 @@
 team         all tasks of the run; each exit goes to the journal
 task         one task: a shell that waits at a gate, then the program
 gate         that shell, and the pipes to it
+preloading   a process that has imported modules, and forks for trials
 shell        the file of shell in front of a program: its variables and its setup
 rendezvous   at which the tasks of a Horovod program meet
 meetings     those of this host, each at the port of a task

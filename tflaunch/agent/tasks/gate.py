@@ -1,7 +1,7 @@
 """The shell that a task begins as: it waits at a gate, and becomes the program once that is opened.
 
 The shell's input is the gate, its output says that it is ready, its error output is the log.  The program only gets the
-log; its words are arguments, which no shell parses.
+log; its words are arguments, which no shell parses.  A forked process (tasks.preloading) waits in the same way.
 """
 
 import os
@@ -11,7 +11,7 @@ from tflaunch.protocol.light_stdlib import signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Dict, Iterable, List, Optional
+    from typing import Callable, Dict, Iterable, List, Optional, Tuple
 
 READY = b"tflaunch-ready\n"
 SAID_BYTES = 8192  # a login profile may print before READY
@@ -32,10 +32,8 @@ exec "$@" </dev/null >&2
 class Gate:
     """One such shell, and the two pipes to it."""
 
-    def __init__(
-        self, words: "List[str]", env: "Dict[str, str]", cwd: str, log: int, cpus: "List[int]"
-    ) -> None:
-        """Start it; `log` is a descriptor, `cpus` are what it may use, [] for all.  Raises OSError."""
+    def __init__(self, log: int, start: "Callable[[Tuple[int, int, int]], int]") -> None:
+        """Have `start` start it with these descriptors as 0, 1, 2, and return its pid; raises OSError as that does."""
         self.said = b""  # what it has printed so far, or the end of it
         theirs, self._key = os.pipe()
         try:
@@ -45,7 +43,7 @@ class Gate:
             self.shut()
             raise
         try:
-            self.pid = _spawn(words, env, cwd, (theirs, ready, log), cpus)
+            self.pid = start((theirs, ready, log))
         except OSError:
             self.shut()
             self.leave()
@@ -89,7 +87,7 @@ class Gate:
             self._key = -1
 
 
-def _spawn(
+def spawn(
     words: "List[str]", env: "Dict[str, str]", cwd: str, streams: "Iterable[int]", cpus: "List[int]"
 ) -> int:
     """Start that command in a session of its own, with only these descriptors, as 0, 1, 2; raises OSError.

@@ -6,13 +6,13 @@ import time
 
 from tflaunch.agent.host import cores, processes
 from tflaunch.agent.host.rundir import HostError, RunDirectory, explain, must_answer
-from tflaunch.agent.tasks.gate import GATE, READY, Gate
+from tflaunch.agent.tasks.gate import GATE, READY, Gate, spawn
 from tflaunch.agent.tasks.logs import TaskLogs
 from tflaunch.protocol.light_stdlib import signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, List, Optional
+    from typing import Any, Callable, Dict, List, Optional
 
     from tflaunch.agent.tasks.log_signs import LogSigns
 
@@ -42,9 +42,8 @@ class Task:
         self.wanted = attempt  # the attempt that the launcher wants; `logs.attempt` is the present one
         self.awaits_release = True  # a restarted task starts as soon as it is ready
         self.unwanted = False  # the wanted attempt was stopped before it began
-        self.sweep_first = (
-            False  # kill what an attempt leaves before its exit is reported: others take its place
-        )
+        self.sweep_first = False  # what an attempt leaves is killed before its exit is told: others come
+        self.fork = no_fork  # type: Callable[..., Optional[Gate]]  # as tasks.preloading.Preloading.gate
         self._directory = directory
         self._marked = marked
         self._reset()
@@ -97,7 +96,9 @@ class Task:
             raise explain(error, log_path) from error
         try:
             cpus = cores.listed(request.get("cpus", ""))
-            self.gate = Gate([*words, *argv], env, cwd, log, cpus)
+            self.gate = self.fork(request, argv, variables, (cwd, log, cpus)) or Gate(
+                log, lambda streams: spawn([*words, *argv], env, cwd, streams, cpus)
+            )
         except OSError as error:
             why = explain(error, argv[0]) if error.errno == errno.EAGAIN else HostError(str(error))
             raise HostError("%s cannot start: %s" % (self.id, why.reason), why.hint) from error
@@ -327,6 +328,10 @@ class Task:
                 log.write("tflaunch: %s\n" % reason)
         except OSError:
             pass
+
+
+def no_fork(*_: object) -> None:
+    """No gate: the task starts as a shell."""
 
 
 def _bind(inside: "List[processes.Process]", cpus: str) -> None:

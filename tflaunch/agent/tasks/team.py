@@ -10,7 +10,7 @@ from tflaunch.agent.host.rundir import HostError, must_answer
 from tflaunch.agent.tasks.end_facts import EndFacts
 from tflaunch.agent.tasks.gate import Gate
 from tflaunch.agent.tasks.meetings import Meetings
-from tflaunch.agent.tasks.task import Task
+from tflaunch.agent.tasks.task import Task, no_fork
 from tflaunch.protocol import wire
 from tflaunch.protocol.machine import pid_namespace, this_machine
 from tflaunch.protocol.selector import EVENT_READ
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from tflaunch.agent.host.journal import Journal
     from tflaunch.agent.host.rundir import RunDirectory
     from tflaunch.agent.tasks.logs import TaskLogs
+    from tflaunch.agent.tasks.preloading import Preloading
     from tflaunch.protocol.selector import Selector
 
 
@@ -71,6 +72,24 @@ def _why_not_ready(task: Task) -> "Dict[str, str]":
     return {"reason": reason.replace("tflaunch: ", ""), "hint": _remedy(reason)}
 
 
+def _served_by(directory: "RunDirectory") -> "Dict[str, Any]":
+    """What agent.json tells of this agent, its guard and its host."""
+    guard = processes.read(os.getppid())
+    me = processes.read(os.getpid())
+    return {
+        "wire": wire.PROTOCOL,
+        "run": directory.run,
+        "host": directory.host,
+        "pid": os.getpid(),
+        "start": me.start if me else 0,
+        "guard": os.getppid(),
+        "guard_start": guard.start if guard else 0,
+        "machine": this_machine(),
+        "namespace": pid_namespace(),
+        "user": os.environ.get("USER") or str(os.getuid()),
+    }
+
+
 class Team:
     """The tasks, by name."""
 
@@ -94,6 +113,7 @@ class Team:
         self._staging = False
         self._added = []  # type: List[Task]  # still to be staged
         self._meetings = Meetings()
+        self._preloading = None  # type: Optional[Preloading]
 
     def logs(self) -> "Dict[str, TaskLogs]":
         """The logs by task."""
@@ -136,6 +156,14 @@ class Team:
         self._staging = True
         self.record()
         self._send_staged()
+
+    def preload(self, wanted: "Dict[str, Any]") -> None:
+        """Have a process fork for the tasks that are added, where it can: field `preload` of the message `stage`."""
+        from tflaunch.agent.tasks.preloading import Preloading
+
+        self._preloading = Preloading(
+            self._directory, wanted, lambda text: self._journal.add("said", text=text, replanned=False)
+        )
 
     def _listen_to(self, task: Task) -> None:
         gate = task.gate
@@ -191,6 +219,7 @@ class Team:
             if task is None:
                 task = self.tasks[request["id"]] = Task(self._directory, request, attempt)
                 task.awaits_release, task.sweep_first = False, own_directory
+                task.fork = self._preloading.gate if self._preloading is not None else no_fork
                 self._added.append(task)
                 self._meetings.serve(task)
             elif attempt > task.wanted:
@@ -287,7 +316,7 @@ class Team:
 
     def reaped(self, pid: int, status: int, peak_bytes: int) -> bool:
         """Whether the child process that has ended was one of these tasks, or serves them."""
-        if self._meetings.reaped(pid):
+        if self._meetings.reaped(pid) or (self._preloading is not None and self._preloading.reaped(pid)):
             return True
         for task in self.tasks.values():
             if task.process and task.alive and task.process.pid == pid:
@@ -331,6 +360,8 @@ class Team:
         self._staging = False
         self._added.clear()
         self._meetings.close()
+        if self._preloading is not None:
+            self._preloading.end()
         for task in self.tasks.values():
             task.stop(grace_s if task.released_at is not None else 0.0, with_stacks)
 
@@ -346,27 +377,16 @@ class Team:
     def record(self, over: bool = False) -> None:
         """Write agent.json: which processes serve the run here; visits and later agents read it."""
         self._started = self._started or time.time()
-        guard = processes.read(os.getppid())
-        me = processes.read(os.getpid())
         try:
             self._directory.write(
                 "agent.json",
-                {
-                    "wire": wire.PROTOCOL,
-                    "run": self._directory.run,
-                    "host": self._directory.host,
-                    "pid": os.getpid(),
-                    "start": me.start if me else 0,
-                    "guard": os.getppid(),
-                    "guard_start": guard.start if guard else 0,
-                    "machine": this_machine(),
-                    "namespace": pid_namespace(),
-                    "lease_s": self.lease_s,
-                    "user": os.environ.get("USER") or str(os.getuid()),
-                    "started": self._started,
-                    "tasks": list(self.tasks),
-                    "over": over,
-                },
+                dict(
+                    _served_by(self._directory),
+                    lease_s=self.lease_s,
+                    started=self._started,
+                    tasks=list(self.tasks),
+                    over=over,
+                ),
             )
         except OSError as error:
             note("agent.json: %s" % error)

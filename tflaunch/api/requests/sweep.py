@@ -23,7 +23,7 @@ from tflaunch.api.requests.what_to_fetch import parse_patterns, wish_at_end
 from tflaunch.api.requests.which_hosts import load_hosts
 from tflaunch.inputs.kinds import is_job_file
 from tflaunch.protocol.errors import UsageError
-from tflaunch.protocol.job import PS, WORKER, JobSpec, Role
+from tflaunch.protocol.job import PS, WORKER, JobSpec, Role, by_python
 from tflaunch.runs.hidden_values import VALUE_LEFT_OUT
 
 if TYPE_CHECKING:
@@ -71,8 +71,25 @@ def request_of(
         must_exist=trials.resume is not None,
         keep_going=options.failure.keep_going,
         stop_below=_stop_below(options.score),
+        preload=_preload(options, run),
         run_best=of_one_trial,
     )
+
+
+def _preload(options: SweepOptions, run: Request) -> tuple[str, ...]:
+    """Return the modules of --preload; raises UsageError for those that cannot be preloaded."""
+    from tflaunch.planning.task_commands import image
+
+    modules = options.preload.preload
+    for module in modules:
+        if not all(part.isidentifier() for part in module.split(".")):
+            raise UsageError(f"--preload {module}: not the name of a module", "--preload tensorflow")
+    if modules and not by_python(run.job.program):
+        raise UsageError(f"--preload {modules[0]}: the program is not Python", "leave it out")
+    inside = [host.name for host in run.hostfile.hosts if image(host, run.job)]
+    if modules and len(inside) == len(run.hostfile.hosts):
+        raise UsageError(f"--preload {modules[0]}: trials in containers cannot be forked", "leave it out")
+    return tuple(dict.fromkeys(modules))
 
 
 def _search(options: SweepOptions) -> OptunaSearch | None:

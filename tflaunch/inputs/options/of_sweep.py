@@ -102,6 +102,20 @@ class TrialGpuOptions:
 
 
 @dataclass(repr=False, eq=False)
+class PreloadOptions:
+    """How trials start."""
+
+    panel = TaskOptions.panel
+    also_in = NOWHERE
+
+    preload: tuple[str, ...] = option(
+        (),
+        metavar="MODULE",
+        help="Import this module once on each host, such as tensorflow, and fork trials from there; repeatable.",
+    )
+
+
+@dataclass(repr=False, eq=False)
 class ScoreOptions:
     """How to compare the trials."""
 
@@ -161,6 +175,7 @@ class SweepOptions:
     failure: RetryOptions
     program: Annotated[ProgramOptions, Part(of="sweep")]
     tasks: Annotated[TaskOptions, Part(of="sweep")]
+    preload: PreloadOptions
     end: Annotated[
         EndOptions,
         Part(
