@@ -62,6 +62,7 @@ class Scheduler:
         self._ending: set[tuple[str, str]] = set()  # slots whose holders have had their signal
         self._stop = threading.Event()
         self._lock = threading.Lock()
+        self._answering = threading.Lock()  # a request that is cancelled is not answered after that
         self._thread = threading.Thread(target=self._serve, daemon=True)
         self._thread.start()
 
@@ -85,8 +86,9 @@ class Scheduler:
 
     def cancel(self, job: str, words: str) -> None:
         """Cancel a request that waits."""
-        put(self.directory / "answers" / f"{job}.json", {"cancelled": words})
-        self._done.add(job)
+        with self._answering:
+            put(self.directory / "answers" / f"{job}.json", {"cancelled": words})
+            self._done.add(job)
 
     def slot(self, name: str) -> Slot:
         """The newest slot of that name."""
@@ -148,8 +150,9 @@ class Scheduler:
     def _serve(self) -> None:
         while not self._stop.wait(0.05):
             for path in sorted((self.directory / "requests").glob("job*.json")):
-                if path.stem not in self._done:
-                    self._answer(path.stem, get(path))
+                with self._answering:
+                    if path.stem not in self._done:
+                        self._answer(path.stem, get(path))
             for (job, name), slot in self.slots.items():
                 over = self.directory / "over" / f"{job}.{name}.json"
                 if slot.process.poll() is not None and not over.exists():
