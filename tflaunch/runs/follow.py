@@ -67,7 +67,7 @@ class Follower(Linked):
         if before is not None:
             self._feed.continue_from(before._feed, self._seen.places)
         self._awaited: list[str] = []  # hosts whose agent had not answered when all others had
-        self._hellos: dict[str, Message] = {}
+        self.hellos: dict[str, Message] = {}  # what the agents of hosts said as they accepted the follower
         self._events = False
         self._joined = False  # a terminal shows how the run stands
         self._handed = False  # by its launcher, as the user of this command wanted it
@@ -81,10 +81,6 @@ class Follower(Linked):
     def hosts(self) -> list[str]:
         """The names of the hosts that accepted the follower."""
         return list(self._hosts)
-
-    def hello(self, name: str) -> Message | None:
-        """What its agent said when it accepted the follower; None if it has not answered so far."""
-        return self._hellos.get(name)
 
     def host(self, name: str) -> Host:
         """The host of that name."""
@@ -118,7 +114,7 @@ class Follower(Linked):
             silent = [name for name, error in failures.items() if isinstance(error, Silent)]
             replies, more = self._sessions.gather("hello", silent, ANSWER_S - MORE_S)
             failures = {name: error for name, error in {**failures, **more}.items() if name not in replies}
-        self._hellos = replies
+        self.hellos = replies
         if replies:
             self._awaited = [name for name, error in failures.items() if isinstance(error, Silent)]
         cut = self._sessions.ended.keys() if replies else ()  # these are dialled again

@@ -134,7 +134,7 @@ class Profiler:
         """Why that task cannot be asked; "" if it can."""
         if host not in self._view.hosts:
             return f"its host {task.host} cannot be asked"
-        hello = self._view.hello(host)
+        hello = self._view.hellos.get(host)
         if hello is None:
             return f"its host {task.host} has not answered: try again"
         if not hello.fields.get("ports"):  # such an agent would take it for a connection to its TensorBoard

@@ -63,7 +63,7 @@ def test_what_is_said_of_a_task_that_sends_no_trace(tmp_path: Path, port: int, w
     pytest.importorskip("grpc")
     run = SimpleNamespace(run_id="r", shares=[SimpleNamespace(host="h", asked="h")])
     hello = Message("hello", {"ports": True})
-    view = SimpleNamespace(run=run, hosts=["h"], hello=lambda _: hello, sessions=Host())
+    view = SimpleNamespace(run=run, hosts=["h"], hellos={"h": hello}, sessions=Host())
     profiler = Profiler(cast("Any", view), tmp_path, cast("Any", None))
     made = profiler.run(cast("Any", [SimpleNamespace(task="worker/0", host="h", port=port)]), 0.1)
     assert made.failed["worker/0"].startswith(why) and not made.files
@@ -72,7 +72,7 @@ def test_what_is_said_of_a_task_that_sends_no_trace(tmp_path: Path, port: int, w
 def test_an_agent_that_would_lead_elsewhere_is_not_asked(tmp_path: Path) -> None:
     pytest.importorskip("grpc")
     run = SimpleNamespace(run_id="r", shares=[SimpleNamespace(host="h", asked="h")])
-    view = SimpleNamespace(run=run, hosts=["h"], hello=lambda _: Message("hello", {}), sessions=None)
+    view = SimpleNamespace(run=run, hosts=["h"], hellos={"h": Message("hello", {})}, sessions=None)
     task = SimpleNamespace(task="worker/0", host="h", port=LEAVES)
     made = Profiler(cast("Any", view), tmp_path, cast("Any", None)).run(cast("Any", [task]), 0.1)
     assert made.failed["worker/0"].startswith("an older tflaunch started its run")
