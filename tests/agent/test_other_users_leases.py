@@ -38,9 +38,8 @@ def test_a_lease_file_that_is_removed_frees_no_gpu_that_the_kernel_knows(gpus: H
     for lease in (False, True):
         assert busy(look(second, lease))[0] == f"leased to root's run {gpus.run}", "named by its command line"
     until((leases / "GPU-a").exists, "the agent to take the file anew")
-    assert (
-        "was removed while this run held it; it is taken anew" in (gpus.directory / "agent.log").read_text()
-    )
+    told = "was removed while this run held it; it is taken anew"
+    until(lambda: told in (gpus.directory / "agent.log").read_text(), "the agent to note it")
     first.send("let_go")
     look(first)
     assert busy(look(second, lease=True)) == ["", ""]

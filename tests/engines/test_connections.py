@@ -32,7 +32,8 @@ def test_a_record_with_an_unknown_connection(launcher: Launcher, tmp_path: Path)
         assert "local1: there is no connection 'nosuch'" in wrong.sentences
         assert "this one has ssh, openssh, local" in wrong.sentences
     assert not asked.exists()
-    assert {each.pid for each in launcher.leftovers(run)} == before
+    after = {each.pid for each in launcher.leftovers(run)}
+    assert after and after <= before  # what only started it may have ended
     record.write_text(good)
     launcher.run("stop", run, env=path).ran()
     assert asked.exists()  # whatever is started here asks for it

@@ -99,10 +99,12 @@ def open_run(
     *,
     before: Follower | None = None,
     ask: Callable[[str], str] | None = None,
+    again: bool = True,
 ) -> Iterator[Follower]:
     """Yield a Follower of the run, on all its hosts; show at the end which hosts could not be reached: its `missed`.
 
-    With `before`, wait for a plan later than that Follower's.  ask: as for tflaunch.api.connecting.connected.
+    With `before`, wait for a plan later than that Follower's.  ask: as for tflaunch.api.connecting.connected.  again:
+    where the run ends before any of its agents has taken the connection, open it once more.
     """
     from tflaunch.runs.follow import Follower
     from tflaunch.runs.run_states import failures_of, why_picked
@@ -139,13 +141,20 @@ def open_run(
                 reporter.note(f"{run_id} is over; its last lines (all: tflaunch attach --all {run_id}):")
             view = Follower(state, visits.sessions, where.hostfile, reporter, wanted.of(state), before=before)
             failures.update(view.attach())
+            ended = again and state.alive and not view.hosts and bool(visits.sessions.ended)
             progress.settle()
+            if not ended:
+                yield view
+                if view.lost:
+                    view.troubles = _troubles(view, connector, progress, ssh.connect_timeout)
+        if not ended:
+            view.missed = failures_of(state, failures)
+            if view.missed:
+                reporter.failures(ConnectErrors(view.missed, len(hosts)))
+    if ended:  # what its agents have left says how
+        where = where._replace(run=state.run_id)
+        with open_run(where, ssh, reporter, progress, wanted, before=before, ask=ask, again=False) as view:
             yield view
-            if view.lost:
-                view.troubles = _troubles(view, connector, progress, ssh.connect_timeout)
-        view.missed = failures_of(state, failures)
-        if view.missed:
-            reporter.failures(ConnectErrors(view.missed, len(hosts)))
 
 
 @contextlib.contextmanager
