@@ -136,7 +136,7 @@ def test_a_search_that_was_stopped_goes_on(launcher: Launcher) -> None:
         running.interrupt()
         assert running.end() == EXIT_INTERRUPTED
     name = re.findall(r"this goes on: tflaunch tune --resume (\S+)", running.err)[0]
-    until(lambda: not launcher.leftovers(), "the agent to be gone")
+    launcher.wait_until_nothing_is_left()
     done = launcher.run("tune", "--resume", name, env={"SECRET": "y"}).ran()
     assert "threads 1: " not in done.err  # it is not measured again
     assert re.search(

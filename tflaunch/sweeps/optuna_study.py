@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 
 JOURNAL = "optuna.log"  # in the record
 REPEATED = 20  # so many proposals that are known already: then one is drawn at random
+SEEDS = 2**32  # numpy's seeds are below
 _NUMBER = "tflaunch trial"  # an attribute of the study's trials
+_METRIC = "tflaunch metric"  # an attribute of the study
 _HINT = "it is in an extra: pipx inject tflaunch optuna, or uv tool install 'tflaunch[tune]'"
 
 
@@ -69,11 +71,14 @@ class OptunaStudy:
         self._warn = warn
         self._failed = False
         self._distributions = {name: _distribution(axis) for name, axis in search.axes}
-        self._dice = optuna.samplers.RandomSampler(seed=seed)
+        self._dice = optuna.samplers.RandomSampler(seed=seed % SEEDS)
         self.left = max(0, search.trials - len(results.known)) if search.sampler else 0
         try:
-            self._study = self._opened(seed + len(results.known))
+            self._study = self._opened((seed + len(results.known)) % SEEDS)
+            self._check_metric()
             self._take_over()
+        except TflaunchError:
+            raise
         except Exception as error:  # each storage has errors of its own
             raise UsageError(self._said(error), "a URL of Optuna's: sqlite:///study.db") from None
 
@@ -126,6 +131,19 @@ class OptunaStudy:
             direction="maximize" if self._metric.maximize else "minimize",
             load_if_exists=True,
         )
+
+    def _check_metric(self) -> None:
+        """Raise UsageError where the study is of another metric, or goes the other way: its values would mislead."""
+        metric, was = self._metric, self._study.user_attrs.get(_METRIC, self._metric.name)
+        ways = {True: "maximizes", False: "minimizes"}
+        maximizes = self._study.direction.name == "MAXIMIZE"
+        if (was, maximizes) != (metric.name, metric.maximize):
+            raise UsageError(
+                f"the study of {self._study.study_name} {ways[maximizes]} {was},"
+                f" and this command {ways[metric.maximize]} {metric.name}",
+                "say the same of the metric as before, or begin a new sweep",
+            )
+        self._study.set_user_attr(_METRIC, metric.name)
 
     def _take_over(self) -> None:
         """Tell a study that does not know them the results of a sweep that was begun without it."""

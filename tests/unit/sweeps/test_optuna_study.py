@@ -208,3 +208,16 @@ def test_without_optuna_the_option_says_how_to_get_it(monkeypatch: pytest.Monkey
     assert "pipx inject tflaunch optuna" in (told.value.hint or "")
     with pytest.raises(UsageError, match="--pruner asha needs Optuna"):
         OptunaSearch("", "asha").check()
+
+
+@pytest.mark.parametrize(("text", "maximize"), [("loss", True), ("accuracy", False)])
+def test_a_study_of_another_metric_is_not_gone_on_with(results: Results, text: str, maximize: bool) -> None:
+    OptunaStudy(search(4), results, LOSS, 7, print)
+    with pytest.raises(UsageError, match="minimizes loss, and this command"):
+        OptunaStudy(search(4), results, Metric.parse(text, maximize=maximize), 7, print)
+    assert OptunaStudy(search(4), results, LOSS, 7, print).left == 4
+
+
+@pytest.mark.parametrize("seed", [-1, 2**70])
+def test_any_number_is_a_seed(results: Results, seed: int) -> None:
+    assert OptunaStudy(search(4), results, LOSS, seed, print).ask() is not None
