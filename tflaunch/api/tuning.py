@@ -72,9 +72,13 @@ class PreparedTry(Prepared):
             )
             self.request = dataclasses.replace(asked, run_id=request.run_id("layout"))
         except BaseException:
-            self.events.discard()
-            self.reporter.close()
+            self.discard()
             raise
+
+    def discard(self) -> None:
+        """Do not carry it out."""
+        self.events.discard()
+        self.reporter.close()
 
 
 def tune(request: TuneRequest, watcher: TuneWatcher, resume: str | None = None) -> tuple[str, Tried]:
@@ -84,6 +88,7 @@ def tune(request: TuneRequest, watcher: TuneWatcher, resume: str | None = None) 
     Raises TflaunchError: NothingMeasured where no layout could be measured; Stopped after Ctrl-C.
     """
     tried = Tried(request.layouts, request.about)
+    PreparedTry(request, request.layouts[0]).discard()  # what no layout could run is told before anything is on record
     with contextlib.closing(_record_of(request, resume, tried)) as record, _ended(record):
         watcher.begins(record.run_id)
         _Search(request, tried, watcher).go()
