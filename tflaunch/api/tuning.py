@@ -88,7 +88,8 @@ def tune(request: TuneRequest, watcher: TuneWatcher, resume: str | None = None) 
     Raises TflaunchError: NothingMeasured where no layout could be measured; Stopped after Ctrl-C.
     """
     tried = Tried(request.layouts, request.about)
-    PreparedTry(request, request.layouts[0]).discard()  # what no layout could run is told before anything is on record
+    if resume is None:  # what no layout could run is told before anything is on record
+        PreparedTry(request, request.layouts[0]).discard()
     with contextlib.closing(_record_of(request, resume, tried)) as record, _ended(record):
         watcher.begins(record.run_id)
         _Search(request, tried, watcher).go()

@@ -205,3 +205,9 @@ def test_what_limited_a_layout_is_what_made_its_run_slow_and_no_other_warning() 
     page = [line.plain for line in tune_page(tuned(NAME, tried, 5, ("tflaunch", "run")), Sheet(200))]
     assert page[0].rstrip().endswith("what limited it")
     assert "  ps/0 uses all its cores; 2 of 5 steps" in page[1]
+
+
+def test_a_program_that_is_not_there_leaves_no_record(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="there is no such file"):
+        tune(request("--ps=0,2"), Seen())
+    assert not list(tmp_path.glob("**/run.json"))
