@@ -90,9 +90,9 @@ def test_cards(user: OnYarn, cluster: YarnCluster) -> None:
 
 
 class ImpatientOnYarn(Impatient, OnYarn):
-    """Waits 5 s for the rest of its slots."""
+    """Waits 15 s for the rest of its slots."""
 
-    changes: ClassVar = {"yarn_asked.PARTIAL_S": 5.0}
+    changes: ClassVar = {"yarn_asked.PARTIAL_S": 15.0}
 
 
 @pytest.fixture
