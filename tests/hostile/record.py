@@ -23,6 +23,7 @@ from typing import Any
 from tests.hostile import relay
 from tests.support.launcher import Launcher, Running
 from tests.support.nvml import Fleet, build
+from tests.support.patience import until
 
 RECORDINGS = Path(__file__).with_name("recordings.json")
 ROOT, PYTHON = "@ROOT@", "@PYTHON@"
@@ -107,6 +108,12 @@ class _Stage:
         self.run("run", "../hosts.yaml", "trainer.py", "--workers=2", "--ps=1", "--detach", *words)
 
 
+def _sample(stage: _Stage) -> None:
+    """A detached run, of which its hosts have samples."""
+    stage.detached("--env=SLEEP=60")
+    until(lambda: [*stage.launcher.hosts.glob("**/samples.jsonl")], "samples on a host")
+
+
 def _kill_agent(stage: _Stage) -> None:
     stage.detached("--env=SLEEP=3")
     [path] = stage.launcher.hosts.glob("tflaunch-*/*/local1/agent.json")
@@ -177,6 +184,7 @@ SCENARIOS = {
     "ps": Scenario(("ps", "-a"), before=lambda stage: stage.detached("--env=SLEEP=60")),
     "status": Scenario(("status", "{run}"), before=lambda stage: stage.run("run", *BASE, "--env=CODE=3")),
     "status-dead": Scenario(("status", "{run}"), before=_kill_agent),
+    "report": Scenario(("report", "{run}"), before=_sample),
     "stacks": Scenario(("stacks", "{run}"), before=lambda stage: stage.detached("--env=SLEEP=60")),
     "bandwidth": Scenario(("check", "../hosts.yaml", "--no-tensorflow", "--bandwidth")),
     "clean": Scenario(("clean", "{run}", "--yes"), before=lambda stage: stage.run("run", *BASE)),
