@@ -224,7 +224,8 @@ def test_there_is_nothing_to_attach_to(host: Host) -> None:
 def test_a_request_that_is_nonsense_does_not_end_the_tasks(host: Host) -> None:
     channel = host.start()
     agent = json.loads((host.directory / "agent.json").read_text())
-    running(channel, task("sleep", "600"))
+    running(channel, shell("touch here; exec sleep 600"))
+    until((host.directory / "work/here").exists, "a file that may be looked for")
     channel.send("watch", after=0, logs=["no", "mapping"], window=1, client="test")
     assert "logs is not an object: a list of 2" in failure(channel)[0]
     channel.send("find", patterns=[["(", True]], roots=[""])
