@@ -41,7 +41,8 @@ SAID = r"^\W*{run} (succeeded|stopped|failed)\b"
 TOP = re.compile(r"tflaunch-0|tflaunch-leases|lost\+found|filler\d|last|\.probe")
 IN_PARENT = re.compile(r"code|\.environments|[a-z][\w-]*-\w{6}")
 IN_RUN = {
-    *("agent.json", "guard.json", "plan.json", "events.jsonl", "holds.json", "shipped.json", "agent.log"),
+    *("agent.json", "guard.json", "plan.json", "events.jsonl", "samples.jsonl"),
+    *("holds.json", "shipped.json", "agent.log"),
     *("logs", "work", "own", "python", "agent.sock"),
 }
 RESERVE = "reserve"  # until somebody comes, where nobody is left who could remove it
