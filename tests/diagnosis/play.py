@@ -35,7 +35,7 @@ HEALTHY_S = 420.0
 SHARED = "/dev/shm/tflaunch-diagnosis"  # -RUN: what the hosts of a cause share
 LATE_S = 4.0  # to say something misleading after the right thing
 MEMORY, FREEZER, CPU, DISK = (Path("/sys/fs/cgroup") / each for each in ("memory", "freezer", "cpu", "blkio"))
-ZRAM = Path("/dev/zram0")
+ZRAM = Path("/sys/class/zram-control")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,16 +133,18 @@ class Play:
         (group / "cgroup.procs").write_text(str(self.pid(task)))
 
     def swap(self, size_bytes: int) -> None:
-        """Give this machine that much swap, in compressed memory, where it has none."""
-        (Path("/sys/block") / ZRAM.name / "disksize").write_text(str(size_bytes))
-        subprocess.run(["mkswap", ZRAM], check=True, stdout=subprocess.DEVNULL)
-        subprocess.run(["swapon", ZRAM], check=True)
+        """Give this machine that much swap more, in compressed memory."""
+        number = (ZRAM / "hot_add").read_text().strip()
+        device = f"/dev/zram{number}"
 
         def end() -> None:
-            subprocess.run(["swapoff", ZRAM], check=True)
-            (Path("/sys/block") / ZRAM.name / "reset").write_text("1")
+            subprocess.run(["swapoff", device], check=False)
+            (ZRAM / "hot_remove").write_text(number)
 
         self._ends.append(end)
+        Path(f"/sys/block/zram{number}/disksize").write_text(str(size_bytes))
+        subprocess.run(["mkswap", device], check=True, stdout=subprocess.DEVNULL)
+        subprocess.run(["swapon", device], check=True)
 
     def limit_memory_of(self, task: str, size_bytes: int) -> None:
         """What the Python of a task takes from now on is swapped out where it is more."""
