@@ -84,7 +84,9 @@ class Movement:
             used_s = 0.0
         self.cores = used_s / passed_s
         computes = self._cpu.add(used_s, passed_s)
-        moves = self._moves(before, look, passed_s, cluster, now)
+        # Slow steps of a small model move fewer bytes than heartbeats do.
+        trains = "step" in before and look.get("step", 0) > before["step"]
+        moves = self._moves(before, look, passed_s, cluster, now) or trains
         turns = look.get("turns", 0) - before.get("turns", 0)
         if self._turns.add(turns, passed_s):
             self.turned_at = now

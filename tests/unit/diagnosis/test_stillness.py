@@ -479,6 +479,22 @@ def test_small_steps_with_a_sleep_between_them() -> None:
     assert scene.on(900) == []
 
 
+@pytest.mark.parametrize("rises", [True, False])
+def test_slow_steps_whose_number_rises_in_the_log(rises: bool) -> None:
+    """What moves fewer bytes than heartbeats, and was met in Python's own waiting, still trains."""
+    scene = Scene("ps/0", *WORKERS)
+    scene.stands("ps/0", at(6, "main", *IN_JOIN))
+    for task in WORKERS:
+        scene.stands(task, at(64, "train", *(IN_SESSION if task != "worker/2" else ())))
+        scene.turns_s[task], scene.logs_s[task] = 2.0, 6.0
+    said = []
+    for number in range(120):
+        for task in WORKERS:
+            scene.facts[task] = {"step": 260 + number // 2 * rises}  # a line every second look
+        said += scene.on(5)
+    assert bool(said) != rises
+
+
 def test_a_worker_with_slow_small_steps_among_fast_ones() -> None:
     scene = Scene("ps/0", "worker/0", "worker/1")
     scene.stands("worker/1", at(24, "train"), channels=("hrtimer_nanosleep",))
