@@ -17,7 +17,6 @@ BUSY_MEMORY_BYTES = 512 * 1024 * 1024
 BUSY_MIG_MEMORY_BYTES = (
     128 * 1024 * 1024
 )  # a MIG instance has no desktop, and says nothing about its utilization
-PIDS = 64  # of the processes on a GPU that are listed in `loads`
 COMMAND_BYTES = 1024  # of the command line of a process on a GPU
 LIBRARY = "libnvidia-ml.so.1"
 MODULE = "pynvml"
@@ -34,8 +33,6 @@ SLOWED_BY = {
     0x80: "power_brake",
 }
 
-
-BY_HEAT = 1  # of NVML's nvmlPerfPolicyType_t; its times are nanoseconds
 
 # What a question to NVML comes to where it does not answer; users and the launcher's advice know it by these words.
 HANGS = "did not return"
@@ -141,11 +138,11 @@ def gpus_of(
     """
     nvml.key = -1
     try:
-        version = _ask(nvml, "nvmlSystemGetCudaDriverVersion") or 0
+        version = ask(nvml, "nvmlSystemGetCudaDriverVersion") or 0
         yield (
             -1,
             {
-                "driver": _text(_ask(nvml, "nvmlSystemGetDriverVersion") or ""),
+                "driver": _text(ask(nvml, "nvmlSystemGetDriverVersion") or ""),
                 "cuda": "%d.%d" % (version // 1000, version % 1000 // 10) if version else "",
             },
         )
@@ -203,37 +200,15 @@ def uses(nvml: Nvml, devices: "Sequence[Tuple[str, str]]", without: "Sequence[in
             continue
         nvml.key = key
         try:
-            handle = _handle(nvml, uuid, label)
-            memory = _memory(nvml, handle)
+            handle = device_of(nvml, uuid, label)
+            memory = memory_of(nvml, handle)
             used = memory.used if memory else 0
             yield key, {"memory_used_bytes": used, "processes": _processes(nvml, handle)}
         except nvml.NVMLError as error:
             yield key, {"error": "NVML: %s" % error}
 
 
-def loads(nvml: Nvml, devices: "Sequence[Tuple[str, str]]", without: "Sequence[int]" = ()) -> "Iterator[Any]":
-    """(number, load) of each of these (UUID, label): how it is used, as agent/gpus/use.py says."""
-    for key, (uuid, label) in enumerate(devices):
-        if key in without:
-            continue
-        nvml.key = key
-        load = unloaded("")
-        try:
-            _load(nvml, _handle(nvml, uuid, label), uuid.startswith("MIG-"), load)
-        except nvml.NVMLError as error:
-            load["error"] = "NVML: %s" % error
-        yield key, load
-
-
-def unloaded(error: str) -> "Dict[str, Any]":
-    """The load of a device that has said nothing."""
-    nothing = ("use", "power_w", "limit_w", "pids", "heat_ms", "energy_j", "lanes")
-    load = dict.fromkeys(nothing)  # type: Dict[str, Any]
-    load.update(memory_bytes=0, slowed_by=[], error=error)
-    return load
-
-
-def _handle(nvml: Nvml, uuid: str, label: str) -> "Any":
+def device_of(nvml: Nvml, uuid: str, label: str) -> "Any":
     """That device, by its place (`3`, `3.1`) where it is still there: to find a UUID, NVML may touch every GPU."""
     index, _, instance = label.partition(".")
     try:
@@ -245,30 +220,6 @@ def _handle(nvml: Nvml, uuid: str, label: str) -> "Any":
     except (ValueError, nvml.NVMLError):
         pass
     return nvml.nvmlDeviceGetHandleByUUID(uuid)
-
-
-def _load(nvml: "Any", handle: "Any", instance: bool, load: "Dict[str, Any]") -> None:
-    memory = _memory(nvml, handle)
-    load["memory_bytes"] = memory.used if memory else 0
-    if not instance:  # what NVML says for an instance, where it says it, is the whole GPU's
-        usage = _ask(nvml, "nvmlDeviceGetUtilizationRates", handle)
-        load["use"] = usage.gpu if usage is not None else None
-        load["power_w"] = _watts(_ask(nvml, "nvmlDeviceGetPowerUsage", handle))
-        load["limit_w"] = _watts(_ask(nvml, "nvmlDeviceGetEnforcedPowerLimit", handle))
-        load["slowed_by"] = _slowed_by(nvml, handle)
-        held = _ask(nvml, "nvmlDeviceGetViolationStatus", handle, BY_HEAT)
-        load["heat_ms"] = None if held is None else int(held.violationTime // 10**6)
-        spent_mj = _ask(nvml, "nvmlDeviceGetTotalEnergyConsumption", handle)
-        load["energy_j"] = None if spent_mj is None else int(spent_mj // 1000)
-        lanes = [_ask(nvml, "nvmlDeviceGet%sPcieLinkWidth" % each, handle) for each in ("Curr", "Max")]
-        load["lanes"] = None if None in lanes else lanes
-    running = _ask(nvml, "nvmlDeviceGetComputeRunningProcesses", handle)
-    pids = sorted(process.pid for process in running or ())[:PIDS]
-    most = BUSY_MIG_MEMORY_BYTES if instance else BUSY_MEMORY_BYTES
-    hidden = (load["memory_bytes"] > most and not pids) or any(
-        not os.path.exists("/proc/%d" % pid) for pid in pids
-    )
-    load["pids"] = None if running is None or hidden else pids
 
 
 def _module(packed: bytes) -> "Any":
@@ -289,7 +240,7 @@ def _module(packed: bytes) -> "Any":
     return module if hasattr(module, "nvmlInit") else None  # some packages of that name hold nothing
 
 
-def _ask(nvml: "Any", function: str, *arguments: "Any") -> "Any":
+def ask(nvml: "Any", function: str, *arguments: "Any") -> "Any":
     """What that NVML function answers; None when this GPU, driver or module does not know it.
 
     Raises NVMLError for a GPU that does not answer at all.
@@ -315,8 +266,8 @@ def _gpu(nvml: Nvml, index: int, handles: "Dict[int, Any]") -> "Iterator[Tuple[i
     try:
         handle = nvml.nvmlDeviceGetHandleByIndex(index)
         gpu["uuid"] = _text(nvml.nvmlDeviceGetUUID(handle))
-        gpu["name"] = _text(_ask(nvml, "nvmlDeviceGetName", handle) or "")
-        gpu["minor"] = _ask(nvml, "nvmlDeviceGetMinorNumber", handle)
+        gpu["name"] = _text(ask(nvml, "nvmlDeviceGetName", handle) or "")
+        gpu["minor"] = ask(nvml, "nvmlDeviceGetMinorNumber", handle)
         yield index, [gpu, None]
         _fill(nvml, handle, gpu)
         if gpu["pci_bus_id"]:
@@ -329,37 +280,37 @@ def _gpu(nvml: Nvml, index: int, handles: "Dict[int, Any]") -> "Iterator[Tuple[i
 
 
 def _fill(nvml: "Any", handle: "Any", gpu: "Dict[str, Any]") -> None:
-    memory = _memory(nvml, handle)
+    memory = memory_of(nvml, handle)
     if memory is not None:
         gpu["memory_total_bytes"], gpu["memory_used_bytes"] = memory.total, memory.used
-    usage = _ask(nvml, "nvmlDeviceGetUtilizationRates", handle)
+    usage = ask(nvml, "nvmlDeviceGetUtilizationRates", handle)
     gpu["utilization_percent"] = usage.gpu if usage is not None else None
-    gpu["temperature_c"] = _ask(nvml, "nvmlDeviceGetTemperature", handle, 0)
-    gpu["power_w"] = _watts(_ask(nvml, "nvmlDeviceGetPowerUsage", handle))
-    gpu["power_limit_w"] = _watts(_ask(nvml, "nvmlDeviceGetEnforcedPowerLimit", handle))
+    gpu["temperature_c"] = ask(nvml, "nvmlDeviceGetTemperature", handle, 0)
+    gpu["power_w"] = watts(ask(nvml, "nvmlDeviceGetPowerUsage", handle))
+    gpu["power_limit_w"] = watts(ask(nvml, "nvmlDeviceGetEnforcedPowerLimit", handle))
     # Double-bit errors since the driver was loaded: what makes a result wrong.
-    gpu["ecc_errors"] = _ask(nvml, "nvmlDeviceGetTotalEccErrors", handle, 1, 0)
-    gpu["slowed_by"] = _slowed_by(nvml, handle)
-    mode = _ask(nvml, "nvmlDeviceGetComputeMode", handle)
+    gpu["ecc_errors"] = ask(nvml, "nvmlDeviceGetTotalEccErrors", handle, 1, 0)
+    gpu["slowed_by"] = slowed_by(nvml, handle)
+    mode = ask(nvml, "nvmlDeviceGetComputeMode", handle)
     gpu["compute_mode"] = COMPUTE_MODES.get(mode, "")
-    persistence = _ask(nvml, "nvmlDeviceGetPersistenceMode", handle)
+    persistence = ask(nvml, "nvmlDeviceGetPersistenceMode", handle)
     gpu["persistence"] = None if persistence is None else bool(persistence)
-    pci = _ask(nvml, "nvmlDeviceGetPciInfo", handle)
+    pci = ask(nvml, "nvmlDeviceGetPciInfo", handle)
     gpu["pci_bus_id"] = _bus_id(pci)
     gpu["numa_node"] = _numa_node(gpu["pci_bus_id"])
-    mig = _ask(nvml, "nvmlDeviceGetMigMode", handle)
+    mig = ask(nvml, "nvmlDeviceGetMigMode", handle)
     gpu["mig_mode"] = bool(mig[0]) if mig is not None else False
     gpu["processes"] = _processes(nvml, handle)
 
 
-def _slowed_by(nvml: "Any", handle: "Any") -> "List[str]":
-    reasons = _ask(nvml, "nvmlDeviceGetCurrentClocksEventReasons", handle)
+def slowed_by(nvml: "Any", handle: "Any") -> "List[str]":
+    reasons = ask(nvml, "nvmlDeviceGetCurrentClocksEventReasons", handle)
     if reasons is None:  # an older driver's name for it
-        reasons = _ask(nvml, "nvmlDeviceGetCurrentClocksThrottleReasons", handle)
+        reasons = ask(nvml, "nvmlDeviceGetCurrentClocksThrottleReasons", handle)
     return [word for bit, word in SLOWED_BY.items() if (reasons or 0) & bit]
 
 
-def _memory(nvml: "Any", handle: "Any") -> "Any":
+def memory_of(nvml: "Any", handle: "Any") -> "Any":
     """`total` and `used` as nvidia-smi shows them, without what the driver reserves for itself (up to 1 GiB).
 
     In the older form of the answer, the only one before driver 510, newer drivers count that as used.
@@ -369,7 +320,7 @@ def _memory(nvml: "Any", handle: "Any") -> "Any":
             return nvml.nvmlDeviceGetMemoryInfo(handle, nvml.nvmlMemory_v2)
         except nvml.NVMLError:
             pass
-    return _ask(nvml, "nvmlDeviceGetMemoryInfo", handle)
+    return ask(nvml, "nvmlDeviceGetMemoryInfo", handle)
 
 
 def _processes(nvml: "Any", handle: "Any") -> "List[Dict[str, Any]]":
@@ -379,7 +330,7 @@ def _processes(nvml: "Any", handle: "Any") -> "List[Dict[str, Any]]":
         ("nvmlDeviceGetComputeRunningProcesses", "compute"),
         ("nvmlDeviceGetGraphicsRunningProcesses", "graphics"),
     ):
-        for process in _ask(nvml, function, handle) or ():
+        for process in ask(nvml, function, handle) or ():
             found.setdefault(
                 process.pid,
                 dict(_who(nvml, process.pid), pid=process.pid, kind=kind, memory_bytes=process.usedGpuMemory),
@@ -421,20 +372,20 @@ def _mig_devices(
     nvml: "Any", handle: "Any", minor: "Optional[int]", locks: "Dict[str, str]"
 ) -> "List[Dict[str, Any]]":
     found = []
-    for index in range(_ask(nvml, "nvmlDeviceGetMaxMigDeviceCount", handle) or 0):
-        device = _ask(nvml, "nvmlDeviceGetMigDeviceHandleByIndex", handle, index)
+    for index in range(ask(nvml, "nvmlDeviceGetMaxMigDeviceCount", handle) or 0):
+        device = ask(nvml, "nvmlDeviceGetMigDeviceHandleByIndex", handle, index)
         if device is None:
             continue
-        memory = _memory(nvml, device)
-        uuid = _text(_ask(nvml, "nvmlDeviceGetUUID", device) or "")
-        instances = [_ask(nvml, "nvmlDeviceGet%sInstanceId" % kind, device) for kind in ("Gpu", "Compute")]
+        memory = memory_of(nvml, device)
+        uuid = _text(ask(nvml, "nvmlDeviceGetUUID", device) or "")
+        instances = [ask(nvml, "nvmlDeviceGet%sInstanceId" % kind, device) for kind in ("Gpu", "Compute")]
         if None not in (minor, *instances):
             locks[uuid] = "/proc/driver/nvidia/capabilities/gpu%d/mig/gi%d/ci%d/access" % (minor, *instances)
         found.append(
             {
                 "index": index,
                 "uuid": uuid,
-                "name": _text(_ask(nvml, "nvmlDeviceGetName", device) or ""),
+                "name": _text(ask(nvml, "nvmlDeviceGetName", device) or ""),
                 "memory_total_bytes": memory.total if memory else 0,
                 "memory_used_bytes": memory.used if memory else 0,
                 "processes": _processes(nvml, device),
@@ -452,7 +403,7 @@ def _links(nvml: Nvml, asked: "Iterable[int]", handles: "Dict[int, Any]") -> "Di
             if index not in handles:
                 handles[index] = nvml.nvmlDeviceGetHandleByIndex(index)
             nvlinks[index] = _nvlinks(nvml, handles[index])
-            buses[_bus_id(_ask(nvml, "nvmlDeviceGetPciInfo", handles[index]))] = index
+            buses[_bus_id(ask(nvml, "nvmlDeviceGetPciInfo", handles[index]))] = index
         except nvml.NVMLError:
             nvlinks.pop(index, None)  # it is lost
     found = {}  # type: Dict[str, Dict[str, str]]
@@ -472,7 +423,7 @@ def _links(nvml: Nvml, asked: "Iterable[int]", handles: "Dict[int, Any]") -> "Di
             level = None
             if not links:
                 pair = (handles[index], handles[other])
-                level = _ask(nvml, "nvmlDeviceGetTopologyCommonAncestor", *pair)
+                level = ask(nvml, "nvmlDeviceGetTopologyCommonAncestor", *pair)
             found[str(index)][str(other)] = "NV%d" % links if links else TOPOLOGY.get(level or 50, "SYS")
     return found
 
@@ -485,11 +436,11 @@ def _nvlinks(nvml: "Any", handle: "Any") -> "List[str]":
     """The PCI bus id at the far end of every NVLink that is up."""
     found = []
     for link in range(getattr(nvml, "NVML_NVLINK_MAX_LINKS", 18)):
-        state = _ask(nvml, "nvmlDeviceGetNvLinkState", handle, link)
+        state = ask(nvml, "nvmlDeviceGetNvLinkState", handle, link)
         if state is None:
             break  # no NVLink, or no more of them
         if state:
-            found.append(_bus_id(_ask(nvml, "nvmlDeviceGetNvLinkRemotePciInfo", handle, link)))
+            found.append(_bus_id(ask(nvml, "nvmlDeviceGetNvLinkRemotePciInfo", handle, link)))
     return found
 
 
@@ -509,7 +460,7 @@ def _numa_node(bus_id: str) -> "Optional[int]":
     return node if node >= 0 else None  # -1: the machine has one
 
 
-def _watts(milliwatts: "Optional[int]") -> "Optional[float]":
+def watts(milliwatts: "Optional[int]") -> "Optional[float]":
     return None if milliwatts is None else milliwatts / 1000.0
 
 

@@ -58,7 +58,7 @@ def test_use_power_and_processes(host: Host, library: Path, tmp_path: Path) -> N
     assert seen["gpus"]["GPU-a"] == {
         **{"use": 100, "power_w": 93.0, "limit_w": 700.0, "pids": [pid], "error": ""},
         **{"memory_bytes": 60000 << 20, "slowed_by": [], "heat_ms": None},
-        **{"energy_j": None, "lanes": [16, 16]},
+        **{"energy_j": None, "lanes": [16, 16], "pcie": [4, 4], "nvlinks": None, "gpm": None},
     }
     assert seen["gpus_age_s"] < 60
     assert seen["tasks"]["worker/0"]["masks"] == []
@@ -81,6 +81,80 @@ def test_what_holds_its_clocks_down(host: Host, library: Path, tmp_path: Path) -
     seen = looked(channel, lambda seen: "gpus" in seen)["gpus"]["GPU-a"]
     assert (seen["slowed_by"], seen["heat_ms"]) == (["power_cap", "sw_thermal"], 1500)
     assert (seen["energy_j"], seen["lanes"]) == (7654, [8, 16])
+
+
+LOADS = {"ask": "loads", "devices": [("GPU-a", "0"), ("GPU-b", "1")]}
+XIDS = {"ask": "xids", "devices": []}
+
+
+def pair(*keys: str) -> list[str]:
+    """Two GPUs with four NVLinks between them; to each what these keys say."""
+    each = [*keys, "", ""]
+    return [
+        *(f"gpu uuid=GPU-{name} mem=81920 {more}" for name, more in zip("ab", each, strict=False)),
+        "nvlink 0 1 4",
+    ]
+
+
+def test_links_that_are_narrower_than_they_could_be(library: Path, tmp_path: Path) -> None:
+    fleet = Fleet(library, tmp_path / "fleet", *pair("links_down=1 slow_link=13281 gen=1"))
+    older = pair("fields=0 links_down=1")
+    first, second = ask(fleet, (None, LOADS), (older, LOADS))
+    assert [each["pcie"] for each in first.found.values()] == [[1, 4], [4, 4]]
+    mine, others = (each["nvlinks"] for each in first.found.values())
+    assert mine[:5] == [13281, 26562, 26562, 0, 0]
+    assert others[:5] == [26562, 26562, 26562, 26562, 0]
+    assert second.found[0]["nvlinks"][:5] == [1, 1, 1, 0, 0], "they are up, and do not tell their speed"
+
+
+def test_gpm_of_the_time_between_two_questions(library: Path, tmp_path: Path) -> None:
+    fleet = Fleet(library, tmp_path / "fleet", *pair("sm=63 tensor=21 dram=40"))
+    taken = pair("sm=63 tensor=21 dram=40 gpm_error=19")
+    asked = ask(fleet, (None, LOADS), (None, LOADS), (taken, LOADS), (pair("sm=63 tensor=21 dram=40"), LOADS))
+    # Whoever takes it from us keeps it.
+    assert [each.found[0]["gpm"] for each in asked] == [None, [63.0, 21.0, 40.0], None, None]
+    assert all(each.found[1]["gpm"] is None for each in asked), "it is no Hopper"
+
+
+def test_xids_since_the_last_question(library: Path, tmp_path: Path) -> None:
+    fleet = Fleet(library, tmp_path / "fleet", *pair(), "xid 0 31")
+    told = [*pair(), "xid 0 31", "xid 1 79", "xid 0 43"]
+    questions = [(None, LOADS), (told, XIDS), (None, XIDS), ([*told, "xid 1 45"], LOADS)]
+    assert [each.said.get("xids") for each in ask(fleet, *questions)] == [
+        *(None, [[1, 79], [0, 43]], None),
+        [[1, 45]],
+    ]
+
+
+def test_xids_of_the_gpu_of_a_mig_instance(library: Path, tmp_path: Path) -> None:
+    parts = ["gpu uuid=GPU-m mem=40960 cc=8.0 mig=1", "mig gpu=0 uuid=MIG-a mem=19968 cc=8.0 gi=1"]
+    fleet = Fleet(library, tmp_path / "fleet", *parts)
+    loads = {"ask": "loads", "devices": [("MIG-a", "0.0")]}
+    _, told = ask(fleet, (None, loads), ([*parts, "xid 0 94"], loads))
+    assert told.said["xids"] == [[0, 94]]
+
+
+def test_calls_of_nvml_for_each_gpu(library: Path, tmp_path: Path) -> None:
+    fleet = Fleet(library, tmp_path / "fleet", *pair(*["sm=63"] * 2))
+    asked = ask(fleet, *[(None, LOADS)] * 3)
+    first, second, third = (each.calls for each in asked)
+    assert second - first == third - second == 2 * 14 + 1, "14 for each, and one for the Xids of all"
+
+
+def test_the_end_of_a_task_whose_gpu_has_told_of_an_xid(host: Host, library: Path, tmp_path: Path) -> None:
+    fleet = Fleet(library, tmp_path / "fleet", SPINS)
+    channel, pid = started(host, fleet)
+
+    def look() -> dict[str, Any]:
+        message = channel.ask("look", gpus_s=25.0, answer="looked")
+        messages.check(message, messages.FROM_AGENT)
+        return message.fields
+
+    until(lambda: "gpus" in look(), "the first answer of NVML")
+    fleet.change(SPINS, "xid 0 79")
+    os.kill(pid, signal.SIGABRT)
+    assert channel.wait("exit")["facts"]["xids"] == [[0, 79]]
+    assert [each[:3] for each in look()["xids"]] == [["GPU-a", 0, 79]]
 
 
 def test_a_variable_that_setup_overwrites(host: Host, library: Path, tmp_path: Path) -> None:
@@ -149,8 +223,8 @@ def test_a_lost_gpu_and_a_mig_instance(library: Path, tmp_path: Path) -> None:
     (asked,) = ask(fleet, (None, {"ask": "loads", "devices": devices}))
     told = asked.found
     nothing = {
-        **dict.fromkeys(("use", "power_w", "limit_w", "heat_ms", "energy_j", "lanes")),
-        "slowed_by": [],
+        **{"slowed_by": [], "nvlinks": None, "gpm": None},
+        **dict.fromkeys(("use", "power_w", "limit_w", "heat_ms", "energy_j", "lanes", "pcie")),
     }
     assert told[0] == {**nothing, "memory_bytes": 15 << 20, "pids": [], "error": ""}
     assert (told[1]["error"], told[2]["error"]) == ("NVML: GPU is lost", "NVML: Not Found")

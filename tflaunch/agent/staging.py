@@ -189,10 +189,11 @@ class Staging:
 
         if self._gpu_use is None:
             self._gpu_use = GpuUse(self._holdings.driver, self._holdings.gpus.devices)
-        for task, look in seen.items():
-            if self._team.tasks[task].request.get("gpus"):
-                look["masks"] = other_masks(self._team.tasks[task].request, look["processes"])
-        return self._gpu_use.look(every_s)
+            self._team.facts.xids_of = self._gpu_use.xids_of
+        using = [task for task in seen if self._team.tasks[task].request.get("gpus")]
+        for task in using:
+            seen[task]["masks"] = other_masks(self._team.tasks[task].request, seen[task]["processes"])
+        return self._gpu_use.look(every_s, bool(using))
 
     def inspect(self, viewer: "Viewer", message: "Message") -> None:
         """Answer what every thread of these tasks waits in, with `stacks` also where its Python is."""

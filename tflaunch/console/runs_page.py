@@ -12,10 +12,10 @@ from tflaunch.console.pen import BAD, BUSY, GOOD, WARN, Marks, Sheet
 from tflaunch.console.plan_page import without
 from tflaunch.console.safe_text import Text, hung, paragraph, unstacked
 from tflaunch.console.text_table import Column, table
-from tflaunch.diagnosis.last_error import last_error
 from tflaunch.documents.log_tail import is_last, lines_to_search, tail_lines
 from tflaunch.ends.interpret import meaning
 from tflaunch.ends.known_end import KnownEnd
+from tflaunch.ends.last_error import last_error
 from tflaunch.hosts import fold
 from tflaunch.protocol.job import TaskId, log_name
 from tflaunch.runs.listing import Listing

@@ -26,9 +26,11 @@ lockstep.py    the worker that the others wait for in each step
 stack_rounds.py  where the main threads of workers stand, asked a few times within a minute
 slow_input.py  workers that wait for their input; the one that the others wait for in session.run
 slow_ps.py     parameter servers that hold up their workers
-slow_hosts.py  hosts that lose packets or swap, GPUs that are held down or do little
+slow_hosts.py  hosts that lose packets, swap, or are short of memory
+slow_disks.py  disks that take far longer than usual
+slow_gpus.py  GPUs that are held down, have narrow links, or do little
+xids.py      errors of GPUs that their driver tells of
 slower.py      a run whose steps take longer than before
 steps.py       the step that a line of a log names
 verdict.py     who is the odd one out of tasks that stand still, in words
-last_error.py  the line of a log that says why its program ended
 """

@@ -175,6 +175,9 @@ class HostLook(NamedTuple):
     at: float
     swapped: int  # bytes, in and out
     others: tuple[tuple[int, str, float], ...]  # pid, name and cores of processes that are not the run's
+    disks: Mapping[str, Sequence[Any]] = {}  # name -> reads and writes, bytes, ms of work, model
+    pressure: Mapping[str, int] = {}  # `cpu`, `io`, `memory` -> ms in which a program waited for it ...
+    own_pressure: Mapping[str, int] = {}  # ... of the agent's cgroup
 
 
 class GpuLoad(NamedTuple):
@@ -187,6 +190,9 @@ class GpuLoad(NamedTuple):
     energy_j: int | None
     limit_w: float | None
     lanes: Sequence[int] | None  # of PCIe: now, at most
+    pcie: Sequence[int] | None  # its generation: now, at most
+    nvlinks: Sequence[int] | None  # MB/s of each; 0: down, 1: not told
+    gpm: Sequence[float] | None  # percent: SMs, tensor cores, memory
 
 
 class Paces:
@@ -197,7 +203,9 @@ class Paces:
         self.limits = watched.thresholds
         self.tasks = {task: self._anew(task) for task in watched.places}
         self.machines: dict[str, deque[HostLook]] = {}
+        self.first_looks: dict[str, HostLook] = {}
         self.gpus: dict[str, deque[GpuLoad]] = {}
+        self.most_nvlinks: dict[str, int] = {}  # UUID -> that were ever up in this run
         self.calls: deque[CallLook] = deque()
         self.now = 0.0
         self.gpu_window_s = 4 * self.limits.gpu_look_s
@@ -243,7 +251,7 @@ class Paces:
             loads = self.gpus.setdefault(uuid, deque()) if uuid in self._gpus else None
             if loads is not None and (not loads or at > loads[-1].at + self.limits.gpu_look_s / 2):
                 slowed_by = tuple(load.get("slowed_by", ()))
-                rest = (load.get(name) for name in ("heat_ms", "energy_j", "limit_w", "lanes"))
+                rest = (load.get(name) for name in GpuLoad._fields[3:])
                 loads.append(GpuLoad(at, load.get("use"), slowed_by, *rest))
                 while loads and loads[0].at < now - self.gpu_window_s:
                     loads.popleft()
@@ -251,7 +259,9 @@ class Paces:
         if machine is not None:
             seen = self.machines.setdefault(host, deque())
             others = tuple((pid, title, cores) for pid, title, cores in machine.get("others", ()))
-            seen.append(HostLook(now, machine["swapped"], others))
+            rest = (machine.get(name, {}) for name in HostLook._fields[3:])
+            seen.append(HostLook(now, machine["swapped"], others, *rest))
+            self.first_looks.setdefault(host, seen[0])
             while seen[0].at < now - KEPT_S:
                 seen.popleft()
 
@@ -303,6 +313,28 @@ class Paces:
         if first.energy_j is None or last.energy_j is None or last.at <= first.at:
             return None
         return min(MOST_W, max(0.0, (last.energy_j - first.energy_j) / (last.at - first.at)))
+
+    def host_over(self, host: str, since: float, until: float) -> tuple[HostLook, HostLook] | None:
+        """The last looks at that host before either of these times; None unless both are there, and fresh."""
+        ends: list[HostLook] = []
+        for time in (since, until):
+            before = [each for each in self.machines.get(host, ()) if each.at <= time]
+            ends += [each for each in before[-1:] if each.at >= time - 1.5 * self.limits.look_s]
+        return (ends[0], ends[1]) if len(ends) == 2 and ends[1].at >= ends[0].at + 1.0 else None
+
+    def stalled(self, host: str, what: str, since: float, until: float) -> float:
+        """The share of that time in which programs of the agent's cgroup, else of the host, waited for that resource.
+
+        0 where the kernel does not tell.
+        """
+        looks = self.host_over(host, since, until)
+        if looks is None:
+            return 0.0
+        first, last = looks
+        for before, after in ((first.own_pressure, last.own_pressure), (first.pressure, last.pressure)):
+            if what in before and what in after:
+                return min(1.0, max(0.0, (after[what] - before[what]) / 1000 / (last.at - first.at)))
+        return 0.0
 
     def other(self, host: str, since: float) -> tuple[str, float]:
         """Of the processes there that are not the run's: who has used most, `pid 4711 stress`, and the cores of all."""

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 
 from tflaunch.diagnosis.lasting import Finding
 from tflaunch.diagnosis.paces import goes_on, median
+from tflaunch.diagnosis.slow_disks import disk_of
 from tflaunch.diagnosis.standing import FOR_PEERS
-from tflaunch.diagnosis.stragglers import STEADY, disk_of, limit_of, why
+from tflaunch.diagnosis.stragglers import STEADY, limit_of, why
 
 if TYPE_CHECKING:
     from tflaunch.diagnosis.paces import Paces, Window
@@ -70,7 +71,7 @@ def _limit(paces: Paces, name: str, window: Window) -> str:
     host, cores = paces.watched.places[name].host, paces.tasks[name].cores
     return (
         limit_of(window, cores, paces.limits)
-        or disk_of(window, host, paces.limits)
+        or disk_of(window, host, paces)
         or _by_cores(window, cores, host, paces.limits)
         or f"it uses {window.cores:.2g} cores, and no thread of it waits for a disk of {host}: where the data come from"
         " is slow (a file server, another process); read several files at once (interleave with num_parallel_calls),"

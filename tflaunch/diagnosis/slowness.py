@@ -19,7 +19,9 @@ from tflaunch.diagnosis.lasting import NOT_YET, Finding
 from tflaunch.diagnosis.lockstep import held_up
 from tflaunch.diagnosis.paces import Paces
 from tflaunch.diagnosis.rule import Rule, Sentence
-from tflaunch.diagnosis.slow_hosts import idle_gpus, lossy, narrow_links, slow_gpus, swapping
+from tflaunch.diagnosis.slow_disks import sick_disks
+from tflaunch.diagnosis.slow_gpus import fewer_nvlinks, held_gpus, idle_gpus, narrow_links
+from tflaunch.diagnosis.slow_hosts import lossy, short_of_memory, swapping
 from tflaunch.diagnosis.slow_input import out_of_step, waits_for_input
 from tflaunch.diagnosis.slow_ps import bound
 from tflaunch.diagnosis.slower import Steps
@@ -51,10 +53,20 @@ class Slowness(Rule):
         rounds = self._rounds = StackRounds(watched)
         # Who knows the reason stands first: a task that one of them has told is not told by the next.
         self._finders: tuple[Finder, ...] = (
-            *(lossy, swapping, slow_gpus, narrow_links, bound, stragglers, held_up),
+            *(
+                lossy,
+                swapping,
+                short_of_memory,
+                held_gpus,
+                narrow_links,
+                fewer_nvlinks,
+                bound,
+                stragglers,
+                held_up,
+            ),
             lambda paces, now: out_of_step(paces, rounds, now),
             lambda paces, now: waits_for_input(paces, rounds, now),
-            idle_gpus,
+            *(sick_disks, idle_gpus),
         )
         self._told: dict[str, tuple[Finding, float]] = {}  # with the time when it was last so
         self._asked = 0.0

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from tflaunch.diagnosis.lasting import Finding
 from tflaunch.diagnosis.paces import median
-from tflaunch.text.numbers import amount
+from tflaunch.diagnosis.slow_disks import disk_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -79,7 +79,7 @@ def why(paces: Paces, name: str, others: list[str], now: float) -> str:
         limit_of(mine, paces.tasks[name].cores, paces.limits)
         or _crowded(paces, host, mine, theirs, now)
         or _link(mine, host, paces.limits)
-        or disk_of(mine, host, paces.limits)
+        or disk_of(mine, host, paces)
         or _rest(mine, theirs)
     )
 
@@ -126,17 +126,6 @@ def _link(mine: Window, host: str, limits: Thresholds) -> str:
     return (
         f"more than 64 KiB wait to be sent in {mine.full:.0%} of the looks, so its network is slow; look at the link of"
         f" {host} (`ethtool`), and at what else uses it; tflaunch check --bandwidth measures it"
-    )
-
-
-def disk_of(mine: Window, host: str, limits: Thresholds) -> str:
-    """That it waits for a disk."""
-    if mine.in_disk < limits.disk_share:
-        return ""
-    return (
-        f"it waits for a disk of {host} (state D) in {mine.in_disk:.0%} of the looks, which moves"
-        f" {amount(mine.disk_bytes_s)}/s for it; is that disk slow, or full of others' work (`iostat -x 1`)? Put the"
-        " data on a faster one, or keep them in memory, and use prefetch()"
     )
 
 

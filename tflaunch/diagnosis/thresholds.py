@@ -81,9 +81,13 @@ class Thresholds:
     full_share: float = 0.3  # of the looks: more than 64 KiB wait to be sent, so the network is slow
     lost_share: float = 0.05  # of the packets of a task are sent again
     swap_bytes_s: float = 1e6  # to and from the swap of a host
+    memory_share: float = 0.1  # of the time, in each sixth of it: so long programs wait for memory
     disk_share: float = 0.3  # of the looks: so often a thread of a slow task waits for a disk
+    sick_disk_ms: float = 20.0  # so long a disk is busy with each read or write ...
+    sick_disk_ratio: float = 5.0  # ... which is so many times what is usual
     input_share: float = 0.2  # of the looks at where a worker stands, or 0.4 of ten: it waits for its input
     gpu_idle_mean: float = 50.0  # percent of use: a GPU of a task that trains does less than it could
+    nvlink_ratio: float = 0.9  # of the others' speed: an NVLink that is slower is held back
     slower_ratio: float = 0.7  # of the steps in a second before: the run has become slower
     stacks_again_s: float = 600.0  # a task is asked for its stacks no sooner again
 

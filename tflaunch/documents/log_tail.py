@@ -9,10 +9,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tflaunch.diagnosis.last_error import LIMIT_BYTES, last_error
 from tflaunch.documents.startup_lines import StartupLines
 from tflaunch.ends.interpret import NOWHERE, Here, Meaning, meaning
 from tflaunch.ends.known_end import KnownEnd
+from tflaunch.ends.last_error import LIMIT_BYTES, last_error
 from tflaunch.protocol.job import log_name
 from tflaunch.protocol.outcome import TaskExit, signal_name
 from tflaunch.text.lines import LineAssembler

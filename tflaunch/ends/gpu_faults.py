@@ -28,6 +28,12 @@ _BROKEN = (
     "a GPU of {host} is broken or lost (the kernel's log there, `dmesg | grep -i xid`, has its Xid): --exclude {host}, "
     "have it reset or restarted"
 )
+# By the Xids that the driver has told of (diagnosis/xids.py).
+SICK_CARD = (
+    "{told}: the card, or what it is plugged into, is at fault, not the program; --exclude {card} goes on without it, "
+    "until it is reset or its host restarted; where the Xid comes again, it wants another card"
+)
+OF_PROGRAM = "{told}: --env CUDA_LAUNCH_BLOCKING=1 shows the line of the program"
 _NCCL = (
     "NCCL failed between the tasks' GPUs{held}: --env NCCL_DEBUG=INFO shows why in the logs; several networks: --env "
     "NCCL_SOCKET_IFNAME=eth0 names the right one; no InfiniBand: --env NCCL_IB_DISABLE=1"

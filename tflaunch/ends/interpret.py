@@ -13,9 +13,11 @@ import signal as signals
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from tflaunch.diagnosis.xids import at_the_end
 from tflaunch.ends import log_end
 from tflaunch.ends.end_rule import AFTERMATH, ANYWHERE, FINAL, STACK, EndRule, SignalRule, pattern
 from tflaunch.ends.files import READ_ONLY_LOG
+from tflaunch.ends.gpu_faults import OF_PROGRAM, SICK_CARD
 from tflaunch.ends.known_end import KnownEnd, facts_of
 from tflaunch.ends.log_end import LogEnd
 from tflaunch.ends.signals import ABORTS, KNOWN, LIKELY
@@ -56,6 +58,18 @@ NOWHERE = Here()
 
 def meaning(lines: Sequence[str], end: KnownEnd, here: Here = NOWHERE) -> Meaning:
     """Return what that end means, by the last lines of the log and by the facts."""
+    xid = at_the_end(end.host or "the host", end.facts.get("xids", ()))
+    if xid.card:
+        return Meaning(SICK_CARD.format(told=xid.words, card=xid.card), True)
+    found = _meaning(lines, end, here)
+    if not xid.words:
+        return found
+    if not found.text:
+        return Meaning(OF_PROGRAM.format(told=xid.words) if xid.program else xid.words, True)
+    return Meaning(f"{found.text}; {xid.words}", found.cause)
+
+
+def _meaning(lines: Sequence[str], end: KnownEnd, here: Here) -> Meaning:
     name = end.signal or _signal_of(end.code)
     if end.code == _USR1 and end.facts.get("warned"):
         name = "SIGUSR1"

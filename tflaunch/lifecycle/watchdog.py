@@ -45,8 +45,10 @@ def rules_for(watched: Watched) -> dict[str, Rule]:
     if watched.gpus:  # shipped always, loaded only where there are GPUs
         from tflaunch.diagnosis.gpu_waits import GpuWaits
         from tflaunch.diagnosis.no_gpu import NoGpu
+        from tflaunch.diagnosis.xids import Xids
 
-        rules = {"no_gpu": NoGpu(watched), "gpu_waits": GpuWaits(watched, stillness.explains)}
+        waits = GpuWaits(watched, stillness.explains)
+        rules = {"xids": Xids(watched), "no_gpu": NoGpu(watched), "gpu_waits": waits}
     return {
         "lost_packets": LostPackets(watched),
         "strangers": Strangers(watched),

@@ -104,8 +104,14 @@ _look = {
     "?step": a_whole_number,
     "?masks": [(a_whole_number, a_text)],  # tflaunch.agent.tasks.masks
 }
-# tflaunch.agent.host.load
-_machine = {"swapped": a_whole_number, "?others": [(a_whole_number, a_word, a_time)]}
+# tflaunch.agent.host.load, tflaunch.agent.tasks.disks
+_machine = {
+    "swapped": a_whole_number,
+    "?others": [(a_whole_number, a_word, a_time)],
+    "?disks": Each(a_word, (a_whole_number, a_whole_number, a_whole_number, a_word)),
+    "?pressure": Each(a_word, a_whole_number),
+    "?own_pressure": Each(a_word, a_whole_number),
+}
 # tflaunch.agent.gpus.use
 _gpu_use = {
     "use": or_null(a_whole_number),
@@ -117,6 +123,9 @@ _gpu_use = {
     "?heat_ms": or_null(a_whole_number),
     "?energy_j": or_null(a_whole_number),
     "?lanes": or_null((a_whole_number, a_whole_number)),
+    "?pcie": or_null((a_whole_number, a_whole_number)),
+    "?nvlinks": or_null([a_whole_number]),
+    "?gpm": or_null((a_time, a_time, a_time)),
     "error": a_text,
 }
 # What a thread waits in: its number, name, state as in ps(1), kernel function ("" where it is hidden), CPU seconds.
@@ -137,6 +146,7 @@ EXIT_FACTS = {
     "?left_running": [a_word],
     "?nothing_left": (a_whole_number, a_word),
     "?dialled": [(a_word, a_port, a_word)],
+    "?xids": [(a_whole_number, a_whole_number)],
     "?oom_kills": a_whole_number,
     "?oom_kills_cgroup": a_whole_number,
     "?memory_limit": a_whole_number,
@@ -312,6 +322,7 @@ FROM_AGENT = dict(
         "tasks": Each(a_task, _look),
         "?gpus": Each(a_word, _gpu_use),
         "?gpus_age_s": a_time,
+        "?xids": [(a_word, a_whole_number, a_whole_number, a_time)],
         "?fabrics": or_null((a_whole_number, a_whole_number)),
         "?machine": _machine,
     },

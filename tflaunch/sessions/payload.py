@@ -22,7 +22,9 @@ _ROOT = Path(tflaunch.__file__).parent
 _AGENT_PARTS = (
     "__init__.py",
     "gpu_probe.py",
-    "text",
+    "text/__init__.py",
+    "text/numbers.py",
+    "text/safe.py",
     "protocol",
     "in_task/__init__.py",
     "in_task/stacks_site.py",

@@ -1,7 +1,7 @@
-"""What makes text that people read; pure, imports nothing of tflaunch's; shipped to hosts.
+"""What makes text that people read; pure, imports nothing of tflaunch's.
 
-safe.py     what may be shown of a text from elsewhere
+safe.py     what may be shown of a text from elsewhere; shipped to hosts
+numbers.py  numbers with their nouns and verbs; shipped to hosts
 lines.py    whole lines, made of the bytes of a log
-numbers.py  numbers with their nouns and verbs
 times.py    how long, how long ago, when
 """

@@ -20,11 +20,16 @@
  *                                 # (one line; all keys optional; mem/used/reserved in MiB, power/limit in mW, mode 0 default
  *                                 #  1 threads 2 prohibited 3 exclusive; error=15: every call on it says GPU_IS_LOST)
  *                                 # (reasons: bits of nvmlClocksEventReasons; heat_ms: how long heat has held its clocks;
- *                                 #  energy: used since the driver was loaded, in mJ; lanes: of PCIe, of 16)
+ *                                 #  energy: used since the driver was loaded, in mJ; lanes: of PCIe, of 16; gen: its
+ *                                 #  generation, of 4; links_down: so many of its NVLinks, the last ones; slow_link: MB/s
+ *                                 #  of the first one; fields=0: a driver without nvmlDeviceGetFieldValues; sm, tensor,
+ *                                 #  dram: it has GPM, in percent; gpm_error=19: another program has it)
  *   proc gpu=0 pid=4711 mem=500   # a compute process (mem in MiB); graphics=1: a desktop; gi=7: in that MIG instance
  *   mig gpu=0 uuid=MIG-bbbb name="NVIDIA H100 80GB HBM3 MIG 1g.10gb" mem=9728 used=12 gi=7 ci=0
  *   topo 0 1 10                   # common ancestor: 0 internal 10 one switch 20 several 30 host bridge 40 NUMA node 50 system
  *   nvlink 0 1 18                 # 18 active links between the two
+ *   xid 0 79                      # GPU 0 has had this error: who has asked for its events hears of those lines that
+ *                                 #  were not there when he did
  */
 #include <ctype.h>
 #include <fcntl.h>
@@ -45,6 +50,8 @@ typedef struct gpu {
     char name[96], uuid[96], bus[48], serial[48];
     u64 mem, used, reserved;                    /* bytes */
     u32 util, memutil, temp, power, limit, ccmaj, ccmin, mode, mig, minor, numa, arch, error, gi, ci, index, reasons, heat, lanes;
+    u32 gen, links_down, slow_link, fields, gpm, gpm_error;
+    double sm, tensor, dram;
     u64 energy;
     struct gpu *parent;                         /* for a MIG device */
 } Gpu;
@@ -52,7 +59,8 @@ typedef Gpu *Dev;
 static struct { int gpu; u32 pid, gi, graphics; u64 mem; } procs[MAXP];
 static Gpu gpus[MAXG], migs[MAXG];
 static struct { char call[64], how[16], file[128]; int gpu; u32 ms; } ills[8];
-static int nill, ngpu, nmig, nproc, refs, topo[MAXG][MAXG], links[MAXG][MAXG];
+static struct { int gpu; u32 number; } xids[MAXP];
+static int nill, ngpu, nmig, nproc, nxid, refs, topo[MAXG][MAXG], links[MAXG][MAXG];
 static u32 init_error, delay_ms, cuda = 12040, loaded, opened;
 static char driver[80] = "550.54.15";
 static struct timespec seen;
@@ -93,7 +101,7 @@ static int load(void)
     FILE *f = fopen(path, "r");
     if (!f) return NODRIVER;
     seen = st.st_mtim;
-    ngpu = nmig = nproc = nill = 0;
+    ngpu = nmig = nproc = nill = nxid = 0;
     init_error = delay_ms = loaded = 0;
     memset(gpus, 0, sizeof gpus); memset(migs, 0, sizeof migs); memset(links, 0, sizeof links);
     for (int i = 0; i < MAXG; i++) for (int j = 0; j < MAXG; j++) topo[i][j] = 50;
@@ -114,6 +122,8 @@ static int load(void)
         }
         else if (!strcmp(word, "topo") && sscanf(l, "%*s %d %d %d", &a, &c, &v) == 3 && a >= 0 && a < MAXG && c >= 0 && c < MAXG)
             topo[a][c] = topo[c][a] = v;
+        else if (!strcmp(word, "xid") && nxid < MAXP && sscanf(l, "%*s %d %d", &xids[nxid].gpu, &v) == 2)
+            xids[nxid++].number = (u32)v;
         else if (!strcmp(word, "nvlink") && sscanf(l, "%*s %d %d %d", &a, &c, &v) == 3 && a >= 0 && a < MAXG && c >= 0 && c < MAXG)
             links[a][c] = links[c][a] = v;
         else if (!strcmp(word, "proc") && nproc < MAXP) {
@@ -133,6 +143,11 @@ static int load(void)
             text(l, "serial", g->serial, sizeof g->serial, "0");
             g->reasons = (u32)number(l, "reasons", 0);
             g->heat = (u32)number(l, "heat_ms", 0);
+            g->gen = (u32)number(l, "gen", 4); g->links_down = (u32)number(l, "links_down", 0);
+            g->slow_link = (u32)number(l, "slow_link", 0); g->fields = (u32)number(l, "fields", 1);
+            g->gpm = value(l, "sm", b, sizeof b) != NULL; g->gpm_error = (u32)number(l, "gpm_error", 0);
+            g->sm = (double)number(l, "sm", 0); g->tensor = (double)number(l, "tensor", 0);
+            g->dram = (double)number(l, "dram", 0);
             g->lanes = (u32)number(l, "lanes", 16); g->energy = number(l, "energy", 0);
             g->mem = number(l, "mem", 16384) << 20;
             g->used = number(l, "used", 0) << 20;
@@ -292,7 +307,8 @@ API nvmlDeviceGetClockInfo(Dev d, u32 type, u32 *v) { PHYS; *v = d->util ? 1410 
 API nvmlDeviceGetMaxClockInfo(Dev d, u32 type, u32 *v) { PHYS; *v = 1410; return OK; }
 API nvmlDeviceGetEccMode(Dev d, u32 *a, u32 *b) { PHYS; *a = *b = 1; return OK; }
 API nvmlDeviceGetTotalEccErrors(Dev d, u32 type, u32 counter, u64 *v) { PHYS; *v = 0; return OK; }
-API nvmlDeviceGetCurrPcieLinkGeneration(Dev d, u32 *v) { PHYS; *v = 4; return OK; }
+API nvmlDeviceGetCurrPcieLinkGeneration(Dev d, u32 *v) { PHYS; *v = d->gen; return OK; }
+API nvmlDeviceGetMaxPcieLinkGeneration(Dev d, u32 *v) { PHYS; *v = 4; return OK; }
 API nvmlDeviceGetCurrPcieLinkWidth(Dev d, u32 *v) { PHYS; *v = d->lanes; return OK; }
 API nvmlDeviceGetMaxPcieLinkWidth(Dev d, u32 *v) { PHYS; *v = 16; return OK; }
 API nvmlDeviceGetTotalEnergyConsumption(Dev d, u64 *v) { PHYS; if (!d->energy) return NOTSUP; *v = d->energy; return OK; }
@@ -389,7 +405,22 @@ API nvmlDeviceGetNvLinkState(Dev d, u32 link, u32 *v)
     u32 any = 0;
     for (int j = 0; j < ngpu; j++) any += (u32)links[d->index][j];
     if (!any || link >= 18) return any ? INVALID : NOTSUP;
-    *v = link < any;
+    *v = link + d->links_down < any;
+    return OK;
+}
+/* The fields that nvml.h calls NVML_FI_DEV_NVLINK_GET_SPEED (164) and _STATE (165), of the link that is their scope. */
+typedef struct { u32 id, scope; long long at, took; u32 type, ret; union { u32 ui; u64 ull; } value; } Field;
+API nvmlDeviceGetFieldValues(Dev d, int n, Field *f)
+{
+    PHYS;
+    if (!d->fields) return 13;                                  /* FUNCTION_NOT_FOUND */
+    for (int i = 0; i < n; i++) {
+        u32 up = 0;
+        int r = nvmlDeviceGetNvLinkState(d, f[i].scope, &up);
+        f[i].type = 1;                                          /* unsigned int */
+        f[i].ret = r ? (u32)r : f[i].id != 164 && f[i].id != 165 ? NOTSUP : OK;
+        f[i].value.ui = f[i].id == 165 ? up : !up ? 0 : d->slow_link && !f[i].scope ? d->slow_link : 26562;
+    }
     return OK;
 }
 API nvmlDeviceGetNvLinkVersion(Dev d, u32 link, u32 *v) { PHYS; if (link_peer(d, link) < 0) return NOTSUP; *v = 4; return OK; }
@@ -397,3 +428,49 @@ API nvmlDeviceGetNvLinkRemotePciInfo_v2(Dev d, u32 link, Pci *p) { PHYS; int j =
 API nvmlDeviceGetNvLinkRemotePciInfo(Dev d, u32 link, Pci *p) { PHYS; int j = link_peer(d, link); return j < 0 ? NOTSUP : pci(&gpus[j], p, 0); }
 API nvmlDeviceGetCpuAffinity(Dev d, u32 n, unsigned long *set) { PHYS; memset(set, 0, n * sizeof *set); if (n) set[0] = 0xFFUL << (8 * (d->numa & 7)); return OK; }
 API nvmlDeviceGetMemoryAffinity(Dev d, u32 n, unsigned long *set, u32 scope) { PHYS; memset(set, 0, n * sizeof *set); if (n) set[0] = 1UL << d->numa; return OK; }
+
+/* ---- events: Xids */
+typedef struct { int read, of[MAXG]; } Set;
+API nvmlEventSetCreate(Set **s) { SYS; *s = calloc(1, sizeof **s); (*s)->read = nxid; return OK; }
+API nvmlEventSetFree(Set *s) { SYS; free(s); return OK; }
+API nvmlDeviceGetSupportedEventTypes(Dev d, u64 *v) { PHYS; *v = 8; return OK; }
+API nvmlDeviceRegisterEvents(Dev d, u64 types, Set *s) { PHYS; if (types != 8) return NOTSUP; s->of[d - gpus] = 1; return OK; }
+API nvmlEventSetWait_v2(Set *s, struct { Dev d; u64 type, data; u32 gi, ci; } *e, u32 ms)
+{
+    SYS;
+    while (s->read < nxid) {
+        int i = s->read++;
+        if (xids[i].gpu < 0 || xids[i].gpu >= ngpu || !s->of[xids[i].gpu]) continue;
+        e->d = &gpus[xids[i].gpu]; e->type = 8; e->data = xids[i].number; e->gi = e->ci = 0xFFFFFFFF;
+        return OK;
+    }
+    return 10;                                                  /* TIMEOUT */
+}
+
+/* ---- GPM */
+typedef struct { double sm, tensor, dram; } Sample;
+API nvmlGpmQueryDeviceSupport(Dev d, struct { u32 version, is; } *s) { PHYS; s->is = d->gpm; return OK; }
+API nvmlGpmSampleAlloc(Sample **s) { SYS; *s = calloc(1, sizeof **s); return OK; }
+API nvmlGpmSampleFree(Sample *s) { SYS; free(s); return OK; }
+API nvmlGpmSampleGet(Dev d, Sample *s)
+{
+    PHYS;
+    if (!d->gpm || d->gpm_error) return d->gpm_error ? (int)d->gpm_error : NOTSUP;
+    *s = (Sample){ d->sm, d->tensor, d->dram };
+    return OK;
+}
+typedef struct { u32 id, ret; double value; const char *name, *text, *unit; } Metric;
+API nvmlGpmMetricsGet(struct { u32 version, n; Sample *one, *other; Metric metrics[]; } *q)
+{
+    SYS;
+    if (q->version != 1 || !q->one || !q->other) return INVALID;
+    for (u32 i = 0; i < q->n; i++) {
+        Metric *m = &q->metrics[i];
+        m->ret = OK;
+        if (m->id == 2) m->value = q->other->sm;                /* SM_UTIL, ANY_TENSOR_UTIL, DRAM_BW_UTIL */
+        else if (m->id == 5) m->value = q->other->tensor;
+        else if (m->id == 10) m->value = q->other->dram;
+        else m->ret = NOTSUP;
+    }
+    return OK;
+}

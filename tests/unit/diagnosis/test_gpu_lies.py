@@ -31,6 +31,9 @@ GPU = st.fixed_dictionaries(
         "energy_j": st.none() | WHOLE,
         "lanes": st.none() | st.lists(WHOLE, min_size=2, max_size=2),
         "heat_ms": st.none() | WHOLE,
+        "pcie": st.none() | st.lists(WHOLE, min_size=2, max_size=2),
+        "nvlinks": st.none() | st.lists(WHOLE, max_size=3),
+        "gpm": st.none() | st.lists(TIMES, min_size=3, max_size=3),
     },
 )
 SIGNS = st.dictionaries(
@@ -62,6 +65,9 @@ LOOKED = st.fixed_dictionaries(
     optional={
         "gpus": st.dictionaries(st.sampled_from(["GPU-a", "GPU-b", "GPU-other"]), GPU),
         "gpus_age_s": TIMES,
+        "xids": st.lists(
+            st.tuples(st.sampled_from(["GPU-a", "GPU-other"]), WHOLE, WHOLE, TIMES).map(list), max_size=2
+        ),
         "fabrics": st.none() | st.lists(WHOLE, min_size=2, max_size=2),
     },
 )

@@ -141,13 +141,30 @@ class Liar:
             "age_s": self.pick(TIMES),
         }
 
+    def machine(self) -> dict[str, Any]:
+        disk = lambda: [*(self.pick(WHOLE) for _ in range(3)), self.pick(WORDS)]  # noqa: E731
+        counts = lambda: {name: self.pick(WHOLE) for name in self.some(lambda: self.pick(["cpu", "io"]))}  # noqa: E731
+        machine = {
+            "swapped": self.pick(WHOLE),
+            "others": self.some(lambda: [self.pick(WHOLE), self.pick(WORDS), self.pick(TIMES)]),
+            "disks": {self.pick(["sda", "sdb", *WORDS]): disk() for _ in range(3)},
+            "pressure": counts(),
+            "own_pressure": counts(),
+        }
+        return {
+            name: value for name, value in machine.items() if name == "swapped" or self.random.random() < 0.8
+        }
+
     def result(self) -> Any:
         return self.pick([self.pick(TIMES), [self.pick(VERDICTS), self.pick(["", "1400", "9" * 400])]])
 
     def message(self) -> tuple[str, dict[str, Any]]:
         what = self.random.random()
         if what < 0.6:
-            return "looked", {"tasks": {task: self.still_look() for task in PLACES}}
+            return "looked", {
+                "tasks": {task: self.still_look() for task in PLACES},
+                "machine": self.machine(),
+            }
         tasks = self.some(lambda: self.pick([*PLACES, "worker/7"]), 4)
         if what < 0.7:
             return "looked", {"tasks": {task: self.look() for task in tasks}}

@@ -501,3 +501,39 @@ def test_a_task_whose_log_lies_on_a_disk_that_turned_read_only() -> None:
         "the disk of /var/tmp/tflaunch-0/run/gpu02/logs on gpu02, where worker/1's log lies, has become read-only"
     )
     assert said("step 7").text == ""
+
+
+ILLEGAL = "CUDA error: an illegal memory access was encountered"
+
+
+def test_a_task_that_died_of_a_sick_card() -> None:
+    for text, end in ((ILLEGAL, 1), ("step 7", "SIGABRT"), ("", 1)):
+        found = said(text, end, facts={"xids": [[0, 31], [3, 79], [3, 45]]})
+        assert found.cause
+        assert found.text == (
+            "GPU 3 of gpu02 has told of Xid 79 (it has fallen off the bus): the card, or what it is plugged into, is at"
+            " fault, not the program; --exclude gpu02:3 goes on without it, until it is reset or its host restarted;"
+            " where the Xid comes again, it wants another card"
+        )
+
+
+def test_a_task_that_died_of_a_kernel_of_its_own() -> None:
+    facts = {"xids": [[0, 43], [0, 31], [0, 45]]}
+    told = "GPU 0 of gpu02 has told of Xid 31 (a kernel has used memory that is not its own)"
+    assert said(ILLEGAL, facts=facts).text.endswith(f"so --exclude gpu02; {told}")
+    alone = said("step 7", facts=facts)
+    assert (alone.text, alone.cause) == (
+        f"{told}: --env CUDA_LAUNCH_BLOCKING=1 shows the line of the program",
+        True,
+    )
+
+
+def test_xids_that_need_not_be_why_a_task_failed() -> None:
+    text = "FileNotFoundError: [Errno 2] No such file or directory: '/data/a.tfrecord'"
+    found = said(text, facts={"xids": [[3, 63]]}).text
+    told = "GPU 3 of gpu02 has told of Xid 63 (a bad row of its memory is replaced at its next reset)"
+    assert found == f"{said(text).text}; {told}"
+    assert said("step 7", facts={"xids": [[3, 45]]}).text == "", "it comes with every signal"
+    assert said("step 7", facts={"xids": [[3, 999]]}).text == (
+        "GPU 3 of gpu02 has told of Xid 999, which https://docs.nvidia.com/deploy/xid-errors explains"
+    )

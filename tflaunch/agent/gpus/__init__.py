@@ -2,6 +2,7 @@
 
 gpu_driver    asks NVML, in a child process that may hang or crash
 driver_child  that process, from outside and from inside
+gpu_loads     how the GPUs are used, and their Xids, as that process sees them
 leases        locks on GPUs and MIG instances, which all users see
 lease_files   the files of theirs that all users share
 locks         what a lock is, and who has one

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import mmap
     from typing import Any, Callable, Dict, List, Optional, Tuple
 
+    from tflaunch.agent.gpus.gpu_loads import Loads
     from tflaunch.protocol.selector import Selector
 
 MOST_LEFT = 3  # processes that wait in the driver for ever; no more are added to them
@@ -203,7 +204,7 @@ def _serve(descriptor: int, page: "mmap.mmap", packed: bytes) -> None:
     try:
         foreign.alone(foreign.ASKS_NVML, descriptor)
         os.set_blocking(descriptor, True)
-        nvml = None  # type: Optional[gpu_probe.Nvml]
+        nvml, loads = None, None  # type: Optional[gpu_probe.Nvml], Optional[Loads]
         came = b""
         while True:
             data = os.read(descriptor, 65536)
@@ -218,7 +219,7 @@ def _serve(descriptor: int, page: "mmap.mmap", packed: bytes) -> None:
                     if nvml is not None:
                         nvml.key = -1
                         nvml.nvmlShutdown()
-                        nvml = None
+                        nvml = loads = None
                     continue
                 said = {}  # type: Dict[str, Any]
                 if nvml is None:
@@ -227,7 +228,9 @@ def _serve(descriptor: int, page: "mmap.mmap", packed: bytes) -> None:
                     _say(descriptor, -1, said)
                 else:
                     nvml.users = question["users"]
-                    for key, value in _pieces(nvml, question):
+                    if question["ask"] in ("loads", "xids"):
+                        loads = loads or _loads(nvml)
+                    for key, value in _pieces(nvml, loads, question):
                         _say(descriptor, key, value)
                 _say(descriptor, None, {})
     except OSError:
@@ -239,11 +242,20 @@ def _serve(descriptor: int, page: "mmap.mmap", packed: bytes) -> None:
         os._exit(0)
 
 
-def _pieces(nvml: "gpu_probe.Nvml", question: "Dict[str, Any]") -> "Any":
+def _pieces(nvml: "gpu_probe.Nvml", loads: "Optional[Loads]", question: "Dict[str, Any]") -> "Any":
     if question["ask"] == "probe":
         return gpu_probe.gpus_of(nvml, question["topology"], question["known"], question["without"])
-    ask = {"uses": gpu_probe.uses, "loads": gpu_probe.loads}[question["ask"]]
-    return ask(nvml, question["devices"], question["without"])
+    if question["ask"] == "uses" or loads is None:
+        return gpu_probe.uses(nvml, question["devices"], question["without"])
+    if question["ask"] == "xids":
+        return loads.xids()
+    return loads.of(question["devices"], question["without"])
+
+
+def _loads(nvml: "gpu_probe.Nvml") -> "Loads":
+    from tflaunch.agent.gpus.gpu_loads import Loads
+
+    return Loads(nvml)
 
 
 def _say(descriptor: int, key: "Optional[int]", value: "Any") -> None:

@@ -68,7 +68,7 @@ class GpuDriver:
     ) -> None:
         """Ask, when not `busy`; `then` gets the answer after `within_s` at the latest.
 
-        ask: "probe", with topology; "uses", "loads", with devices: [UUID, label].  See gpu_probe.
+        ask: "probe", with topology; "uses", "loads", with devices: [UUID, label]; "xids".  See gpu_probe, gpu_loads.
         """
         now = time.monotonic()
         self._question, self._then, self._answer = question, then, DeviceAnswer()

@@ -1,30 +1,37 @@
-"""How the run uses its GPUs: `gpus` and `fabrics` of a `looked` message.
+"""How the run uses its GPUs: `gpus`, `xids` and `fabrics` of a `looked` message.
 
     gpus         UUID -> use (percent), power_w, limit_w: null where the GPU does not say, as MIG instances do not;
                  slowed_by, what holds its clocks down just now (gpu_probe.SLOWED_BY); heat_ms, how long heat has done
-                 so since the driver was loaded, energy_j, what it has used since then, and lanes, of PCIe, [now, at
-                 most]: null where NVML does not tell; memory_bytes; pids of the
-                 processes on it, null where a container or the driver hides them; error
+                 so since the driver was loaded; energy_j, what it has used since then; of PCIe lanes and pcie, the
+                 generation, each [now, at most]; nvlinks, MB/s of each NVLink that it has, 0: it is down, 1: it is up,
+                 and does not tell; gpm, percent of the time since the last question in which SMs computed, tensor cores
+                 did, and of the most that its memory can move: null where NVML does not tell; memory_bytes; pids of
+                 the processes on it, null where a container or the driver hides them; error
     gpus_age_s   how long ago NVML was asked
+    xids         [UUID, index of the GPU, Xid, how many seconds ago]: errors of these GPUs that the driver has told of
     fabrics      [bytes sent, bytes received] by all InfiniBand ports of this host, null without one
 
 A child process asks NVML (agent/gpus/gpu_driver.py): a call into a sick driver may take long, or never come back.
+Between two questions it keeps NVML open only while tasks here have GPUs: else somebody may want to reset them.
 """
 
 import os
 import time
 
-from tflaunch import gpu_probe
+from tflaunch.agent.gpus.gpu_loads import unloaded
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, List, Optional, Tuple
+    from typing import Any, Container, Dict, List, Optional, Tuple
 
     from tflaunch.agent.gpus.gpu_driver import DeviceAnswer, GpuDriver
 
 WITHIN_S = 15.0  # how long all GPUs together may take
 LEAST_S = 1.0  # between two questions
-OPEN_S = 10.0  # who asks more rarely does not keep NVML open between two questions
+OPEN_S = 10.0  # who asks more rarely does not keep NVML open for GPUs that no task has
+XIDS = 32  # that are kept
+XIDS_S = 1.0  # how long the end of a task may wait for those that have just come
+PAUSE_S = 0.002
 MOST = 2**56  # what a port can have counted
 INFINIBAND = "/sys/class/infiniband"
 
@@ -35,30 +42,65 @@ class GpuUse:
     def __init__(self, driver: "GpuDriver", devices: "List[Tuple[str, str]]") -> None:
         self._driver = driver
         self._devices = devices
-        self._every_s = 0.0
+        self._keeps_open = False
         self._asked_at = -1e9
         self._found = {}  # type: Dict[str, Dict[str, Any]]
         self._found_at = 0.0
+        self._open = False  # NVML stays open, so that no Xid is missed
+        self._xids = []  # type: List[Tuple[int, int, float]]  # index of the GPU, Xid, when it was told
 
-    def look(self, every_s: float) -> "Dict[str, Any]":
-        """The fields of `looked`; ask NVML anew if that was `every_s` ago: a later look has the answer."""
+    def look(self, every_s: float, used: bool) -> "Dict[str, Any]":
+        """The fields of `looked`; ask NVML anew if that was `every_s` ago: a later look has the answer.
+
+        `used`: a task that lives has some of these GPUs.
+        """
         now = time.monotonic()
-        self._every_s = max(LEAST_S, every_s)
-        if self._devices and not self._driver.busy and now - self._asked_at >= self._every_s:
+        self._keeps_open = used or every_s <= OPEN_S
+        if self._devices and not self._driver.busy and now - self._asked_at >= max(LEAST_S, every_s):
             self._asked_at = now
             self._driver.ask({"ask": "loads", "devices": self._devices}, WITHIN_S, self._answered)
         fields = {"fabrics": fabric_bytes()}  # type: Dict[str, Any]
         if self._found:
             fields.update(gpus=self._found, gpus_age_s=round(now - self._found_at, 1))
+        if self._xids:
+            fields["xids"] = [
+                [uuid, index, number, round(now - at, 1)]
+                for uuid, label in self._devices
+                for index, number, at in self._xids
+                if label.partition(".")[0] == str(index)
+            ]
         return fields
 
+    def xids_of(self, uuids: "Container[str]", since: float) -> "List[List[int]]":
+        """[index, Xid] of all that the driver has told of these GPUs since then (monotonic), up to now."""
+        if self._open:
+            deadline = time.monotonic() + XIDS_S
+            self._wait(deadline)  # another question is being answered
+            if not self._driver.busy:
+                self._driver.ask({"ask": "xids", "devices": []}, XIDS_S, self._take_xids)
+                self._wait(deadline)
+        own = {label.partition(".")[0] for uuid, label in self._devices if uuid in uuids}
+        return [[index, number] for index, number, at in self._xids if str(index) in own and at >= since]
+
+    def _wait(self, deadline: float) -> None:
+        while self._driver.busy and time.monotonic() < deadline:
+            time.sleep(PAUSE_S)
+            self._driver.tick(time.monotonic())
+
+    def _take_xids(self, answer: "DeviceAnswer") -> None:
+        now = time.monotonic()
+        self._xids += [(index, number, now) for index, number in answer.said.get("xids", ())]
+        del self._xids[:-XIDS]
+
     def _answered(self, answer: "DeviceAnswer") -> None:
-        if self._every_s > OPEN_S:
+        self._take_xids(answer)
+        self._open = self._keeps_open
+        if not self._open:
             self._driver.rest()
         problem = answer.problem or answer.said.get("note") or "NVML is not there"
         self._found_at = self._asked_at
         self._found = {
-            uuid: answer.found.get(key) or gpu_probe.unloaded(answer.failed.get(key, problem))
+            uuid: answer.found.get(key) or unloaded(answer.failed.get(key, problem))
             for key, (uuid, _) in enumerate(self._devices)
         }
 

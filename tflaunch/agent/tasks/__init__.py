@@ -15,6 +15,7 @@ logs         the log of each attempt, read by offset
 log_notice   wakes the agent when a log grows
 look         what each task is doing now, from /proc, netlink and its log
 pace         how fast it goes, and what holds it up: more of a look
+disks        what the disks of the host do, and what its programs wait for
 dialled_again   whether a task whose connection was reset could have reached its peers
 exit_facts   what the host knows about the end of a task that failed
 end_facts    which of it an exit carries

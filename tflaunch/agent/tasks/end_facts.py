@@ -4,7 +4,7 @@ from tflaunch.agent.host.journal import note
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict
+    from typing import Any, Callable, Dict, List, Optional, Sequence
 
     from tflaunch.agent.host.rundir import RunDirectory
     from tflaunch.agent.tasks.task import Task
@@ -17,6 +17,7 @@ class EndFacts:
         self._directory = directory
         self._has_dialled = False
         self._oom_kills = {}  # type: Dict[str, int]  # counters at the first release
+        self.xids_of = None  # type: Optional[Callable[[Sequence[str], float], List[List[int]]]]  # gpus/use.py
 
     def begin(self) -> None:
         """The first program is about to start."""
@@ -33,12 +34,20 @@ class EndFacts:
         try:
             if task.code != 0:
                 found = exit_facts.facts(task, self._oom_kills)
-                return {"facts": dict(found, **self._dialled(task, ending))}
+                return {"facts": dict(found, **self._dialled(task, ending), **self._xids(task))}
             found = exit_facts.of_success(task, self._directory.run, self._directory.host)
             return {"facts": found} if found else {}
         except Exception as error:  # the end itself must be told, whatever this host's files look like
             note("the facts of the end of %s: %r" % (task.id, error))
             return {}
+
+    def _xids(self, task: "Task") -> "Dict[str, Any]":
+        """The `xids` of its facts."""
+        gpus = task.request.get("gpus")
+        if task.stopped or not gpus or self.xids_of is None:
+            return {}
+        found = self.xids_of(gpus, task.released_at or 0.0)
+        return {"xids": found} if found else {}
 
     def _dialled(self, task: "Task", ending: bool) -> "Dict[str, Any]":
         """The `dialled` of its facts: for the first task that fails while the run goes on."""

@@ -20,6 +20,7 @@ cpu                           which vector instructions the processor has; only 
 disks                         free bytes and files of the disks that the task may have written to
 python                        the version of the task's Python
 read_only                     the directory of the task's log, if its disk takes no more writes
+xids                          [index, Xid] of its GPUs' errors that their driver has told of since its start
 dialled                       [address, port, verdict] of its peers, where its connection was reset (dialled_again.py)
 packages                      versions of the packages that its Python has, of those that hosts must have in common
 """

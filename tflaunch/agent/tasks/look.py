@@ -21,7 +21,7 @@
                  ms since data was last sent, ms since data was last received]
     signs        sign -> [lines with it in the log, the last one, its age in s] (tflaunch.diagnosis.signs)
 
-agent/tasks/pace.py says what else there is.
+agent/tasks/pace.py says what else there is; agent/host/load.py and agent/tasks/disks.py say what there is of the host.
 
 Under `calling` is also the name server that a task asks (port 53).
 
@@ -36,6 +36,7 @@ from tflaunch.agent.host.load import Load
 from tflaunch.agent.host.processes import contents
 from tflaunch.agent.net.connections import SocketTable
 from tflaunch.agent.net.socket_owners import SocketOwners
+from tflaunch.agent.tasks.disks import Disks
 from tflaunch.agent.tasks.log_signs import LogSigns, shorten
 from tflaunch.agent.tasks.pace import TAIL_BYTES, DiskWaits, Waits, pace_of
 
@@ -64,7 +65,8 @@ class Looks:
         self._processes = HostProcesses()
         self._owners = SocketOwners()
         self._waits = Waits()
-        self._disks = DiskWaits()
+        self._disk_waits = DiskWaits()
+        self._disks = Disks()
         self._load = Load()
 
     def look(
@@ -82,7 +84,7 @@ class Looks:
         trees = {task.id: of_roots[task.root] for task in living}
         ours = {each.pid for tree in trees.values() for each in tree}
         self._waits.begin(ours)
-        self._disks.begin(ours)
+        self._disk_waits.begin(ours)
         found = {task.id: self._of_processes(task, trees[task.id]) for task in living}
         self._add_connections(living, trees, found)
         for task in living:
@@ -95,7 +97,7 @@ class Looks:
             _for_another_host(found)
         ours.add(os.getpid())
         every = self._processes.every if self._processes.whole else None
-        return found, {"machine": self._load.look(every, ours, private)}
+        return found, {"machine": dict(self._load.look(every, ours, private), **self._disks.look())}
 
     def _of_processes(self, task: "Task", tree: "List[Process]") -> "Dict[str, Any]":
         moved, written, on_disk = _io(tree)
@@ -111,7 +113,7 @@ class Looks:
             "quiet_s": round(_quiet_s(task), 1),
             "log_bytes": task.logs.size(task.logs.attempt),
             "says": lines[-1][:LINE_BYTES].decode("utf-8", "replace") if lines else "",
-            "disk": self._disks.of(tree, on_disk),
+            "disk": self._disk_waits.of(tree, on_disk),
             **pace_of(tree, self._waits, tail.decode("utf-8", "replace")),
         }
 

@@ -104,11 +104,11 @@ class Team:
         self.ran = []  # type: List[processes.Process]  # all programs that were released
         self.ending = False  # the run ends on this host
         self.lease_s = FIRST_LEASE_S
+        self.facts = EndFacts(directory)
         self._directory = directory
         self._journal = journal
         self._selector = selector
         self._send_to_launcher = send_to_launcher
-        self._facts = EndFacts(directory)
         self._started = 0.0  # when the first tasks were staged, by this host's clock
         self._staging = False
         self._added = []  # type: List[Task]  # still to be staged
@@ -200,7 +200,7 @@ class Team:
 
     def _release(self, task: Task) -> None:
         if not self.ran:
-            self._facts.begin()
+            self.facts.begin()
         task.release()
         if task.process:
             self.ran.append(task.process)
@@ -351,7 +351,7 @@ class Team:
             seconds=round(task.seconds, 3),
             stopped=task.stopped,
             log_bytes=task.logs.size(task.logs.attempt),
-            **self._facts.of(task, self.ending),
+            **self.facts.of(task, self.ending),
         )
 
     def end(self, grace_s: float, with_stacks: bool) -> None:

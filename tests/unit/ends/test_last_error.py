@@ -9,8 +9,8 @@ import pytest
 
 from tests.support.screen import on_terminal, plain, shown
 from tflaunch.console.run_pages import error_of
-from tflaunch.diagnosis.last_error import LIMIT_BYTES, last_error
 from tflaunch.documents.reporter import Reporter
+from tflaunch.ends.last_error import LIMIT_BYTES, last_error
 from tflaunch.protocol.job import TaskId
 from tflaunch.protocol.outcome import Outcome, TaskExit
 
