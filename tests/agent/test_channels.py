@@ -238,7 +238,9 @@ def test_a_request_that_is_nonsense_does_not_end_the_tasks(host: Host) -> None:
             other.send("no-such-request")
         assert other.next() is None
         assert processes.alive(agent["pid"], agent["start"])
-    assert "logs is not an object" in (host.directory / "agent.log").read_text()
+    log = (host.directory / "agent.log").read_text()
+    assert "logs is not an object" in log
+    assert "Traceback" in log and "missing )" in log, "of the process that looked for outputs"
     assert len(marked(host.run)) == 1
     assert swept(channel)["survivors"] == []
 

@@ -311,6 +311,27 @@ def test_code_that_comes_damaged_is_not_taken(host: Host, damage: str) -> None:
     assert [path.name for path in kept] == ([*bundle.contents] if damage == "too much" else [])
 
 
+def test_contents_that_nobody_lacks_leave_the_store_as_it_is(host: Host) -> None:
+    code = host.work_dir / "code"
+    code.mkdir()
+    (code / "data").write_bytes(b"x" * 50_000)
+    bundle = sources.bundle(code)
+    channel = host.start()
+    shipped(channel, bundle)
+    channel.wait("staged")
+    swept(channel)
+    host.run += "-again"
+    channel = host.start()
+    [tree] = host.parent.glob("code/*.tree")
+    before = tree.read_bytes()
+    assert channel.ask("code", bundle.manifest, digest=bundle.digest, answer="code")["have"]
+    for body in (b"", b"{}"):
+        channel.send("blob", body, packed=False, last=True)
+        reason, _ = failure(channel)
+        assert "contents came that were not lacking" in reason
+        assert tree.read_bytes() == before
+
+
 def test_code_is_not_copied_through_a_link_that_leads_away(host: Host, tmp_path: Path) -> None:
     code, scratch = tmp_path / "code", tmp_path / "scratch"
     for place in (code / "data", scratch):

@@ -35,6 +35,7 @@ What pages are made with
     graph.py           values over time, in blocks
     text_table.py      draws all tables
     pen.py             signs and colours; renders lines as text for one stream
+    list_view.py       what the user of a watch looks at, and what each key does: a list, one row, the help
     watch_app.py       keys, window and Ctrl-Z of a watch, by textual, which only this file imports
     cell_changes.py    the bytes that turn one screen of it into the next
     screen.py          stdout, for a result that is shown at once

@@ -8,6 +8,7 @@ gpu_supply      the GPUs that hosts have for the roles of a job, and the errors 
 gpu_words       words for the GPUs that are there, in those errors
 gpu_limits      how many GPUs a user may hold, on a host and on all of them
 plan            where every task runs: `plan_cluster`
+plan_notes      what the plan tells beside that
 spare_moves     where the tasks of a detached run may move when a host is lost, with the requests for that
 cluster_plan    the plan as data: TaskPlan, ClusterPlan
 addresses       what tasks dial each other by: addresses, ports, network interfaces

@@ -4,14 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tflaunch.inputs.variables import DECIDED
 from tflaunch.planning.binding import UNBOUND, Cores
 from tflaunch.planning.task_commands import endpoint
 from tflaunch.protocol.job import TaskId
 
+if TYPE_CHECKING:
+    from tflaunch.planning.inventory import GpuOrInstance
+
 MASK = "***"  # shown instead of a secret value
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A task that has its host and its GPUs."""
+
+    id: TaskId
+    host: str
+    gpus: tuple[GpuOrInstance, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tflaunch.frameworks.table import named
-from tflaunch.hosts import Host, Hostfile, fold, match
+from tflaunch.hosts import Host, Hostfile, match
 from tflaunch.lifecycle.states import decisive
 from tflaunch.planning.addresses import interfaces, peer_addresses, take_ports
-from tflaunch.planning.binding import UNBOUND, Cores, share_out, why_unbound
-from tflaunch.planning.cluster_plan import ClusterPlan, Standing, TaskPlan
+from tflaunch.planning.binding import UNBOUND, Cores, share_out
+from tflaunch.planning.cluster_plan import ClusterPlan, Placed, Standing, TaskPlan
 from tflaunch.planning.environments import setup
 from tflaunch.planning.filling import check as check_placeholders
 from tflaunch.planning.gpu_choice import take_nearest
@@ -31,13 +31,12 @@ from tflaunch.planning.gpu_supply import (
 )
 from tflaunch.planning.inventory import GpuOrInstance, HostFacts, Inventory
 from tflaunch.planning.networks import chosen, nccl_variables
+from tflaunch.planning.plan_notes import note
 from tflaunch.planning.task_commands import Command, endpoint, flag_names, image
 from tflaunch.protocol.errors import PlanError, UsageError
 from tflaunch.protocol.job import CHIEF, EVALUATOR, MASTER, PS, WORKER, GpuCount, JobSpec, TaskId
-from tflaunch.text.numbers import agreeing
 
 WORKERS_PER_PS = 4
-UNLIKE = 2  # one host has so many times the cores or the memory of another: worth a note
 # By each agent, before the plan says how many tasks its host gets: 8 GPUs of 7 MIG instances each, and ps for them.
 PORTS_HELD = 72
 
@@ -84,12 +83,7 @@ def plan_cluster(
     if network is not None:
         dialled = {**dialled, **network.addresses}
     tasks = _task_plans(job, placed, used, inventory, dialled, run_id=run_id)
-    _note_alone(job, placed, notes)
-    _note_models(job, placed, notes)
-    _note_collectives(job, placed, notes)
-    _note_proxies(job, used, inventory, notes)
-    _note_unbound(job, tasks, inventory, notes)
-    _note_machines(placed, inventory, notes)
+    note(job, placed, tasks, used, inventory, notes=notes)
     if network is not None and not job.network:
         notes.append(
             Standing(
@@ -102,10 +96,10 @@ def plan_cluster(
 
 def _place(
     job: JobSpec, hostfile: Hostfile, capacities: Mapping[str, HostCapacity], notes: list[str]
-) -> list[_Placed]:
+) -> list[Placed]:
     """Every task with its host and its GPUs, by job name and index; raises PlanError where they do not fit."""
     for_workers, per_worker, apart = _shares(job, hostfile, capacities, notes)
-    placed: list[_Placed] = []
+    placed: list[Placed] = []
     for share in apart:
         if share.gpus_each:
             _place_with_gpus(job, share, placed)
@@ -130,7 +124,7 @@ def _place(
 
 def _task_plans(
     job: JobSpec,
-    placed: Sequence[_Placed],
+    placed: Sequence[Placed],
     used: Sequence[Host],
     inventory: Inventory,
     dialled: Mapping[str, str],
@@ -211,7 +205,7 @@ def host_variables(facts: HostFacts, cores: Cores, interface: str) -> dict[str, 
     return {**cores.thread_pools, **(nccl_variables(facts, interface) if interface else {})}
 
 
-def _cores(job: JobSpec, placed: Sequence[_Placed], inventory: Inventory) -> dict[TaskId, Cores]:
+def _cores(job: JobSpec, placed: Sequence[Placed], inventory: Inventory) -> dict[TaskId, Cores]:
     """The cores of each task that is bound to some."""
     by_host: dict[str, dict[TaskId, tuple[GpuOrInstance, ...]]] = defaultdict(dict)
     for task in placed:
@@ -374,15 +368,6 @@ def _shares(
     return for_workers, per_worker, apart
 
 
-@dataclass(frozen=True)
-class _Placed:
-    """A task that has its host and its GPUs."""
-
-    id: TaskId
-    host: str
-    gpus: tuple[GpuOrInstance, ...] = ()
-
-
 def _check_counts(job: JobSpec) -> None:
     options = {PS: "--ps ", WORKER: "--workers "}
     for name, role in job.roles.items():
@@ -430,7 +415,7 @@ def _counts(job: JobSpec, capacities: Sequence[HostCapacity], per_worker: GpuCou
 # --- places ----------------------------------------------------------------------------------------------
 
 
-def _place_with_gpus(job: JobSpec, share: _Share, placed: list[_Placed]) -> None:
+def _place_with_gpus(job: JobSpec, share: _Share, placed: list[Placed]) -> None:
     """Place each task where the fewest GPUs are left, so that workers find many together; of equals, the last."""
     before = [list(capacity.free_gpus) for capacity in share.capacities]
     mine: Counter[str] = Counter()
@@ -449,7 +434,7 @@ def _place_with_gpus(job: JobSpec, share: _Share, placed: list[_Placed]) -> None
         gpus, capacity.free_gpus = take_nearest(capacity.free_gpus, share_of(capacity, share.gpus_each))
         capacity.given[share.job] += len(gpus)
         mine[capacity.host.name] += 1
-        placed.append(_Placed(TaskId(share.job, index), capacity.host.name, gpus))
+        placed.append(Placed(TaskId(share.job, index), capacity.host.name, gpus))
 
 
 def _place_workers(
@@ -457,7 +442,7 @@ def _place_workers(
     capacities: Sequence[HostCapacity],
     tasks: Sequence[TaskId],
     per_worker: GpuCount,
-    placed: list[_Placed],
+    placed: list[Placed],
 ) -> None:
     waiting = list(reversed(tasks))
     while waiting:
@@ -470,11 +455,11 @@ def _place_workers(
                 capacity.room -= min(turn, len(waiting))
             for _ in range(min(turn, len(waiting))):
                 mine, capacity.free_gpus = take_nearest(capacity.free_gpus, share_of(capacity, per_worker))
-                placed.append(_Placed(waiting.pop(), capacity.host.name, mine))
+                placed.append(Placed(waiting.pop(), capacity.host.name, mine))
         assert len(waiting) < before, "the counts were checked against the room"  # noqa: S101
 
 
-def _place_bare(job: JobSpec, share: _Share, ps: int, placed: list[_Placed]) -> None:
+def _place_bare(job: JobSpec, share: _Share, ps: int, placed: list[Placed]) -> None:
     wanted = ps if share.count is None else share.count
     tasks = Counter(task.host for task in placed)
     queue = [
@@ -487,121 +472,6 @@ def _place_bare(job: JobSpec, share: _Share, ps: int, placed: list[_Placed]) -> 
         count, there, order, capacity = heapq.heappop(queue)
         turn = 1 if job.place == "spread" else max(1, capacity.facts.usable_cores - count)
         turn = min(turn, wanted - index)
-        placed.extend(_Placed(TaskId(share.job, index + i), capacity.host.name) for i in range(turn))
+        placed.extend(Placed(TaskId(share.job, index + i), capacity.host.name) for i in range(turn))
         index += turn
         heapq.heappush(queue, (count + turn, there, order, capacity))
-
-
-# --- notes -----------------------------------------------------------------------------------------------
-
-
-def _note_alone(job: JobSpec, placed: Sequence[_Placed], notes: list[str]) -> None:
-    jobs = Counter(task.id.job for task in placed)
-    workers = sum(jobs[name] for name in (WORKER, CHIEF, MASTER))
-    if job.alone and workers > 1:
-        ps = ", and each ps," if jobs[PS] else ""
-        words = "--workers 1 --ps 0" + (" --gpus-per-worker all" if job.whole_host else "")
-        words += " --no-flags" if job.flags is not None else ""
-        notes.append(
-            f"each of {workers} workers{ps} trains alone: {job.alone}; to start only one, add {words}"
-        )
-
-
-def _note_models(job: JobSpec, placed: Sequence[_Placed], notes: list[str]) -> None:
-    hosts: dict[str, dict[str, None]] = defaultdict(dict)
-    gpus: Counter[str] = Counter()
-    for task in placed:
-        for gpu in task.gpus if task.id.job in (WORKER, CHIEF, MASTER) else ():
-            hosts[gpu.name][task.host] = None
-            gpus[gpu.name] += 1
-    if len(gpus) > 1:
-        models = ", ".join(f"{count} x {name} ({fold(hosts[name])})" for name, count in gpus.most_common())
-        why = "" if job.role(WORKER).count is None else ", since no one model is enough"
-        notes.append(
-            f"the workers get GPUs of different models{why}: {models}; "
-            "where they train in step, all wait for the slowest"
-        )
-
-
-def _note_collectives(job: JobSpec, placed: Sequence[_Placed], notes: list[str]) -> None:
-    """Where NCCL could move the gradients of MultiWorkerMirroredStrategy and is not asked, or is asked and cannot."""
-    workers = [task for task in placed if task.id.job in (WORKER, CHIEF, MASTER)]
-    bare = [str(task.id) for task in workers if not task.gpus]
-    if job.collectives == "nccl" and bare:
-        has = agreeing(len(bare), "has no GPU", "have no GPUs")
-        notes.append(
-            f"{job.collectives_at}, and {', '.join(bare)} {has}: there CommunicationImplementation.RING is needed"
-        )
-    elif job.collectives == "auto" and len(workers) > 1 and not bare:
-        notes.append(
-            f"{job.collectives_at}, which moves gradients by gRPC unless the program asks for NCCL. All workers have "
-            "GPUs: communication_options=tf.distribute.experimental.CommunicationOptions(implementation="
-            "tf.distribute.experimental.CommunicationImplementation.NCCL)"
-        )
-
-
-def _note_unbound(job: JobSpec, tasks: Sequence[TaskPlan], inventory: Inventory, notes: list[str]) -> None:
-    """Where --bind was given and binds no task of a host."""
-    if job.bind in ("auto", "none"):
-        return
-    by_host: dict[str, list[TaskPlan]] = defaultdict(list)
-    for task in tasks:
-        by_host[task.host].append(task)
-    if not any(task.gpus for task in tasks) and job.bind == "numa":
-        notes.append(
-            "no task has GPUs, so --bind numa binds none; --bind cores binds tasks without GPUs, too"
-        )
-        return
-    whys: dict[str, list[str]] = defaultdict(list)
-    for host, mine in by_host.items():
-        why = why_unbound(job.bind, inventory[host], sum(len(task.gpus) for task in mine))
-        if why and not any(task.cpus for task in mine):
-            whys[why].append(host)
-    notes.extend(f"{fold(hosts)} {why}: no task is bound there" for why, hosts in whys.items())
-
-
-def _note_machines(placed: Sequence[_Placed], inventory: Inventory, notes: list[str]) -> None:
-    """Hosts of workers of which one has much fewer cores, or less memory, than another.
-
-    Of workers with GPUs, whose number goes by the GPUs, that is for each.  Models that differ have a note of their own.
-    """
-    working = [task for task in placed if task.id.job in (WORKER, CHIEF, MASTER)]
-    models = {gpu.name for task in working for gpu in task.gpus}
-    if len(models) > 1:
-        return
-    with_gpus = bool(models)
-    sharing = {
-        host: count if with_gpus else 1 for host, count in Counter(task.host for task in working).items()
-    }
-    each = " for each worker" if with_gpus else ""
-    there = {
-        "cores" + each: {host: inventory[host].usable_cores // count for host, count in sharing.items()},
-        "GiB of memory" + each: {
-            host: (inventory[host].memory_bytes >> 30) // count for host, count in sharing.items()
-        },
-    }
-    for what, amounts in there.items():
-        least, most = min(amounts.values(), default=0), max(amounts.values(), default=0)
-        if least and most >= UNLIKE * least:
-            few = fold(host for host, amount in amounts.items() if amount == least)
-            many = fold(host for host, amount in amounts.items() if amount == most)
-            notes.append(
-                Standing(
-                    f"{few} has {least} {what}, {many} {most}; where workers train in step, all wait for the slowest"
-                )
-            )
-
-
-def _note_proxies(job: JobSpec, used: Sequence[Host], inventory: Inventory, notes: list[str]) -> None:
-    hosts: dict[str, list[str]] = defaultdict(list)
-    for host in used:
-        if "no_grpc_proxy" not in {**host.env, **job.env}:
-            for variable in inventory[host.name].proxies:
-                hosts[variable].append(host.name)
-    if hosts:
-        found = ", ".join(f"{variable} ({fold(names)})" for variable, names in sorted(hosts.items()))
-        notes.append(
-            Standing(
-                f"proxies are set: {found}; tasks talk to each other without them: tflaunch sets no_grpc_proxy"
-            )
-        )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import shlex
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,8 @@ from tflaunch.sweeps.results import Metric, Result
 from tflaunch.sweeps.trials import Axis, Params, Trial, identity
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import optuna
 
     from tflaunch.sweeps.results import Results
@@ -80,7 +83,14 @@ class OptunaStudy:
         except TflaunchError:
             raise
         except Exception as error:  # each storage has errors of its own
-            raise UsageError(self._said(error), "a URL of Optuna's: sqlite:///study.db") from None
+            hint = "a URL of Optuna's: sqlite:///study.db"
+            if not search.storage:
+                path = shlex.quote(str(results.record.path / JOURNAL))
+                hint = (
+                    "without that file the study begins anew, with the results of the sweep: "
+                    f"mv {path} {path}.damaged"
+                )
+            raise UsageError(self._said(error), hint) from None
 
     def _said(self, error: Exception) -> str:
         """What the storage says, in one line, without its password."""
@@ -259,7 +269,21 @@ def _journal(results: Results) -> Any:
 
     path = results.record.path / JOURNAL
     path.touch(0o600)
+    _end_with_a_line(path)
+    path.with_name(f"{path.name}.lock").unlink(
+        missing_ok=True
+    )  # Optuna would wait 30 s for who has been killed
     return JournalStorage(JournalFileBackend(str(path)))
+
+
+def _end_with_a_line(path: Path) -> None:
+    """Cut off the end of a journal that a loss of power has torn; the record's lock keeps other writers away.
+
+    Optuna syncs after each entry and passes over a last one without its end, but writes the next one behind it, and
+    can read neither from then on.
+    """
+    with path.open("rb+") as file:
+        file.truncate(file.read().rfind(b"\n") + 1)
 
 
 def _distribution(axis: Axis) -> Any:

@@ -221,3 +221,40 @@ def test_a_study_of_another_metric_is_not_gone_on_with(results: Results, text: s
 @pytest.mark.parametrize("seed", [-1, 2**70])
 def test_any_number_is_a_seed(results: Results, seed: int) -> None:
     assert OptunaStudy(search(4), results, LOSS, seed, print).ask() is not None
+
+
+def begun(results: Results, trials: int) -> Path:
+    """The journal of a study with so many trials, all of them told."""
+    study = OptunaStudy(search(9), results, LOSS, 7, print)
+    for _ in range(trials):
+        trial = study.ask()
+        assert trial is not None
+        study.begins(trial)
+        results.add(ended(trial, 1.0))
+        study.ended(results.last[trial.number])
+    return results.record.path / JOURNAL
+
+
+@pytest.mark.parametrize("torn", [b'{"op_code":6,"trial', b"\0" * 40])
+def test_a_journal_that_a_loss_of_power_has_torn_goes_on(results: Results, torn: bytes) -> None:
+    journal = begun(results, 2)
+    whole = journal.read_bytes()
+    journal.write_bytes(whole + torn)
+    (journal.parent / f"{JOURNAL}.lock").symlink_to(journal)  # of who was killed while it wrote
+    again = Results(results.record)
+    assert begun(again, 1).read_bytes().startswith(whole)
+    assert states(results) == ["COMPLETE"] * 3, "also where it was read once more"
+
+
+def test_a_journal_that_is_damaged_is_named_with_the_next_step(results: Results) -> None:
+    journal = begun(results, 2)
+    first, _, rest = journal.read_bytes().partition(b"\n")
+    journal.write_bytes(first[:-9] + b"\n" + rest)
+    with pytest.raises(UsageError) as told:
+        OptunaStudy(search(9), Results(results.record), LOSS, 7, print)
+    assert told.value.message.startswith("the study in the record: ")
+    command = told.value.hint.partition(": ")[2]
+    assert shlex.split(command) == ["mv", str(journal), f"{journal}.damaged"]
+    journal.rename(f"{journal}.damaged")
+    assert OptunaStudy(search(9), Results(results.record), LOSS, 7, print).left == 7
+    assert states(results) == ["COMPLETE"] * 2, "it knows the results of the sweep"

@@ -55,6 +55,7 @@ class CodeStore:
         self._files = os.path.join(self._directory, FILES)
         self._tree = os.path.join(self._directory, digest + TREE)
         self._manifest = b""
+        self._lacking = False  # contents are to come
         self._missing = []  # type: List[Tuple[str, int]]  # (digest, bytes) of what is still to come
         self._came = []  # type: List[str]  # paths of the contents that came
         self._partial = ""  # the path of the file that is being written
@@ -105,6 +106,7 @@ class CodeStore:
                 self._bytes += entry[3]
         inner(self._directory)
         inner(self._files)
+        self._lacking = bool(lacking)
         if not lacking:
             self._keep_tree()
         return lacking
@@ -114,6 +116,8 @@ class CodeStore:
         if self._failure is not None:  # the launcher had sent this piece before it heard of the failure
             raise self._failure
         try:
+            if not self._lacking:  # nor is there a manifest to keep
+                raise ValueError("contents came that were not lacking")
             if packed:
                 unpacking = zlib.decompressobj()
                 data = unpacking.decompress(data, PIECE_BYTES + 1)
@@ -123,6 +127,7 @@ class CodeStore:
             if last:
                 if self._missing:
                     raise ValueError("not all of it came")
+                self._lacking = False
                 self._keep_tree()
         except (zlib.error, ValueError) as error:
             self._failure = _damaged(error)

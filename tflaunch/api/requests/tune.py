@@ -66,7 +66,15 @@ def request_of(options: TuneOptions, reporter: Reporter | None, *, command: tupl
             f"{script}: a job file is for tflaunch run", "name the program, and say the rest by options"
         )
     hostfile = load_hosts(options.what.hosts, options.connection.connection, reporter)
+    _check_patterns(options, hostfile)
     return TuneRequest(options, hostfile, _axes(options, hostfile).layouts(), command)
+
+
+def _check_patterns(options: TuneOptions, hostfile: Hostfile) -> None:
+    """Raise UsageError for a pattern that selects no host, before any layout runs."""
+    if hostfile.wanted is None:  # an engine's slots have no names yet
+        for pattern in (*options.layouts.ps_hosts, *options.layouts.worker_hosts):
+            match(pattern, hostfile)
 
 
 def _axes(options: TuneOptions, hostfile: Hostfile) -> Axes:

@@ -21,7 +21,7 @@ from tflaunch.text.times import age, written
 
 _MOST_HEIGHT = 4  # of a graph on a host's page
 _KEYS = {
-    "hosts": (
+    "list": (
         "q quit",
         "/ filter",
         "s sort",
@@ -31,7 +31,7 @@ _KEYS = {
         "g GPUs",
         "r reverse",
     ),
-    "host": ("q quit", "Esc back", "? help", "space pause", "left/right another host"),
+    "one": ("q quit", "Esc back", "? help", "space pause", "left/right another host"),
     "help": ("q quit", "Esc back"),
 }
 HELP = (
@@ -69,7 +69,7 @@ class Pages:
         state.page_lines = max(1, room - 2)
         if state.page == "help":
             body = self._scrolled(self._help(columns), room)
-        elif state.page == "host":
+        elif state.page == "one":
             body = self._scrolled(self._host(columns, room), room)
         else:
             body = self._list(columns, room)
@@ -86,7 +86,7 @@ class Pages:
         if state.paused:
             line.append("  paused, space goes on", STYLES["leased"])
         line.append(f"  every {written(self._every_s)}", "dim")
-        if state.page == "hosts":
+        if state.page == "list":
             line.append(f"  {ORDERS[state.order][state.reverse]}", "dim")
         line.append(f"  a column: {written(REFRESHES * self._every_s)}", "dim")
         return line
@@ -102,10 +102,10 @@ class Pages:
             )
             lines.append(Text.assemble(("in line for GPUs: ", "bold"), waits))
         if state.typing:
-            line = Text.assemble(("filter: ", "bold"), state.filtered, ("_", "bold"))
+            line = Text.assemble(("filter: ", "bold"), state.words, ("_", "bold"))
             return [*lines, line.append("   host, model or user; Enter keeps it, Esc drops it", "dim")]
-        if state.filtered and state.page == "hosts":
-            lines.append(Text.assemble(("filter: ", "bold"), state.filtered, ("   Esc drops it", "dim")))
+        if state.words and state.page == "list":
+            lines.append(Text.assemble(("filter: ", "bold"), state.words, ("   Esc drops it", "dim")))
         keys = wrapped_words(_KEYS[state.page], columns, "  ")[0]
         return [*lines, Text(keys, "dim")]
 
@@ -121,9 +121,7 @@ class Pages:
         hosts = state.rows.hosts
         if not hosts:
             nothing = (
-                f"no host, model or user fits {state.filtered!r}"
-                if state.filtered
-                else "no host has answered yet"
+                f"no host, model or user fits {state.words!r}" if state.words else "no host has answered yet"
             )
             return [Text(nothing, "bold")]
         layout = Layout(columns, self._marks, hosts)

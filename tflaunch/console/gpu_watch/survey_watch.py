@@ -29,5 +29,5 @@ def watch_gpus(survey: Survey, wanted: WantedGpus, sort: Sort, every_s: float, m
         for _ in survey.watch(every_s):
             yield Look(survey.answers(), time.monotonic(), time.time())
 
-    state = WatchView(History(every_s), wanted, _ORDERS[sort])
+    state = WatchView(History(every_s), wanted, order=_ORDERS[sort])
     watch(state, Pages(state, every_s, marks), looks(), survey.stop)

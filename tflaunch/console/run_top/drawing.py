@@ -63,6 +63,8 @@ class TopDrawing:
 
     def __init__(self, view: TopView, every_s: float, marks: Marks) -> None:
         self._view, self._every_s, self._marks = view, every_s, marks
+        # The rows and the width for which the columns were made, and the columns.
+        self._made: tuple[Sequence[Row], int, Columns] | None = None
 
     def screen(self, columns: int, rows: int) -> list[Text]:
         """Return `rows` lines, each `columns` wide at most."""
@@ -98,7 +100,7 @@ class TopDrawing:
             )
         if view.paused:
             line.append("  paused, space goes on", WARN)
-        line.append(f"  every {written(self._every_s)}, {_SORTED[view.sort]}", "dim")
+        line.append(f"  every {written(self._every_s)}, {_SORTED[view.order]}", "dim")
         line.append(", reversed" if view.reverse else "", "dim")
         lines = [line]
         for sentence in self._sentences():
@@ -140,7 +142,7 @@ class TopDrawing:
         if not rows:
             nothing = f"nothing fits {view.words!r}" if view.words else "no host has answered yet"
             return [Text(nothing, "bold")]
-        columns = Columns(width, self._marks, view.every_row, of_hosts=view.of_hosts)
+        columns = self._columns(width)
         room = max(1, room - 2)  # the heading, the sum
         number = view.number
         view.top = max(0, min(view.top, number, len(rows) - room))
@@ -149,6 +151,13 @@ class TopDrawing:
         chosen = rows[number].name
         lines = [columns.row(row, selected=row.name == chosen) for row in shown]
         return [columns.heading(), *lines, self._sum(rows)]
+
+    def _columns(self, width: int) -> Columns:
+        """The columns of that window: made once for a look, not for each key."""
+        rows = self._view.every_row
+        if self._made is None or self._made[0] is not rows or self._made[1] != width:
+            self._made = rows, width, Columns(width, self._marks, rows, of_hosts=self._view.of_hosts)
+        return self._made[2]
 
     def _sum(self, rows: Sequence[Row]) -> Text:
         noun = "host" if self._view.of_hosts else "task"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from tflaunch.console.graph import graph
@@ -59,10 +60,6 @@ class Columns:
         )
         has_gpus = any(row.now.get("gpu") is not None for row in rows)
         self._measures = [each for each in _MEASURES if each.name != "gpu" or has_gpus]
-        self._tops = {
-            each.name: _top(each.name, (row.past.get(each.name, ()) for row in rows))
-            for each in self._measures
-        }
         self._steps = 0 if of_hosts else 8
         self._steps_s = 0 if of_hosts else 8
         self._loss = 9 if wide and not of_hosts and any(row.loss is not None for row in rows) else 0
@@ -79,6 +76,7 @@ class Columns:
         self._graph = max(0, min(_MOST_GRAPH, share))
         if self._graph < _LEAST_GRAPH:
             self._graph = 0
+        self._tops = {each.name: self._top(each.name, rows) for each in self._measures}
         self._says = max(0, room - len(self._measures) * self._graph - 1)
 
     def heading(self) -> Text:
@@ -128,6 +126,13 @@ class Columns:
             line.append("  ").append_text(_says(row))
         return cut(line, self._width, self._more)
 
+    def _top(self, name: str, rows: Sequence[Row]) -> float:
+        """What fills a cell: the most that the graphs of all rows have, so that they compare; of percents, 100."""
+        if name == "gpu":
+            return 100.0
+        shown = (newest(row.past.get(name, ()), self._graph) for row in rows)
+        return max((value for values in shown for value in values if value is not None), default=0.0)
+
     @property
     def _more(self) -> str:
         return self._marks.more
@@ -150,16 +155,14 @@ def _says(row: Row) -> Text:
     return Text(row.says, "dim")
 
 
+def newest(values: Sequence[Value], count: int) -> Iterator[Value]:
+    """At most so many values, the newest first."""
+    return itertools.islice(reversed(values), count)
+
+
 def drawn(values: Sequence[Value], top: float, width: int) -> list[Value]:
     """The newest values as shares of `top`, one to a column, the newest at the right."""
-    shown = list(values)[-width:] if width else []
+    shown = [*newest(values, width)][::-1]
     return [None] * (width - len(shown)) + [
         None if value is None else min(1.0, value / top) if top else 0.0 for value in shown
     ]
-
-
-def _top(name: str, series: Iterable[Sequence[Value]]) -> float:
-    """What fills a cell: the most of all rows, so that they can be compared; of percents, 100."""
-    if name == "gpu":
-        return 100.0
-    return max((value for values in series for value in values if value is not None), default=0.0)

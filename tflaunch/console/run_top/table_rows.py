@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -43,7 +43,9 @@ class Row:
 class _Kept:
     """What is known of one task, look by look."""
 
-    values: deque[Mapping[str, Value]] = field(default_factory=lambda: deque(maxlen=KEPT))
+    values: dict[str, deque[Value]] = field(
+        default_factory=lambda: {name: deque(maxlen=KEPT) for name in VALUES}
+    )
     steps: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=KEPT))
     seen: float = 0.0
 
@@ -61,7 +63,8 @@ class PastLooks:
             if task.values is None or task.seen <= kept.seen:
                 continue
             kept.seen = task.seen
-            kept.values.append(_values(task.values))
+            for name, value in _values(task.values).items():
+                kept.values[name].append(value)
             if (step := task.values.get("step")) is not None:
                 if kept.steps and step < kept.steps[-1][1]:
                     kept.steps.clear()  # it was started again
@@ -71,17 +74,17 @@ class PastLooks:
         """What is known now, to be looked at while this one goes on."""
         made = PastLooks()
         for task, kept in self._kept.items():
-            made._kept[task] = _Kept(kept.values.copy(), kept.steps.copy(), kept.seen)
+            values = {name: each.copy() for name, each in kept.values.items()}
+            made._kept[task] = _Kept(values, kept.steps.copy(), kept.seen)
         return made
 
     def past(self, task: str) -> Mapping[str, Sequence[Value]]:
-        """Name -> its values, the newest last."""
-        values = self._kept[task].values if task in self._kept else ()
-        return {name: [each.get(name) for each in values] for name in VALUES}
+        """Name -> its values, the newest last; more of them come with the next looks."""
+        return self._kept[task].values if task in self._kept else {}
 
     def steps_s(self, task: str) -> Value:
         """Steps in a second, over the last minute; None where its log names too few."""
-        steps = list(self._kept[task].steps) if task in self._kept else []
+        steps = self._kept[task].steps if task in self._kept else deque[tuple[float, float]]()
         recent = [each for each in steps if each[0] >= steps[-1][0] - PACE_S]
         if len(recent) < 2 or recent[-1][1] == recent[0][1]:
             return None
@@ -121,18 +124,38 @@ def task_rows(run: SeenRun, past: PastLooks) -> list[Row]:
 def host_rows(run: SeenRun, past: PastLooks) -> list[Row]:
     """A row for each host: what its tasks use together."""
     rows = []
-    tasks = task_rows(run, past)
-    for host in dict.fromkeys([*(share.host for share in run.run.shares), *(task.host for task in tasks)]):
-        own = [task for task in tasks if task.host == host]
+    there: dict[str, list[Row]] = {share.host: [] for share in run.run.shares}
+    for task in task_rows(run, past):
+        there.setdefault(task.host, []).append(task)
+    for host, own in there.items():
         living = [task for task in own if task.state == "running"]
         why = run.down.get(host, "")
         state = "unreachable" if why else "running" if living else "exited"
         names = ", ".join(task.name for task in own)
         made = Row(host, host, state, "", says=why or names, tasks=len(living), others=run.others.get(host))
         made.now = {name: _together(name, [task.now.get(name) for task in living]) for name in VALUES}
-        made.past = {name: _past_together(name, [task.past[name] for task in own]) for name in VALUES}
+        made.past = _PastTogether([task.past for task in own])
         rows.append(made)
     return rows
+
+
+class _PastTogether(Mapping[str, Sequence[Value]]):
+    """Name -> the values of several tasks together, added up once somebody looks at them."""
+
+    def __init__(self, tasks: Sequence[Mapping[str, Sequence[Value]]]) -> None:
+        self._tasks = tasks
+        self._made: dict[str, Sequence[Value]] = {}
+
+    def __getitem__(self, name: str) -> Sequence[Value]:
+        if name not in self._made:
+            self._made[name] = _past_together(name, [task.get(name, ()) for task in self._tasks])
+        return self._made[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(VALUES)
+
+    def __len__(self) -> int:
+        return len(VALUES)
 
 
 def _together(name: str, values: Sequence[Value]) -> Value:

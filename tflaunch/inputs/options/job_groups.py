@@ -29,6 +29,16 @@ class JobHosts:
     )
 
 
+@dataclass(repr=False, eq=False)
+class TrainerArguments(JobHosts):
+    """HOSTS, the trainer and its arguments."""
+
+    script: str | None = argument(None, metavar="TRAINER.py", help="The program (or -m PKG.MOD).")
+    arguments: tuple[str, ...] = argument(
+        (), metavar="-- ARGS", help="The trainer's own arguments, byte for byte."
+    )
+
+
 if TYPE_CHECKING:
 
     class FrameworkChoice(str, Enum):

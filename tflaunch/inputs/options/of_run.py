@@ -9,18 +9,18 @@ from tflaunch.inputs.options.groups import ConnectionOptions, EndOptions, Output
 from tflaunch.inputs.options.job_groups import (
     ClusterOptions,
     GpuOptions,
-    JobHosts,
     ProgramOptions,
     RestartOptions,
     ResultOptions,
     RoleOptions,
     StartOptions,
     TaskOptions,
+    TrainerArguments,
 )
 
 
 @dataclass(repr=False, eq=False)
-class RunArguments(JobHosts):
+class RunArguments(TrainerArguments):
     """HOSTS, the trainer and its arguments."""
 
     script: str | None = argument(
@@ -28,9 +28,6 @@ class RunArguments(JobHosts):
         metavar="TRAINER.py",
         help="The program (or -m PKG.MOD), or a job file: job.yaml. The hosts' `python:` runs a Python file, whatever "
         "its first line says; a .sh or an executable runs by its first line (#!).",
-    )
-    arguments: tuple[str, ...] = argument(
-        (), metavar="-- ARGS", help="The trainer's own arguments, byte for byte."
     )
 
 

@@ -11,19 +11,18 @@ from tflaunch.inputs.options.declared import NOWHERE, In, Part, argument, option
 from tflaunch.inputs.options.groups import ConnectionOptions, EndOptions, OutputOptions
 from tflaunch.inputs.options.job_groups import (
     GpuOptions,
-    JobHosts,
     ProgramOptions,
     ResultOptions,
     StartOptions,
     TaskOptions,
+    TrainerArguments,
 )
 
 
 @dataclass(repr=False, eq=False)
-class SweepArguments(JobHosts):
+class SweepArguments(TrainerArguments):
     """HOSTS, the trainer and the arguments of all trials."""
 
-    script: str | None = argument(None, metavar="TRAINER.py", help="The program (or -m PKG.MOD).")
     arguments: tuple[str, ...] = argument(
         (),
         metavar="-- ARGS",

@@ -5,28 +5,18 @@
 from dataclasses import dataclass
 from typing import Annotated
 
-from tflaunch.inputs.options.declared import NOWHERE, Part, argument, option
+from tflaunch.inputs.options.declared import NOWHERE, Part, option
 from tflaunch.inputs.options.groups import ConnectionOptions, EndOptions, OutputOptions
 from tflaunch.inputs.options.job_groups import (
     ClusterOptions,
     GpuOptions,
-    JobHosts,
     PlaceChoice,
     ProgramOptions,
     RoleOptions,
     StartOptions,
     TaskOptions,
+    TrainerArguments,
 )
-
-
-@dataclass(repr=False, eq=False)
-class TuneArguments(JobHosts):
-    """HOSTS, the trainer and its arguments."""
-
-    script: str | None = argument(None, metavar="TRAINER.py", help="The program (or -m PKG.MOD).")
-    arguments: tuple[str, ...] = argument(
-        (), metavar="-- ARGS", help="The trainer's own arguments, byte for byte."
-    )
 
 
 @dataclass(repr=False, eq=False)
@@ -84,7 +74,7 @@ class MeasureOptions:
 class TuneOptions:
     """All options and arguments of `tune`."""
 
-    what: TuneArguments
+    what: TrainerArguments
     layouts: LayoutOptions
     measure: MeasureOptions
     cluster: Annotated[ClusterOptions, Part("chief", "evaluator", "network")]

@@ -192,7 +192,7 @@ def test_keys_go_into_the_filter_while_it_is_typed_and_escape_brings_back_the_on
     async def act(watch: Watch) -> None:
         await watch.press("slash", "l", "o", "a", "d", "enter")
         await watch.press("slash", "backspace", "ctrl+u", "s", "q", "question_mark", "r")
-        assert watch.app.state.filtered == "sq?r"
+        assert watch.app.state.words == "sq?r"
         assert any("no host, model or user fits 'sq?r'" in line for line in watch.lines)
         await watch.press("escape")
         assert watch.hosts == [">loaded"]
@@ -213,11 +213,11 @@ def test_the_summary_counts_what_a_filter_leaves() -> None:
 def test_pasted_text_goes_into_the_filter_without_what_acts_on_a_terminal() -> None:
     app = WatchView(History(2.0), WantedGpus())
     app.paste("gpu")
-    assert app.filtered == ""
+    assert app.words == ""
     app.press("slash", "/")
     app.paste("gp\x1b[2Ju\n01")
-    assert "\x1b" not in app.filtered
-    assert app.filtered.startswith("gp")
+    assert "\x1b" not in app.words
+    assert app.words.startswith("gp")
 
 
 def test_s_sorts_and_r_reverses() -> None:
