@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from tflaunch.diagnosis.lasting import Finding
 from tflaunch.diagnosis.paces import median
-from tflaunch.diagnosis.stragglers import STEADY, others_of
+from tflaunch.diagnosis.stragglers import MORE_WAITING, STEADY, others_of
 from tflaunch.text.numbers import amount
 
 if TYPE_CHECKING:
@@ -40,12 +40,15 @@ def bound(paces: Paces, now: float) -> dict[str, Finding]:
     if not workers or median(shares) >= limits.awaited_share:
         return {}
     usual = median(windows[name].waiting / max(windows[name].cores, LEAST) for name in workers)
+    # Where the workers wait as long, all are on full machines; a ps runs little, and waits long for each second of it.
+    least = max(limits.ps_waiting, MORE_WAITING * median(windows[name].waiting for name in workers))
     found = {}
     for name in ps:
         window = windows.get(name)
         if window is None or window.moving < STEADY:
             continue
         crowded = window.waiting / max(window.cores, LEAST) >= max(limits.crowded_wait, 2 * usual)
+        crowded = crowded and window.waiting >= least
         what = _by_cpu(window, paces.tasks[name].cores, limits, crowded=crowded)
         what = what or _by_network(window, windows, workers, limits)
         if what:
@@ -66,7 +69,7 @@ def _by_cpu(window: Window, cores: float, limits: Thresholds, *, crowded: bool) 
         )
     if cores and window.cores >= limits.ps_cores * cores:
         return f"{used} of its {cores:.2g} cores for {window.seconds:.0f} s"
-    if crowded and window.waiting >= limits.ps_waiting:
+    if crowded:
         return f"{used} cores for {window.seconds:.0f} s, and {window.waiting:.1f} of its threads {WAITED}"
     return ""
 

@@ -198,8 +198,13 @@ def test_what_is_not_the_runs_is_read_now_and_then(monkeypatch: pytest.MonkeyPat
         assert os.getppid() not in asked
         assert take(os.getppid())[os.getppid()]  # no longer another's
         assert census.whole
-        wholes = []
+        wholes, rest = [], []
         for _ in range(2 * WHOLE):
             take(first.pid)
             wholes.append(census.whole)
+            rest.append(census.every.keys() - asked)
         assert sum(wholes) == 2
+        # What slept between two whole looks is known, and was not read.
+        sleeper = min(max(rest, key=len))
+        assert take(sleeper)[sleeper][0].pid == sleeper
+        assert sleeper in asked, "it has become a task's"

@@ -23,10 +23,11 @@ BUFFER = 65536
 DNS = 53
 
 _MESSAGE = struct.Struct("=IHHII")  # length, type, flags, sequence number, port
+# Of a message about a socket: its length and type; state, own port, inode.
+_BRIEF = struct.Struct("=IH10x xB2x2s62xI")
 _QUERY = struct.Struct("=BBBxI48x")  # family, protocol, extensions, states
 # state; own and the peer's port and address; bytes received and unread, in the send queue; user, inode
 _SOCKET = struct.Struct("=xBxx2s2s16s16s12x4xIIII")
-_INODE = struct.Struct("=I")
 _ATTRIBUTE = struct.Struct("=HH")
 # Of struct tcp_info, which grows with the kernel: retransmits; milliseconds since data was last sent, and received; the
 # round-trip time in microseconds; segments sent again; bytes acknowledged and received.
@@ -190,21 +191,24 @@ def _dump(family: int, listening: "List[Tuple[int, int]]", raw: "List[Tuple[int,
 
 def _take(data: bytes, listening: "List[Tuple[int, int]]", raw: "List[Tuple[int, bytes]]") -> bool:
     """Take what one part of the kernel's answer says; returns whether more parts come.  Raises OSError."""
-    at = 0
-    inode_at = _MESSAGE.size + _SOCKET.size - _INODE.size
-    while at + _MESSAGE.size <= len(data):
-        length, type, _, _, _ = _MESSAGE.unpack_from(data, at)
+    # All sockets of the host come by here.
+    at, end, head, least = 0, len(data), _MESSAGE.size, _BRIEF.size
+    while at + least <= end:
+        length, type, state, own_port, inode = _BRIEF.unpack_from(data, at)
         if type == DONE:
             return False
-        if type == ERROR or length < _MESSAGE.size + _SOCKET.size:
+        if type == ERROR or length < least:
             raise OSError("netlink refuses")
-        (inode,) = _INODE.unpack_from(data, at + inode_at)
-        if data[at + _MESSAGE.size + 1] == LISTEN:
-            own_port = data[at + _MESSAGE.size + 4 : at + _MESSAGE.size + 6]
+        if state == LISTEN:
             listening.append((inode, int.from_bytes(own_port, "big")))
         else:
-            raw.append((inode, data[at + _MESSAGE.size : at + length]))
+            raw.append((inode, data[at + head : at + length]))
         at += (length + 3) & ~3
+    if at + head <= end:  # too short to be about a socket
+        _, type, _, _, _ = _MESSAGE.unpack_from(data, at)
+        if type == DONE:
+            return False
+        raise OSError("netlink refuses")
     return True
 
 
@@ -215,26 +219,36 @@ def _connection(data: bytes) -> Connection:
     connection = Connection(
         inode, state == SYN_SENT, int.from_bytes(own_port, "big"), _text(address), int.from_bytes(port, "big")
     )
-    at = _SOCKET.size
-    while at + _ATTRIBUTE.size <= len(data):
-        length, type = _ATTRIBUTE.unpack_from(data, at)
-        if type == INFO and length >= _ATTRIBUTE.size + TCP_INFO:
-            begins = at + _ATTRIBUTE.size
-            (
-                connection.retransmits,
-                connection.sent_ago_ms,
-                connection.got_ago_ms,
-                rtt_us,
-                connection.sent_again,
-                connection.acked,
-                connection.received,
-            ) = _TCP_INFO.unpack_from(data, begins)
-            connection.rtt_ms = round(rtt_us / 1000.0, 2)
-            connection.queued = queued
-            if length >= _ATTRIBUTE.size + _SEGMENTS.size:
-                (connection.segments,) = _SEGMENTS.unpack_from(data, begins)
-            return connection
-        at += max(_ATTRIBUTE.size, (length + 3) & ~3)
+    begins, length = _info_of(data)
+    (
+        connection.retransmits,
+        connection.sent_ago_ms,
+        connection.got_ago_ms,
+        rtt_us,
+        connection.sent_again,
+        connection.acked,
+        connection.received,
+    ) = _TCP_INFO.unpack_from(data, begins)
+    connection.rtt_ms = round(rtt_us / 1000.0, 2)
+    connection.queued = queued
+    if length >= _SEGMENTS.size:
+        (connection.segments,) = _SEGMENTS.unpack_from(data, begins)
+    return connection
+
+
+_info_at = _SOCKET.size  # where it was in the last one: a kernel puts it at the same place in nearly all
+
+
+def _info_of(data: bytes) -> "Tuple[int, int]":
+    """Where the struct tcp_info begins, and how long it is; raises OSError where there is none."""
+    global _info_at  # noqa: PLW0603 - a hint, which is checked
+    for at in (_info_at, _SOCKET.size):
+        while at + _ATTRIBUTE.size <= len(data):
+            length, type = _ATTRIBUTE.unpack_from(data, at)
+            if type == INFO and length >= _ATTRIBUTE.size + TCP_INFO:
+                _info_at = at
+                return at + _ATTRIBUTE.size, length - _ATTRIBUTE.size
+            at += max(_ATTRIBUTE.size, (length + 3) & ~3)  # noqa: PLW2901
     raise OSError("this kernel tells no bytes")
 
 

@@ -7,8 +7,9 @@
     memory     [bytes in memory, bytes swapped out], of all its processes
     step       the number that follows "step" in its last lines; left out where they have none
 
-What threads have waited stands in a file of each: of many, a look reads a quarter, and takes the others as they were.
-Whether they wait for a disk does, too: it is read only while the bytes of disks grow, or did so at the look before.
+What threads have waited stands in a file of each: of many, a look reads a quarter, and takes the others as they were;
+which threads there are, it asks as rarely, unless their number has changed.  Whether they wait for a disk stands in
+such files, too: it is read only while the bytes of disks grow, by more than a log makes, or did so at the look before.
 """
 
 import os
@@ -26,32 +27,48 @@ THREADS = 2048  # of a task: more are not asked
 FEW = 8  # threads, which are all asked
 PARTS = 4
 TAIL_BYTES = 2048
+GROWN_BYTES = 65536  # from and to disks between two looks; the lines of a log make some pages
 CGROUPS = "/sys/fs/cgroup"
 
 
 class Waits:
-    """How long threads have waited for a processor, from look to look."""
+    """How long threads have waited for a processor, and by which quotas, from look to look."""
 
     def __init__(self) -> None:
         self._turn = 0
         self._waited = {}  # type: Dict[int, Dict[str, int]]  # pid -> thread -> nanoseconds
+        self._quotas = {}  # type: Dict[bytes, Tuple[Optional[float], Optional[float]]]  # in this look
 
     def begin(self, pids: "Container[int]") -> None:
         """A look begins; forget all but these processes."""
         self._turn += 1
+        self._quotas = {}
         self._waited = {pid: threads for pid, threads in self._waited.items() if pid in pids}
 
     def of(self, tree: "List[Process]") -> float:
         """The seconds that all threads of these processes have waited."""
         left, waited_ns = THREADS, 0
         for process in tree:
-            try:
-                threads = os.listdir("/proc/%d/task" % process.pid)[:left]
-            except OSError:
-                continue  # it has ended meanwhile
+            threads = list(self._waited.get(process.pid, ()))
+            if len(threads) <= FEW or len(threads) != process.threads or self._turn % PARTS == 0:
+                try:
+                    threads = os.listdir("/proc/%d/task" % process.pid)
+                except OSError:
+                    continue  # it has ended meanwhile
+            threads = threads[:left]
             left -= len(threads)
             waited_ns += self._of(process.pid, threads)
         return round(waited_ns / 1e9, 2)
+
+    def quota_of(self, pid: int) -> "Tuple[Optional[float], Optional[float]]":
+        """As `quota_of`; the files of a cgroup are read once in a look."""
+        try:
+            table = contents("/proc/%d/cgroup" % pid)
+        except OSError:
+            return None, None
+        if table not in self._quotas:
+            self._quotas[table] = _quota_in(table, CGROUPS)
+        return self._quotas[table]
 
     def _of(self, pid: int, threads: "List[str]") -> int:
         before = self._waited.get(pid, {})
@@ -87,7 +104,7 @@ class DiskWaits:
             return moved, 0
         bytes_before, waited = self._before.get(tree[0].pid, (moved, 0))
         waiting = sum(each.state == "D" for each in tree)
-        if waiting or waited or moved > bytes_before:
+        if waiting or waited or moved > bytes_before + GROWN_BYTES:
             waiting = _in_disk(tree)
         self._before[tree[0].pid] = found = (moved, waiting)
         return found
@@ -115,7 +132,7 @@ def pace_of(tree: "List[Process]", waits: Waits, tail: str) -> "Dict[str, Any]":
     if not tree:
         return {"turns": 0}
     seen = {"waited_s": waits.of(tree), **_statuses(tree)}  # type: Dict[str, Any]
-    quota, held_s = quota_of(tree[0].pid)
+    quota, held_s = waits.quota_of(tree[0].pid)
     allowed = _allowed(tree[0].pid)
     cores = [each for each in (quota, allowed) if each]
     if cores:
@@ -156,12 +173,16 @@ def _allowed(pid: int) -> int:
 
 def quota_of(pid: int, cgroups: str = CGROUPS) -> "Tuple[Optional[float], Optional[float]]":
     """(cores, seconds that the quota has held it so far) of the tightest cgroup above that process; None: no quota."""
-    found = (None, None)  # type: Tuple[Optional[float], Optional[float]]
     try:
-        lines = contents("/proc/%d/cgroup" % pid).decode("utf-8", "replace").splitlines()
+        return _quota_in(contents("/proc/%d/cgroup" % pid), cgroups)
     except OSError:
-        return found
-    for line in lines:
+        return None, None
+
+
+def _quota_in(table: bytes, cgroups: str) -> "Tuple[Optional[float], Optional[float]]":
+    """The same of a process with that table of cgroups."""
+    found = (None, None)  # type: Tuple[Optional[float], Optional[float]]
+    for line in table.decode("utf-8", "replace").splitlines():
         _, controllers, path = (*line.split(":", 2), "", "")[:3]
         if "cpu" in controllers.split(","):
             root = next(
@@ -185,8 +206,9 @@ def quota_of(pid: int, cgroups: str = CGROUPS) -> "Tuple[Optional[float], Option
 def _of_second(place: str) -> "Tuple[Optional[float], Optional[float]]":
     try:
         most, period = contents(os.path.join(place, "cpu.max")).split()
-        quota = None if most == b"max" else int(most) / float(period)
-        return quota, _stat(place, b"throttled_usec", 1e6)
+        if most == b"max":
+            return None, None
+        return int(most) / float(period), _stat(place, b"throttled_usec", 1e6)
     except (OSError, ValueError, ZeroDivisionError):
         return None, None
 
@@ -194,8 +216,10 @@ def _of_second(place: str) -> "Tuple[Optional[float], Optional[float]]":
 def _of_first(place: str) -> "Tuple[Optional[float], Optional[float]]":
     try:
         most = int(contents(os.path.join(place, "cpu.cfs_quota_us")))
+        if most < 0:
+            return None, None
         period = float(contents(os.path.join(place, "cpu.cfs_period_us")))
-        return (None if most < 0 else most / period), _stat(place, b"throttled_time", 1e9)
+        return most / period, _stat(place, b"throttled_time", 1e9)
     except (OSError, ValueError, ZeroDivisionError):
         return None, None
 
