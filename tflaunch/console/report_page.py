@@ -118,7 +118,8 @@ def _tasks(run: ReportedRunData, sheet: Sheet) -> list[Text]:
         Column("cores over time", [Text(curves.get(task["task"], "")) for task in tasks], drop=3),
         Column("end", [Text(_end(task)) for task in tasks], shrink=2),
     ]
-    used = [column for column in columns if any(cell.plain for cell in column.cells)]
+    # Trials, for one, have no connections.
+    used = [column for column in columns if any(cell.plain not in ("", "0 B/s") for cell in column.cells)]
     return _unwrapped(Table(used, sheet.columns, sheet.marks.more, margin="  ").lines())
 
 

@@ -75,7 +75,11 @@ def run_report(record: Record, unasked: str = "", only: str = "") -> ReportedRun
         "missing": _missing(record, bool(kept) or TRIAL in about.programs, sampled, unasked),
     }
     with reading(record.path):
-        found["verdicts"] = verdicts(found, about.events, sampled, end)
+        found["verdicts"] = [
+            each
+            for each in verdicts(found, about.events, sampled, end)
+            if not (only and each["kind"] == "slow start")  # of which one task says nothing
+        ]
     return found
 
 
