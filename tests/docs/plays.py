@@ -60,6 +60,7 @@ FIRST: tuple[tuple[str, Callable[[World], object]], ...] = (
     (r"tflaunch init .*", World.without_hostfile),
     (r"tflaunch gpus lab\.yaml", World.busy),
     (r"tflaunch rerun .*", World.ended),
+    (r"tflaunch report \S+ \S+-\w+", World.compared),
     (r"tflaunch report.*", World.ended),
     (r"tflaunch clean [a-z]\w*-.*", World.ended),
     (r"tflaunch run .*--ship results.*", World.fetched),
@@ -121,9 +122,11 @@ def uncommented(text: str) -> str:
 
 
 def as_typed(text: str, run: str) -> str:
-    """The command with names that exist here in place of those that a page invents."""
+    """The command with names that exist here, one or two, in place of those that a page invents."""
+    run, _, other = run.partition(" ")
     verbs = "attach|logs|status|stacks|report|stop|fetch|tensorboard|clean|rerun"
     text = re.sub(rf"(tflaunch (?:{verbs}) )[a-z]\w*-[a-z0-9]{{6}}\b", rf"\g<1>{run}", text)
-    text = re.sub(r"\b[a-z][a-z0-9_]*-(?=[a-z]*\d)[a-z0-9]{6}\b", run, text)
+    invented = r"\b[a-z][a-z0-9_]*-(?=[a-z]*\d)[a-z0-9]{6}\b"
+    text = re.sub(invented, lambda found: run if found[0] == run else other or run, text)
     text = re.sub(r"(?<=\s)(RUN|NAME)(?=\s|$)", run, text)
     return re.sub(r"\[HOSTS\]|\bHOSTS\b", "hosts.yaml", text)

@@ -253,6 +253,10 @@ class World(Reader):
         typed = self.must("tflaunch run hosts.yaml trainer.py --ps 0 --workers 1")
         return re.findall(r"^run (\S+)$", typed.err, re.MULTILINE)[0]
 
+    def compared(self) -> str:
+        """The ids of two such runs."""
+        return f"{self.ended()} {self.ended()}"
+
     def fetched(self) -> str:
         """The id of a run whose checkpoints are in ./results."""
         typed = self.must(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ import pytest
 from tests.support.launcher import Launcher, Process, alive, processes
 from tests.support.patience import PATIENCE_S, until
 from tests.support.sshd import SshNetwork
+from tflaunch.documents.json_objects import of_document
 
 # Says its value; waits for $OUT/go.
 pytestmark = pytest.mark.usefixtures("started_anew")
@@ -76,6 +78,8 @@ def test_the_command_prints_the_id_and_returns_and_the_sweep_goes_on(away: Away,
     until(lambda: away.begun == 2, "two trials")
     [about] = json.loads(away.launcher.run("ps", "--json").ran().out)["runs"]
     assert (about["run_id"], about["state"]) == (run, "running")
+    kept = away.launcher.state / run / "samples.jsonl"
+    until(lambda: "\n[" in kept.read_text(), "what the trials use")
     (away.out / "go").touch()
     until(lambda: not alive(launcher.pid), "the launcher's end")
     assert sorted(away.results(run)) == [0.0, 1.0, 2.0]
@@ -85,6 +89,16 @@ def test_the_command_prints_the_id_and_returns_and_the_sweep_goes_on(away: Away,
     assert said.endswith(f"{run}  3 of 3 trials succeeded\n")
     assert "\x1b" not in said
     away.launcher.wait_until_nothing_is_left()
+    report = json.loads(away.launcher.run("report", run, "trial/1", "--json").ran().out)
+    assert not of_document("report", report)
+    [found] = report["runs"]
+    [trial] = found["tasks"]
+    assert trial["trial"] == {"params": {"x": "1"}, "metric": 1.0, "status": "succeeded", "why": ""}
+    assert (trial["end"]["code"], found["missing"], found["samples"]["tasks"]) == (0, [], ["trial/1"])
+    assert found["samples"]["bins"][0][0] == 0 and trial["means"]["cores"] > 0
+    said = away.launcher.run("report", run).ran().out
+    assert re.search(r"started +trial/[01] on host[12] is the first trial", said) and "x=2" in said, said
+    assert f"{run} has no trial/9" in away.launcher.run("report", run, "trial/9").ran(2).sentences
 
 
 def test_what_ends_it_before_its_trials_start_is_the_commands_exit_code(away: Away) -> None:

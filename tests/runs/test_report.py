@@ -108,9 +108,11 @@ def test_a_run_is_reported_while_it_goes_on_and_later(bed: Bed, far: FarLauncher
     assert f'tflaunch_run_exit_code{{run="{run["run_id"]}"}} 1' in metrics.read_text()
     assert "geheim1234" not in trace.read_text() + metrics.read_text()
     assert {path.name for path in tmp_path.iterdir()} >= {"trace.json", "run.prom", "page.html"}
-    two = launcher.run("report", run["run_id"], run["run_id"], "--json").ran()
-    assert {row["ratio"] for row in json.loads(two.out)["compared"]} <= {1.0, None}
-    assert not of_document("report", json.loads(two.out))
+    one = launcher.run("report", run["run_id"], "worker/0", "--json").ran()
+    assert [task["task"] for task in json.loads(one.out)["runs"][0]["tasks"]] == ["worker/0"]
+    assert not of_document("report", json.loads(one.out))
+    twice = launcher.run("report", run["run_id"], run["run_id"][:-1]).ran(2)
+    assert "are the same run" in twice.sentences
 
 
 def test_what_cannot_be_reported_is_said(launcher: Launcher, tmp_path: Path) -> None:
@@ -152,8 +154,10 @@ def test_a_detached_run_has_the_curves_of_its_hosts(launcher: Launcher, tmp_path
     assert "detached" in [moment["kind"] for moment in run["timeline"]]
     assert run["samples"]["bins"]
     worker, other = run["tasks"]
-    assert worker["step"] > 10 and worker["means"]["cores"] > 0
+    assert worker["step"] > 10 and worker["loss"] == 0.5 and worker["means"]["cores"] > 0
     assert other["step"] is None and other["means"]["cores"] < worker["means"]["cores"]
+    for path in launcher.hosts.glob("tflaunch-*/*/*/samples.jsonl"):
+        assert "loss" not in path.read_text(), "numbers alone leave a host"
     launcher.run("stop").ran()
 
     for path in launcher.hosts.glob("tflaunch-*/*/*/samples.jsonl"):

@@ -31,8 +31,8 @@ def report(
     other: Annotated[
         str | None,
         typer.Argument(
-            metavar="RUN2",
-            help="Another run, to compare it with.",
+            metavar="RUN2|TASK",
+            help="Another run, to compare it with; or a task of RUN, as trial/7: only that.",
             show_default=False,
             autocompletion=completion.runs,
         ),
@@ -74,7 +74,8 @@ def report(
     """Show what a run did: what stands out, what happened when, what each task used, how it ended.
 
     While it runs, and later: this machine keeps it until `tflaunch clean`; of a detached run, its hosts are asked.
-    With RUN2 the numbers of both stand side by side.  Without RUN: the newest.
+    With RUN2 the numbers of both stand side by side; with a task, as trial/7 of a sweep, it is about that alone.
+    Without RUN: the newest.
     """
     with reporting("nothing was written", json=json) as show:
         files = (("--html", html, _page), ("--trace", trace, _trace), ("--openmetrics", metrics, _metrics))
@@ -83,14 +84,26 @@ def report(
         wanted = {OutputFile(path, option): text for option, path, text in files if path is not None}
         from tflaunch.documents.run_reports import report as report_on
 
-        records = [_record(run), *([_record(other)] if other is not None else [])]
+        records, only = _meant(run, other)
         unasked = {record.run_id: why for record in records if (why := _bring(record, ssh, show, json=json))}
-        document = report_on(records, unasked)
+        document = report_on(records, unasked, only)
         for file, text in wanted.items():
             _write(file, text(document))
             show.reporter.say(f"written to {file.path}")
         if not wanted:
             _print(document, json=json)
+
+
+def _meant(run: str | None, other: str | None) -> tuple[list[Record], str]:
+    """(The records of one run, or of two, "" or the one task that is meant); raises UsageError, RecordError."""
+    if run is not None and other is None and "/" in run:  # no name of a run has one
+        return [_record(None)], run
+    if other is None or "/" in other:
+        return [_record(run)], other or ""
+    first, second = _record(run), _record(other)
+    if first.run_id == second.run_id:
+        raise UsageError(f"{run} and {other} are the same run", "name another one: tflaunch ps -a")
+    return [first, second], ""
 
 
 def _record(run: str | None) -> Record:

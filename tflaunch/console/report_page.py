@@ -11,7 +11,7 @@ from tflaunch.console.pen import BAD, GOOD, WARN, Sheet, hint, whole
 from tflaunch.console.safe_text import Text, hung, paragraph, unstacked
 from tflaunch.console.text_table import Column, Table
 from tflaunch.documents.json_documents import ReportDocument
-from tflaunch.documents.json_things import MomentData, ReportedRunData, ReportedTaskData
+from tflaunch.documents.json_reports import MomentData, ReportedRunData, ReportedTaskData
 from tflaunch.text.numbers import amount, counted
 from tflaunch.text.times import duration
 
@@ -93,8 +93,11 @@ def _tasks(run: ReportedRunData, sheet: Sheet) -> list[Text]:
             return Text()
         return Text(f"{amount(value)}/s" if shown == "bytes" else shown.format(value))
 
+    curves = _curves(run, sheet)
     columns = [
         Column("task", [Text(task["task"], "bold") for task in tasks]),
+        Column("metric", [Text(_metric(task)) for task in tasks], right=True),
+        Column("values", [Text(_values(task)) for task in tasks], shrink=1),
         Column("host", [Text(task["host"]) for task in tasks], shrink=1),
         Column("cores", [mean(task, "cores", "{:.2f}") for task in tasks], right=True),
         Column("sent", [mean(task, "sent", "bytes") for task in tasks], right=True),
@@ -112,25 +115,38 @@ def _tasks(run: ReportedRunData, sheet: Sheet) -> list[Text]:
             right=True,
             drop=1,
         ),
-        Column("cores over time", [Text(_curve(run, task["task"], sheet)) for task in tasks], drop=3),
+        Column("cores over time", [Text(curves.get(task["task"], "")) for task in tasks], drop=3),
         Column("end", [Text(_end(task)) for task in tasks], shrink=2),
     ]
-    used = [column for column in columns if any(cell.plain for cell in column.cells)]
+    # Trials, for one, have no connections.
+    used = [column for column in columns if any(cell.plain not in ("", "0 B/s") for cell in column.cells)]
     return _unwrapped(Table(used, sheet.columns, sheet.marks.more, margin="  ").lines())
 
 
-def _curve(run: ReportedRunData, task: str, sheet: Sheet) -> str:
-    samples = run["samples"]
-    if samples is None or task not in samples["tasks"]:
-        return ""
-    number = samples["tasks"].index(task)
-    values = [
-        row[1]
-        for each in samples["bins"]
-        for row in each[1:]
-        if row[0] == number and row[1:2] not in ([], [None])
-    ]
-    return sparkline(values, CURVE, sheet.marks.blocks)
+def _metric(task: ReportedTaskData) -> str:
+    metric = task["trial"]["metric"] if task["trial"] is not None else None
+    return "" if metric is None else f"{metric:.6g}"
+
+
+def _values(task: ReportedTaskData) -> str:
+    """The values of a trial."""
+    params = task["trial"]["params"] if task["trial"] is not None else {}
+    return " ".join(f"{name}={value}" for name, value in params.items())
+
+
+def _curves(run: ReportedRunData, sheet: Sheet) -> dict[str, str]:
+    """Task -> its cores over time."""
+    samples, values = run["samples"], dict[int, list[float]]()
+    if samples is None:
+        return {}
+    for _, *rows in samples["bins"]:
+        for number, *row in rows:
+            if row and row[0] is not None:
+                values.setdefault(number, []).append(row[0])
+    return {
+        samples["tasks"][number]: sparkline(each, CURVE, sheet.marks.blocks)
+        for number, each in values.items()
+    }
 
 
 def _end(task: ReportedTaskData) -> str:
@@ -139,6 +155,8 @@ def _end(task: ReportedTaskData) -> str:
         again = ", restarted once"
     if end is None:
         return again.removeprefix(", ")
+    if task["trial"] is not None and task["trial"]["why"]:
+        return f"{task['trial']['why']}, after {duration(end['seconds'])}{again}"
     how = end["signal"] or f"exit code {end['code']}"
     stopped = ", stopped" if end["stopped"] else ""
     return f"{how} after {duration(end['seconds'])}{stopped}{again}"

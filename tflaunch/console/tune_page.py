@@ -9,7 +9,7 @@ from tflaunch.console.pen import GOOD, WARN, Sheet, whole
 from tflaunch.console.safe_text import Text, hung, paragraph, unstacked
 from tflaunch.console.text_table import Column, Table
 from tflaunch.documents.json_documents import TuneDocument
-from tflaunch.documents.json_things import LayoutData
+from tflaunch.documents.json_reports import LayoutData
 from tflaunch.text.numbers import counted
 from tflaunch.tuning.layouts import TaskLayout
 from tflaunch.tuning.tried import Try

@@ -101,26 +101,40 @@ def is_nan(line: str) -> bool:
 
 def is_loss(line: str) -> bool:
     """Whether a metric that is called loss or cost, or ends so, is said to be a number: "step 7, val_loss: 0.31"."""
+    return any(_numbers(line.lower(), metric) for metric in _METRICS)
+
+
+def loss_in(line: str) -> str:
+    """The number of the loss itself in that line, "" if it has none: of "loss: 0.3 - val_loss: 0.31" it is "0.3"."""
     text = line.lower()
-    for metric in _METRICS:
-        at = text.find(metric)
-        while at >= 0:
-            at += len(metric)
-            if text[at : at + 1] in _BETWEEN and _begins_with_a_number(text[at : at + _NEAR]):
-                return True
-            at = text.find(metric, at)
-    return False
+    found = [number for at, number in _numbers(text, "loss") if not _in_a_name(text[at - 1 : at])]
+    return found[-1] if found else ""
 
 
-def _begins_with_a_number(text: str) -> bool:
-    """Whether a number comes first, but for what may stand between a metric's name and its value."""
+def _numbers(text: str, metric: str) -> list[tuple[int, str]]:
+    """Each (place of that metric's name, number that follows it)."""
+    found = []
+    at = text.find(metric)
+    while at >= 0:
+        after = at + len(metric)
+        if text[after : after + 1] in _BETWEEN:
+            number = _first_number(text[after : after + _NEAR])
+            if number:
+                found.append((at, number))
+        at = text.find(metric, after)
+    return found
+
+
+def _first_number(text: str) -> str:
+    """The number that comes first, but for what may stand between a metric's name and its value; "" if none does."""
     while True:
         bare = text.lstrip(_BETWEEN)
         if bare[:1].isdigit() or (bare[:1] == "." and bare[1:2].isdigit()):
-            return True
+            number = bare[: len(bare) - len(bare.lstrip("0123456789.e+-"))].rstrip(".e+-")
+            return ("-" if text[: len(text) - len(bare)].endswith("-") else "") + number
         filler = next((each for each in _FILLERS if bare.startswith(each)), "")
         if not filler:
-            return False
+            return ""
         text = bare[len(filler) :]
 
 

@@ -6,11 +6,11 @@ log_keeping.py     LogReporter: whole lines of task logs, progress bars, a task'
 writer.py          the one thread that writes to stdout and stderr
 
 json_events.py     every event of --json with its fields
-json_documents.py  every document of --json, and json_things.py what is in it
+json_documents.py  every document of --json; json_things.py what is in it, json_reports.py in those of report and tune
 json_objects.py    the same as data, for the documentation and the tests; schemas/ has their JSON Schemas
 
 kept_events.py     the events that the record of a run keeps
-run_reports.py     the report of a run, from its record
+run_reports.py     the report of a run, from its record; reported_tasks.py: of which tasks, or trials
 run_timeline.py    what happened in it; run_verdicts.py: what stands out
 chrome_trace.py    the report for Perfetto; openmetrics.py: for Prometheus
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from tflaunch.documents.json_documents import ReportDocument
-from tflaunch.documents.json_things import ReportedRunData, ReportedTaskData, SamplesData
+from tflaunch.documents.json_reports import ReportedRunData, ReportedTaskData, SamplesData
 
 _Event = dict[str, Any]
 _MOMENTS = "moments"  # the row of what took no time

@@ -11,19 +11,16 @@ from typing import Any
 
 from typing_extensions import TypedDict
 
+from tflaunch.documents.json_reports import ComparedData, LayoutData, ReportedRunData, RoundData
 from tflaunch.documents.json_things import (
     CheckedHostData,
     CheckedNetworkData,
-    ComparedData,
     CountsData,
     ErrorData,
     FileData,
     FindingData,
     HostData,
-    LayoutData,
     PlaceData,
-    ReportedRunData,
-    RoundData,
     RowData,
     RunData,
     SettingData,

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from tflaunch.documents.json_documents import ReportDocument
-from tflaunch.documents.json_things import ReportedRunData, SamplesData
+from tflaunch.documents.json_reports import ReportedRunData, SamplesData
 
 _Labels = Mapping[str, str]
 _ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})

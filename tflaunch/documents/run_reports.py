@@ -10,11 +10,13 @@ from typing import Any
 
 from tflaunch import __version__
 from tflaunch.documents.json_documents import ReportDocument
-from tflaunch.documents.json_things import ComparedData, ReportedRunData, ReportedTaskData, SamplesData
+from tflaunch.documents.json_reports import ComparedData, ReportedRunData, ReportedTaskData, SamplesData
 from tflaunch.documents.kept_events import read_events
+from tflaunch.documents.reported_tasks import ReportedTask, reported
 from tflaunch.documents.run_timeline import timeline
 from tflaunch.documents.run_verdicts import verdicts
-from tflaunch.planning.cluster_plan import ClusterPlan
+from tflaunch.protocol.errors import UsageError
+from tflaunch.protocol.job import TRIAL
 from tflaunch.runs.host_samples import HOST_SAMPLES, merged, read_host_samples
 from tflaunch.runs.record import Record
 from tflaunch.runs.record_files import reading
@@ -24,45 +26,60 @@ _MEANS = tuple(name for name in NAMES if name not in ("step", "loss", "quiet_s")
 LEAST_S = 10.0  # of two steps that a log names, for a rate
 
 
-def report(records: Sequence[Record], unasked: Mapping[str, str] | None = None) -> ReportDocument:
-    """The report of one run, or of two beside each other.  Raises RecordError.
+def report(
+    records: Sequence[Record], unasked: Mapping[str, str] | None = None, only: str = ""
+) -> ReportDocument:
+    """The report of one run, or of two beside each other.  Raises RecordError, UsageError.
 
-    unasked: run -> why its hosts, which may have samples of it, were not asked.
+    unasked: run -> why its hosts, which may have samples of it, were not asked.  only: of that task alone.
     """
-    runs = [run_report(record, (unasked or {}).get(record.run_id, "")) for record in records]
+    runs = [run_report(record, (unasked or {}).get(record.run_id, ""), only) for record in records]
     return {"time": time.time(), "runs": runs, "compared": compared(*runs) if len(runs) == 2 else []}
 
 
-def run_report(record: Record, unasked: str = "") -> ReportedRunData:
-    """The report of one run; `unasked`: why its hosts were not asked for samples.  Raises RecordError."""
-    outcome, plan = record.outcome(), record.plan
+def run_report(record: Record, unasked: str = "", only: str = "") -> ReportedRunData:
+    """The report of one run; `unasked`: why its hosts were not asked for samples.  Raises RecordError.
+
+    only: of that task alone; raises UsageError where there is none of that name.
+    """
+    outcome = record.outcome()
     with reading(record.path):
-        events = list(read_events(record.path))
+        kept = list(read_events(record.path))
         sampled = read_samples(record.path / SAMPLES)
-        there = read_host_samples(record.path / HOST_SAMPLES, {str(task.id) for task in plan.tasks})
+        there = read_host_samples(record.path / HOST_SAMPLES, {str(task.id) for task in record.plan.tasks})
     if there is not None:
         sampled = merged(sampled, there)
-    began = min([record.started, *(event["time"] for event in events[:1])])
-    tasks = _tasks(plan, sampled, outcome, events)
+    about, end = reported(record, kept, sampled, outcome), outcome
+    if only:
+        about = about.only(only)
+        if not about.tasks:
+            what = f"{record.run_id} has no {only}"
+            raise UsageError(what, f"what it has: tflaunch report {record.run_id}")
+        sampled = sampled.only(only) if sampled is not None else None
+        end = outcome if outcome and (outcome["first_failure"] or {}).get("task") == only else None
     found: ReportedRunData = {
         "run_id": record.run_id,
         "status": _status(record, outcome),
         "exit_code": outcome["exit_code"] if outcome else None,
-        "began": began,
+        "began": min([record.started, *(event["time"] for event in kept[:1])]),
         "seconds": outcome["seconds"] if outcome else None,
         "verdicts": [],
-        "timeline": timeline(events, sampled),
-        "tasks": tasks,
+        "timeline": timeline(about.events, sampled),
+        "tasks": _tasks(about.tasks, sampled),
         "command": list(record.command),
         "directory": str(record.about.get("cwd", "")),
-        "programs": {task.id.job: list(task.argv) for task in reversed(plan.tasks)},
+        "programs": dict(about.programs),
         "code": record.code,
         "versions": {"tflaunch": str(record.about["tflaunch"])},
         "samples": samples_data(sampled) if sampled is not None else None,
-        "missing": _missing(record, events, sampled, unasked),
+        "missing": _missing(record, bool(kept) or TRIAL in about.programs, sampled, unasked),
     }
     with reading(record.path):
-        found["verdicts"] = verdicts(found, events, sampled, outcome)
+        found["verdicts"] = [
+            each
+            for each in verdicts(found, about.events, sampled, end)
+            if not (only and each["kind"] == "slow start")  # of which one task says nothing
+        ]
     return found
 
 
@@ -74,12 +91,10 @@ def _status(record: Record, outcome: Mapping[str, Any] | None) -> Any:
     return "detached" if record.about.get("detached") else "unknown"
 
 
-def _missing(
-    record: Record, events: Sequence[Mapping[str, Any]], sampled: Sampled | None, unasked: str
-) -> list[str]:
+def _missing(record: Record, told: bool, sampled: Sampled | None, unasked: str) -> list[str]:
     said = []
     detached = bool(record.about.get("detached"))
-    if not events:
+    if not told:
         said.append(
             f"its record has no events: tflaunch {record.about['tflaunch']} started it, this is {__version__}"
             if record.about["tflaunch"] != __version__
@@ -119,40 +134,28 @@ def _whole(value: float | None) -> float | None:
     return int(value) if value is not None and value == int(value) else value
 
 
-def _tasks(
-    plan: ClusterPlan,
-    sampled: Sampled | None,
-    outcome: Mapping[str, Any] | None,
-    events: Iterable[Mapping[str, Any]],
-) -> list[ReportedTaskData]:
-    ends = {str(end["task"]): end for end in events_of(events, "exited")}
-    ends |= {str(end["task"]): end for end in (outcome or {}).get("exits", ())}
-    attempts = {event["task"]: event["attempt"] for event in events_of(events, "started")}
+def _tasks(tasks: Iterable[ReportedTask], sampled: Sampled | None) -> list[ReportedTaskData]:
     by_task = values_of(sampled) if sampled is not None else {}
+    steps = sampled.every_series("step") if sampled is not None else {}
     found: list[ReportedTaskData] = []
-    for task in plan.tasks:
-        name, end = str(task.id), ends.get(str(task.id))
-        values = by_task.get(name, {})
+    for task in tasks:
+        values, end = by_task.get(task.name, {}), task.end
         fields = ("code", "signal", "seconds", "stopped", "attempt")
         found.append(
             {
-                "task": name,
+                "task": task.name,
                 "host": task.host,
-                "gpus": list(task.gpu_labels),
+                "gpus": list(task.gpus),
                 "means": {name: statistics.fmean(values[name]) for name in _MEANS if values.get(name)},
-                "steps_s": steps_s(sampled, name) if sampled is not None else None,
+                "steps_s": steps_s(steps.get(task.name, ())),
                 "step": values["step"][-1] if values.get("step") else None,
                 "loss": values["loss"][-1] if values.get("loss") else None,
-                "restarts": max(attempts.get(name, 0), (end or {}).get("attempt", 0)),
+                "restarts": task.attempts - 1,
                 "end": {field: end.get(field) for field in fields} if end else None,
+                "trial": task.trial,
             }
         )
     return found
-
-
-def events_of(events: Iterable[Mapping[str, Any]], kind: str) -> list[Mapping[str, Any]]:
-    """The events of that kind."""
-    return [event for event in events if event["event"] == kind]
 
 
 def values_of(sampled: Sampled) -> dict[str, dict[str, list[float]]]:
@@ -166,12 +169,11 @@ def values_of(sampled: Sampled) -> dict[str, dict[str, list[float]]]:
     return found
 
 
-def steps_s(sampled: Sampled, task: str) -> float | None:
-    """Steps in a second, by those that the task's log names; None where there are too few.
+def steps_s(steps: Sequence[tuple[float, float]]) -> float | None:
+    """Steps in a second, by those that a task's log names (seconds, step); None where there are too few.
 
     A task that was started again begins with a lower one: the time until then does not count.
     """
-    steps = list(sampled.series(task, "step"))
     made = passed_s = 0.0
     for (begun, first), (ended, last) in itertools.pairwise(steps):
         if last >= first:

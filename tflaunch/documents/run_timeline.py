@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tflaunch.diagnosis.rule import names_of
-from tflaunch.documents.json_things import MomentData
+from tflaunch.documents.json_reports import MomentData
+from tflaunch.protocol.job import TRIAL
 from tflaunch.runs.samples import Sampled
 from tflaunch.text.numbers import amount, counted
 
@@ -63,8 +64,12 @@ def _of_tasks(events: Sequence[_Event]) -> Iterator[MomentData]:
         at, hosts = first[0]["time"], len({event["host"] for event in first})
         last = {event["task"]: event["attempt"] for event in starts}
         ended = next((end["time"] for end in ends if last.get(end["task"], 0) <= end["attempt"]), None)
-        text = f"{counted(len(first), 'task')} on {counted(hosts, 'host')}, until the first is over"
-        yield _moment(at, "started", text, ended - at if ended is not None else None)
+        if first[0]["task"].startswith(f"{TRIAL}/"):
+            among = " is the first trial" if len(first) > 1 else ""
+            yield _moment(at, "started", f"{first[0]['task']} on {first[0]['host']}{among}")
+        else:
+            text = f"{counted(len(first), 'task')} on {counted(hosts, 'host')}, until the first is over"
+            yield _moment(at, "started", text, ended - at if ended is not None else None)
     for event in starts:
         if event["attempt"]:
             text = f"{event['task']} on {event['host']}: attempt {event['attempt'] + 1}"

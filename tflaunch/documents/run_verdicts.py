@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tflaunch.diagnosis.rule import names_of, trains
-from tflaunch.documents.json_things import ReportedRunData, ReportedTaskData, VerdictData
+from tflaunch.documents.json_reports import ReportedRunData, ReportedTaskData, VerdictData
 from tflaunch.protocol.outcome import HostLost, Reclaimed, TaskExit, exits_from, how, outcome_from
 from tflaunch.runs.samples import NAMES, Sampled
 from tflaunch.text.numbers import amount, counted

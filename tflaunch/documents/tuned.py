@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from tflaunch.documents.json_documents import TuneDocument
-from tflaunch.documents.json_things import LayoutData, TryData
+from tflaunch.documents.json_reports import LayoutData, TryData
 from tflaunch.tuning import halving
 from tflaunch.tuning.layouts import TaskLayout
 from tflaunch.tuning.tried import Tried, Try

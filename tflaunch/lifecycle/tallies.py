@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tflaunch.diagnosis.signs import LOSS, loss_in
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from typing import Any
@@ -12,10 +14,11 @@ if TYPE_CHECKING:
     Tally = list[Any]
 
 EVERY_S = 5.0  # the agents are asked as often
+MOST_LOSS = 1e30  # JSON has no infinity
 EARLY = 0.9  # of that time: a look may come a little before it is due
 
 # A tally: the counters cpu_s, bytes sent, received, exchanged with tasks of the run, and of files; then quiet_s, step,
-# use (percent), power (watts) and bytes of its GPUs, and what the task has done by now.  null: not known.
+# loss, use (percent), power (watts) and bytes of its GPUs, and what the task has done by now.  null: not known.
 COUNTERS = 5
 DID = ("printed", "listens", "peers")  # a bit each, the lowest first
 
@@ -45,7 +48,8 @@ class Tallies:
         did = (look["log_bytes"] > 0) + 2 * bool(look["listens"]) + 4 * (moved[2] > 0)
         self._did[task] = did = self._did.get(task, 0) | did
         counters = [look["cpu_s"], *(moved if flows is not None else [None] * 3), look.get("io")]
-        return [*counters, look["quiet_s"], look.get("step"), *self._of_gpus(task, gpus), did]
+        told = [look["quiet_s"], look.get("step"), _loss(look)]
+        return [*counters, *told, *self._of_gpus(task, gpus), did]
 
     def _add(self, moved: list[int], flows: Any, before: Any, port: int | None) -> None:
         old = {tuple(flow[:3]): flow for flow in before}
@@ -69,6 +73,16 @@ class Tallies:
             sum(watts) if watts else None,
             sum(memory) if memory else None,
         ]
+
+
+def _loss(look: Look) -> float | None:
+    """The last loss in its log; of that line a look for another host has the number alone (agent/tasks/look.py)."""
+    try:
+        line = look["signs"][LOSS][1]
+        value = float(loss_in(line) or line)
+    except (KeyError, ValueError):
+        return None
+    return value if abs(value) < MOST_LOSS else None  # NaN is not less either
 
 
 def tallies_of(watched: Mapping[str, Any]) -> Tallies:

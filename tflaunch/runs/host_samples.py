@@ -25,7 +25,7 @@ HOST_SAMPLES = "host-samples.jsonl"
 MOST_BYTES = 16 << 20  # that are taken from a host
 FORMAT = 1
 _KNOWN = or_null(a_number)
-_TALLY = (*(_KNOWN,) * COUNTERS, a_time, *(_KNOWN,) * 4, a_whole_number)
+_TALLY = (*(_KNOWN,) * COUNTERS, a_time, *(_KNOWN,) * 5, a_whole_number)
 _LINE = (a_time, Each(a_task, _TALLY))
 
 
@@ -43,8 +43,8 @@ class HostSamples:
         before: tuple[float, Tally] | None = None
         for at, tally in self.tallies.get(task, ()):
             if before is not None and at > before[0]:
-                step = tally[COUNTERS + 1]
-                yield at, values_between(before[1], tally, at - before[0], step=step, loss=None)
+                step, loss = tally[COUNTERS + 1 : COUNTERS + 3]
+                yield at, values_between(before[1], tally, at - before[0], step=step, loss=loss)
             before = at, tally
 
     def firsts(self, task: str) -> dict[str, float]:

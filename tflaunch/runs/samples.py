@@ -31,6 +31,7 @@ FORMAT = 1
 MOST_BYTES = 4_500_000
 ROW_BYTES = 80  # of a task that has all values
 MOST_BINS, LEAST_BINS = 720, 16
+MOST_BINS_OF_TRIALS = 5760  # of a sweep: few of its trials run at a time, and each in some of the bins alone
 
 Values = list[float | None]
 
@@ -86,6 +87,31 @@ class Sampled:
             if at < len(row) and (value := row[at]) is not None:
                 yield (number + 0.5) * self.every_s, value
 
+    def every_series(self, name: str) -> dict[str, list[tuple[float, float]]]:
+        """Task -> its `series`, of those that have any."""
+        at, found = NAMES.index(name), dict[str, list[tuple[float, float]]]()
+        for number, rows in self.bins:
+            middle = (number + 0.5) * self.every_s
+            for task, row in rows.items():
+                if at < len(row) and (value := row[at]) is not None:
+                    found.setdefault(task, []).append((middle, value))
+        return found
+
+    def only(self, task: str) -> Sampled:
+        """Those of this task; they begin with its first bin."""
+        bins = [(number, {task: rows[task]}) for number, rows in self.bins if task in rows]
+        first = bins[0][0] if bins else 0
+        later_s = first * self.every_s
+        firsts = {what: max(0.0, at - later_s) for what, at in self.firsts.get(task, {}).items()}
+        return Sampled(
+            self.began + later_s,
+            self.every_s,
+            self.most,
+            [task],
+            [(number - first, rows) for number, rows in bins],
+            {task: firsts},
+        )
+
     def thin(self) -> None:
         """Make one bin of each two."""
         merged: dict[int, dict[str, Values]] = {}
@@ -138,26 +164,31 @@ def _parsed(line: str) -> Any:
         return None
 
 
-def most_bins(tasks: int) -> int:
-    """How many bins a file with so many tasks may have."""
-    bins = max(LEAST_BINS, min(MOST_BINS, MOST_BYTES // (ROW_BYTES * max(1, tasks))))
+def most_bins(rows: int, most: int = MOST_BINS) -> int:
+    """How many bins a file may have in whose bins so many tasks have values."""
+    bins = max(LEAST_BINS, min(most, MOST_BYTES // (ROW_BYTES * max(1, rows))))
     return bins // 2 * 2  # even: what is thinned out ends where a new bin begins
 
 
 class SampleFile:
     """The file of one run.  Raises RecordError the first time that the disk refuses, and writes nothing after that."""
 
-    def __init__(self, path: Path, tasks: Sequence[str], now: float) -> None:
-        """Go on with the file, if there is one; `now` in epoch seconds."""
+    def __init__(self, path: Path, tasks: Sequence[str], now: float, at_once: int | None = None) -> None:
+        """Go on with the file, if there is one; `now` in epoch seconds.
+
+        at_once: so many of the tasks run at a time, as of the trials of a sweep; None: all.
+        """
         self.path = path
+        most = most_bins(len(tasks)) if at_once is None else most_bins(at_once, MOST_BINS_OF_TRIALS)
         self.failure = ""
         with self._writing():
             before = read_samples(path)
             if before is None:
-                self._head = Sampled(now, EVERY_S, most_bins(len(tasks)), list(tasks))
+                self._head = Sampled(now, EVERY_S, most, list(tasks))
             else:
-                before.tasks += [task for task in tasks if task not in before.tasks]
-                before.most = min(before.most, most_bins(len(before.tasks)))
+                known = set(before.tasks)
+                before.tasks += [task for task in tasks if task not in known]
+                before.most = min(before.most, most if at_once else most_bins(len(before.tasks)))
                 self._head = before
             self._rewrite(self._head)
 

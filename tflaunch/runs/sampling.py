@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tflaunch.runs.record import Record
 
 _Look = Mapping[str, Any]
+NOTHING_USED: Tally = [*[0] * COUNTERS, 0.0, *[None] * 5, 0]
 
 
 class Rates:
@@ -27,8 +28,15 @@ class Rates:
         self._tallies = tallies
         self._before: dict[str, tuple[float, Tally]] = {}  # when a task was last looked at, and its tally
 
+    def started(self, task: str, now: float) -> None:
+        """That task has started now: what it uses until the first look at it counts, unless it ran before."""
+        self._before.setdefault(task, (now, NOTHING_USED))
+
     def row(self, task: str, look: _Look, gpus: Mapping[str, Any], now: float) -> Values | None:
-        """The values of COLUMNS since the look before; None at the first look.  `now` is of the steady clock."""
+        """The values of COLUMNS since the look before, or its start; None where neither is known.
+
+        `now` is of the steady clock.
+        """
         at, before = self._before.get(task, (now, None))
         tally = self._tallies.of(task, look, gpus)
         self._before[task] = now, tally
@@ -51,7 +59,7 @@ def values_between(
         None if old is None or new is None else max(0.0, new - old) / passed_s
         for old, new in zip(before[:COUNTERS], tally[:COUNTERS], strict=True)
     ]
-    quiet_s, _, *of_gpus, _ = tally[COUNTERS:]
+    quiet_s, _, _, *of_gpus, _ = tally[COUNTERS:]
     return [*rates, quiet_s, step, loss, *of_gpus]
 
 
@@ -70,10 +78,12 @@ class Sampling:
         refused: Callable[[RecordError], object],
         *,
         clocks: tuple[float, float],
+        at_once: int | None = None,
     ) -> None:
         """`watched`: the `data` of the run's watchdog.  `refused` is called once, if the disk refuses.
 
-        clocks: the time now, by the steady clock and in epoch seconds.  Raises nothing for a disk that refuses.
+        clocks: the time now, by the steady clock and in epoch seconds.  at_once: as of SampleFile.
+        Raises nothing for a disk that refuses.
         """
         self._places = watched["places"]
         self._rates = Rates(tallies_of(watched))
@@ -83,11 +93,15 @@ class Sampling:
         steady, epoch = clocks
         self._file: SampleFile | None = None
         try:
-            self._file = SampleFile(path, list(self._places), epoch)
+            self._file = SampleFile(path, list(self._places), epoch, at_once)
             self._zero = steady - max(0.0, epoch - self._file.began)
             self._number = self._file.bin_of(steady - self._zero)
         except RecordError as error:
             refused(error)
+
+    def started(self, task: str, now: float) -> None:
+        """That task has started: it may end soon, as trials do."""
+        self._rates.started(task, now)
 
     def looked(self, fields: _Look, now: float) -> None:
         """Take the fields of a `looked` message; `now` is of the steady clock."""
@@ -130,7 +144,12 @@ class Sampling:
             self._open.setdefault(task, _Sum()).add(row)
 
 
-def sampling_into(record: Record, watched: Mapping[str, Any], warn: Callable[[str], object]) -> Sampling:
+def sampling_into(
+    record: Record,
+    watched: Mapping[str, Any],
+    warn: Callable[[str], object],
+    at_once: int | None = None,
+) -> Sampling:
     """Begin to keep samples in that record; if the disk refuses them, the run goes on.
 
     The user is warned of that once, unless the disk has refused the logs, too, which is told already.
@@ -141,7 +160,7 @@ def sampling_into(record: Record, watched: Mapping[str, Any], warn: Callable[[st
             warn(f"{error.message}. {error.hint}")
 
     clocks = (time.monotonic(), time.time())
-    return Sampling(record.path / SAMPLES, watched, refused, clocks=clocks)
+    return Sampling(record.path / SAMPLES, watched, refused, clocks=clocks, at_once=at_once)
 
 
 class _Sum:

@@ -7,6 +7,7 @@ seats.py        where trials can run, and the request for each of them
 first_seats.py  the seats that a sweep begins with, at once or in its turn in the queue
 lifecycle.py    the state machine of a sweep
 controller.py   applies events to it; updates logs, results and the display
+trial_looks.py  what the trials use while they run, for the report
 curves.py       the values of a metric, and the rule of --stop-below
 optuna_study.py  Optuna, for --sampler tpe and --pruner
 recovery.py     trials that succeeded while no launcher of the sweep was alive

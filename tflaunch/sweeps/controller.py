@@ -21,6 +21,7 @@ from tflaunch.sweeps.lifecycle import BadTrial, GpusSeen, Proposed, Seat, SweepS
 from tflaunch.sweeps.optuna_study import OptunaStudy
 from tflaunch.sweeps.results import Metric, MetricReading, Result, Results, no_metric, ranked, result
 from tflaunch.sweeps.seats import SeatFinder, SweepRequest, TrialRequests
+from tflaunch.sweeps.trial_looks import TrialLooks
 from tflaunch.sweeps.trials import Trial
 
 
@@ -160,6 +161,7 @@ class SweepController(Monitor):
         self._stopped = 0
         self._done_before = len(work.wanted) - len(left)
         self._ended_curves = list(work.curves)  # of the trials that have succeeded
+        self.looks = TrialLooks()
         self._told_of_metric = False
         self._notes: set[tuple[str, str]] = set()  # (host, text), which may come again after a reconnect
         self._best: Result | None = None
@@ -227,12 +229,13 @@ class SweepController(Monitor):
 
     # --- as the driver's monitor
 
-    def happened(self, event: Any, now: float) -> tuple[()]:  # noqa: ARG002
+    def happened(self, event: Any, now: float) -> tuple[()]:
         """Show a trial that has started; close the log of one that has ended."""
         if isinstance(event, TaskExit) and (key := (event.task.index, event.attempt)) in self._readings:
             self._sizes[key] = event.log_bytes
             self._maybe_end_log(event.task, event.attempt)
         if isinstance(event, TaskStarted) and (number := event.task.index) in self.state.trials:
+            self.looks.started(str(event.task), now)
             self.first_host = self.first_host or event.host
             seat = self._seats.get((number, event.attempt))
             if seat is not None:
@@ -252,9 +255,9 @@ class SweepController(Monitor):
                 seats = ()
             self._events.append(GpusSeen(host, seats))
 
-    def questions(self, hosts: Iterable[str], now: float) -> list[tuple[str, str, dict[str, Any]]]:  # noqa: ARG002
-        """None: the state machine sends its questions as orders."""
-        return []
+    def questions(self, hosts: Iterable[str], now: float) -> list[tuple[str, str, dict[str, Any]]]:
+        """What the trials use, for the report; the other questions the state machine sends as orders."""
+        return self.looks.questions(filter(self.is_busy, hosts), now)
 
     def sentences(self, now: float) -> list[Any]:  # noqa: ARG002
         """None: trials do not wait for each other."""
@@ -269,8 +272,8 @@ class SweepController(Monitor):
         return self._events.pop(0) if self._events else None
 
     def wake_at(self) -> float:
-        """At once when there is an event, else never."""
-        return 0.0 if self._events else float("inf")
+        """At once when there is an event, else when it looks at the trials."""
+        return 0.0 if self._events else self.looks.wake_at
 
     # --- logs and results
 
@@ -353,6 +356,7 @@ class SweepController(Monitor):
         if key not in self._readings:
             self._readings[key] = MetricReading(self._request.metric)
             self._seats[key] = attempt.seat
+            self.looks.begins(str(trial.task), attempt.seat.gpus)
             self._placed.add((trial.number, attempt.seat.host))
             if self._study is not None:
                 self._study.begins(trial)

@@ -53,7 +53,12 @@ def record_of(request: SweepRequest) -> Record:
         plan = ClusterPlan(run_id, ())
         hostfile = _before_slots(run.hostfile)
         record = Record.create(
-            run_id, plan=plan, hostfile=hostfile, command=run.command, ssh_config=run.ssh_config
+            run_id,
+            plan=plan,
+            hostfile=hostfile,
+            command=run.command,
+            ssh_config=run.ssh_config,
+            code=run.bundle.digest if run.bundle is not None else None,
         )
         if name:
             record.write(NAMED, {})

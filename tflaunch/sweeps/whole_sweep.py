@@ -355,6 +355,9 @@ def _run(
             log = work.results.record.launcher_log
             reporter.leaves(run.run_id, left, functools.partial(leave, log))
         steering = starter.release({}, 0, controller.read, work.results.record.logs)
+        steering.sampling = controller.looks.keep_in(
+            work.results.record, len(work.results.known) + to_come, controller.state, reporter.warn
+        )
         if tunnel is not None:
             _show_tensorboard(steering, controller, run, tunnel, reporter)
         steering.drive(controller, controller)

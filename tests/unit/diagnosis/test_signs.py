@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tflaunch.diagnosis.signs import is_gpu, is_loss, is_nan, signs_in
+from tflaunch.diagnosis.signs import is_gpu, is_loss, is_nan, loss_in, signs_in
 
 
 @pytest.mark.parametrize(
@@ -145,3 +145,23 @@ def test_a_line_of_a_trainer_that_trains_has_no_sign() -> None:
     ):
         assert signs_in(line) == {}
     assert not is_gpu("GPU: Created device /job:x CPU:0")
+
+
+@pytest.mark.parametrize(
+    ("line", "number"),
+    [
+        ("step 7 loss 0.25", "0.25"),
+        ("step 7, loss: -1.5e-3, lr=0.1", "-1.5e-3"),
+        ('{"step": 3, "loss": 12}', "12"),
+        ("Loss is tensor(0.5, device=cuda)", "0.5"),
+        ("loss: 0.5 - val_loss: 0.6", "0.5"),
+        ("val_loss: 0.6 - loss: .5.", ".5"),
+        ("loss 3 then loss 2", "2"),
+        ("val_loss: 0.6", ""),
+        ("cost: 0.6", ""),
+        ("loss: nan", ""),
+        ("no loss at all in 3 steps", ""),
+    ],
+)
+def test_the_number_of_the_loss(line: str, number: str) -> None:
+    assert loss_in(line) == number

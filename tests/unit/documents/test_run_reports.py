@@ -13,9 +13,11 @@ from tests.support.recorded_run import BEGAN, BINS, recorded, sampled, started
 from tflaunch.documents.json_objects import of_document
 from tflaunch.documents.run_reports import report, run_report
 from tflaunch.documents.run_timeline import MOST
+from tflaunch.protocol.errors import UsageError
 from tflaunch.protocol.job import TaskId
 from tflaunch.protocol.outcome import HostLost, Outcome, TaskExit
 from tflaunch.runs.host_samples import HOST_SAMPLES
+from tflaunch.sweeps.results import Result, Results
 
 TASKS = {"ps/0": "gpu01", "worker/0": "gpu01", "worker/1": "gpu02", "worker/2": "gpu03"}
 WORKERS = [task for task in TASKS if task.startswith("worker")]
@@ -219,7 +221,7 @@ def test_what_a_detached_runs_hosts_have_kept_is_reported_and_else_why_it_is_not
     record = make(detached=True)
     [_, missing] = run_report(record, "gpu01: timed out")["missing"]
     assert missing.endswith("do not tell it now: gpu01: timed out")
-    tallies = [[at, {"worker/0": [2 * at, *[None] * 4, 0, at, *[None] * 3, 1]}] for at in (0, 5, 10)]
+    tallies = [[at, {"worker/0": [2 * at, *[None] * 4, 0, at, *[None] * 4, 1]}] for at in (0, 5, 10)]
     lines = [{"format": 1, "began": BEGAN, "every_s": 5.0}, *tallies]
     (record.path / HOST_SAMPLES).write_text("\n".join(map(json.dumps, lines)))
     found = run_report(record)
@@ -227,3 +229,56 @@ def test_what_a_detached_runs_hosts_have_kept_is_reported_and_else_why_it_is_not
     (worker,) = [task for task in found["tasks"] if task["task"] == "worker/0"]
     assert (worker["means"]["cores"], worker["step"]) == (2.0, 10)
     assert "printed" in [moment["kind"] for moment in found["timeline"]]
+
+
+def ended_trial(number: int, status: Any = "succeeded", **more: Any) -> Result:
+    """A trial on gpu01 that took 20 s, the second half a minute after the first."""
+    end = {"exit_code": 0, "signal": None, "seconds": 20.0, "ended": BEGAN + 30 + 30 * number, **more}
+    return Result(
+        number, {"lr": number}, 0.5, status, host="gpu01", gpus=("0",), attempts=number + 1, log="", **end
+    )
+
+
+def test_a_sweep_has_its_trials_with_their_values_and_curves(make: Any) -> None:
+    record = make("lr-k3f9x2", {}, events=[])
+    results = Results(record)
+    results.keep_trials(
+        [{"lr": str(number)} for number in range(4)], 7, {"program": ["t.py"], "args": ["-v"]}
+    )
+    results.add(ended_trial(0))
+    results.add(ended_trial(1, "failed", exit_code=137, signal="SIGKILL", why="was killed by SIGKILL"))
+    cores = {"trial/0": [1.0] * 4, "trial/1": [*[None] * 6, 2.0, 2.0], "trial/2": [*[None] * 9, 3.0]}
+    sampled(record, cores=cores, step={"trial/1": [*[None] * 6, 10, 60]})
+    run = run_report(record)
+    assert not of_document("report", report([record]))
+    assert [task["task"] for task in run["tasks"]] == ["trial/0", "trial/1", "trial/2"], "trial/3 waits"
+    first, second, third = run["tasks"]
+    assert first["trial"] == {"params": {"lr": "0"}, "metric": 0.5, "status": "succeeded", "why": ""}
+    assert (first["end"]["code"], second["end"]["signal"], second["restarts"]) == (0, "SIGKILL", 1)
+    assert (third["trial"]["status"], third["end"], third["means"]) == ("running", None, {"cores": 3.0})
+    assert run["programs"] == {"trial": ["t.py", "-v"]} and run["missing"] == []
+    told = [(each["kind"], each["text"]) for each in run["timeline"]]
+    assert told == [
+        ("started", "trial/0 on gpu01 is the first trial"),
+        ("ended", "trial/0 on gpu01: exit code 0"),
+        ("restarted", "trial/1 on gpu01: attempt 2"),
+        ("ended", "trial/1 on gpu01: killed by SIGKILL"),
+    ]
+    alone = run_report(record, only="trial/1")
+    assert [task["task"] for task in alone["tasks"]] == alone["samples"]["tasks"] == ["trial/1"]
+    assert [number for number, *_ in alone["samples"]["bins"]] == [0, 1], "it begins with its own start"
+    assert alone["samples"]["began"] == run["samples"]["began"] + 6 * run["samples"]["every_s"]
+    assert [each["kind"] for each in alone["timeline"]] == ["restarted", "ended"]
+    with pytest.raises(UsageError, match="lr-k3f9x2 has no trial/3"):
+        run_report(record, only="trial/3")
+
+
+def test_one_task_of_a_run_has_its_own_failure_alone(make: Any) -> None:
+    first = TaskExit(TaskId("worker", 1), "gpu02", 1, None, 70.0)
+    events = [*started(TASKS), {"event": "note", "time": 3.0, "text": "of all"}]
+    record = make(events=events, outcome=Outcome(RUN, "failed", 1, 130.0, {first.task: first}, first))
+    sampled(record, cores=pace(worker_0=1.0, worker_1=0.2))
+    assert [each["kind"] for each in run_report(record, only="worker/1")["verdicts"]] == ["failure"]
+    other = run_report(record, only="worker/0")
+    assert (other["verdicts"], other["status"]) == ([], "failed")
+    assert "of all" in [each["text"] for each in other["timeline"]]

@@ -35,6 +35,11 @@ def look(cpu_s: float, sent: int = 0, **more: Any) -> dict[str, Any]:
     return {**made, "flows": [["10.0.0.1", 2222, 40000, sent, 0, 0, 0, 0.1]], **more}
 
 
+def loss(number: str) -> dict[str, Any]:
+    """The signs of a look: for another host it has of the line with the loss the number alone."""
+    return {"loss": [3, number, 0.5]}
+
+
 class Host:
     """The run directory of the host that decides; its coordinators' clock begins at 50."""
 
@@ -66,12 +71,14 @@ def values(sampled: Sampled, task: str, column: str) -> list[float]:
     return [value for _, value in sampled.series(task, column)]
 
 
-def test_a_run_without_a_launcher_has_all_values_but_the_loss(host: Host) -> None:
+def test_a_run_without_a_launcher_has_all_values(host: Host) -> None:
     gpus = {"GPU-a": {"use": 80, "power_w": 300.0, "memory_bytes": 5}}
     host.looked(1.0, {"worker/0": look(1.0, io=100, step=7)}, gpus=gpus)
     host.looked(2.0, {"ps/0": look(0.0, listens=True, log_bytes=1)})
-    host.looked(6.0, {"worker/0": look(11.0, 5000, io=1100, step=19, quiet_s=3.0)}, gpus=gpus)
-    host.looked(7.0, {"ps/0": look(0.5, listens=True, log_bytes=9)})
+    host.looked(
+        6.0, {"worker/0": look(11.0, 5000, io=1100, step=19, quiet_s=3.0, signs=loss("-0.25"))}, gpus=gpus
+    )
+    host.looked(7.0, {"ps/0": look(0.5, listens=True, log_bytes=9, signs=loss("step 3 loss: 0.5"))})
     host.file.close()
     assert host.path.stat().st_mode & 0o777 == 0o600
     there = host.brought()
@@ -85,14 +92,24 @@ def test_a_run_without_a_launcher_has_all_values_but_the_loss(host: Host) -> Non
         "files": 200.0,
         "quiet_s": 3.0,
         "step": 19,
+        "loss": -0.25,
         "gpu": 80.0,
         "watts": 300.0,
         "gpu_bytes": 5,
     }.items():
         assert values(whole, "worker/0", column) == [value], column
-    assert values(whole, "worker/0", "loss") == []
     assert values(whole, "ps/0", "cores") == [0.1]
+    assert values(whole, "ps/0", "loss") == [0.5]
     assert whole.firsts == {"ps/0": {"listens": 2.0, "printed": 2.0}, "worker/0": {"peers": 6.0}}
+
+
+@pytest.mark.parametrize("number", ["", "nan", "inf", "1e999", "loss 1e999", "val_loss: 3"])
+def test_what_is_no_loss_is_none(host: Host, number: str) -> None:
+    for at in range(2):
+        host.looked(EVERY_S * at, {"worker/0": look(at, signs=loss(number))})
+    host.file.close()
+    assert values(merged(None, host.brought()), "worker/0", "loss") == []
+    assert values(merged(None, host.brought()), "worker/0", "cores") == [0.2]
 
 
 def test_a_file_that_is_full_loses_looks_and_nothing_of_what_they_counted(
@@ -157,7 +174,7 @@ def test_bins_are_as_long_as_the_longer_of_both(host: Host) -> None:
     before = Sampled(BEGAN, EVERY_S, most_bins(1), ["worker/0"])
     before.bins = [(number, {"worker/0": [float(number)]}) for number in range(8)]
     there = HostSamples(BEGAN, 4 * EVERY_S)
-    there.tallies["worker/0"] = [(at, [at, *[None] * 4, 0.0, *[None] * 4, 0]) for at in (40.0, 60.0, 80.0)]
+    there.tallies["worker/0"] = [(at, [at, *[None] * 4, 0.0, *[None] * 5, 0]) for at in (40.0, 60.0, 80.0)]
     whole = merged(before, there)
     assert whole.every_s == 4 * EVERY_S
     assert [number for number, _ in whole.bins] == [0, 1, 3, 4]
@@ -170,13 +187,13 @@ def test_bins_are_as_long_as_the_longer_of_both(host: Host) -> None:
         "nonsense",
         "[" * 100_000,
         "[1]",
-        '[-1,{"worker/0":[1,1,1,1,1,1,1,1,1,1,0]}]',
-        '[1e300,{"worker/0":[1,1,1,1,1,1,1,1,1,1,0]}]',
+        '[-1,{"worker/0":[1,1,1,1,1,1,1,1,1,1,1,0]}]',
+        '[1e300,{"worker/0":[1,1,1,1,1,1,1,1,1,1,1,0]}]',
         '[1,{"worker/0":[1,1,1]}]',
-        '[1,{"worker/0":[1,1,1,1,1,1,1,1,1,1,"7"]}]',
-        '[1,{"worker/0":[1,1,1,1,1,1,1,NaN,1,1,0]}]',
-        '[1,{"../../x":[1,1,1,1,1,1,1,1,1,1,0]}]',
-        '[1,{"worker/99":[1,1,1,1,1,1,1,1,1,1,0]}]',
+        '[1,{"worker/0":[1,1,1,1,1,1,1,1,1,1,1,"7"]}]',
+        '[1,{"worker/0":[1,1,1,1,1,1,1,1,NaN,1,1,0]}]',
+        '[1,{"../../x":[1,1,1,1,1,1,1,1,1,1,1,0]}]',
+        '[1,{"worker/99":[1,1,1,1,1,1,1,1,1,1,1,0]}]',
     ],
 )
 def test_a_host_that_lies_has_no_samples(tmp_path: Path, line: str) -> None:
@@ -191,7 +208,7 @@ def test_a_host_that_lies_has_no_samples(tmp_path: Path, line: str) -> None:
 
 def test_a_far_future_is_thinned_out(tmp_path: Path) -> None:
     there = HostSamples(BEGAN, EVERY_S)
-    there.tallies["worker/0"] = [(at, [at, *[None] * 4, 0.0, *[None] * 4, 0]) for at in (1.0, 9e14)]
+    there.tallies["worker/0"] = [(at, [at, *[None] * 4, 0.0, *[None] * 5, 0]) for at in (1.0, 9e14)]
     assert merged(None, there).bins[0][0] < most_bins(1)
 
 
@@ -216,6 +233,6 @@ def test_a_visit_brings_it_in_pieces(host: Host, monkeypatch: pytest.MonkeyPatch
 
 def test_a_row_has_a_value_for_each_column() -> None:
     there = HostSamples(BEGAN, EVERY_S)
-    there.tallies["worker/0"] = [(at, [at, *[None] * 4, 0.0, *[None] * 4, 0]) for at in (1.0, 2.0)]
+    there.tallies["worker/0"] = [(at, [at, *[None] * 4, 0.0, *[None] * 5, 0]) for at in (1.0, 2.0)]
     [(_, row)] = there.rows("worker/0")
     assert len(row) == len(NAMES)

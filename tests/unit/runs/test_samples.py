@@ -9,7 +9,10 @@ import pytest
 from tflaunch.lifecycle.tallies import EVERY_S
 from tflaunch.protocol.errors import RecordError
 from tflaunch.runs.samples import (
+    MOST_BINS_OF_TRIALS,
+    MOST_BYTES,
     NAMES,
+    ROW_BYTES,
     SAMPLES,
     SampleFile,
     Values,
@@ -124,3 +127,23 @@ def test_a_disk_that_refuses_is_told_once(tmp_path: Path) -> None:
         file.add(1, {"worker/0": row(cores=1.0)})
     file.add(2, {"worker/0": row(cores=1.0)})
     file.first("worker/0", "printed", 1.0)
+
+
+def test_of_many_trials_a_few_run_at_a_time(tmp_path: Path) -> None:
+    trials = [f"trial/{number}" for number in range(10_000)]
+    file, seats, at = SampleFile(tmp_path / SAMPLES, trials, 0.0, at_once=8), 8, 0.0
+    assert file.bin_of(8 * 3600 - 1) < MOST_BINS_OF_TRIALS, "eight hours at 5 s"
+    most = MOST_BYTES // (ROW_BYTES * seats)
+    assert most_bins(seats, MOST_BINS_OF_TRIALS) == MOST_BINS_OF_TRIALS < most
+    for number in range(60):
+        file.add(file.bin_of(at), {trials[8 * number + seat]: row(cores=1.0) for seat in range(seats)})
+        at += file.every_s
+    again = SampleFile(tmp_path / SAMPLES, trials, 9e9, at_once=8)
+    again.add(again.bin_of(at), {"trial/9999": row(cores=2.0)})
+    found = read_samples(tmp_path / SAMPLES)
+    assert found is not None
+    assert len(found.bins) == 61
+    assert found.every_series("cores")["trial/479"] == list(found.series("trial/479", "cores"))
+    alone = found.only("trial/16")
+    assert [number for number, _ in alone.bins] == [0]
+    assert alone.began == found.began + 2 * EVERY_S

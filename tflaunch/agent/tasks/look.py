@@ -141,14 +141,17 @@ class Looks:
 
 
 def _for_another_host(seen: "Dict[str, Dict[str, Any]]") -> None:
-    """Leave out of the looks what a task prints, but for signs of trouble: nothing is encrypted between the hosts."""
+    """Leave out of the looks what a task prints, but for signs of trouble, and of its loss the number.
+
+    Nothing is encrypted between the hosts.
+    """
     from tflaunch.diagnosis.hangs import waits_for
-    from tflaunch.diagnosis.signs import LOSS
+    from tflaunch.diagnosis.signs import LOSS, loss_in
 
     for look in seen.values():
         look["says"] = look["says"] if waits_for(look["says"]) else ""
         if LOSS in look["signs"]:
-            look["signs"][LOSS][1] = ""
+            look["signs"][LOSS][1] = loss_in(look["signs"][LOSS][1])
 
 
 def _of_connections(own: "List[Connection]", port: int, there: "Sockets", tasks: int) -> "Dict[str, Any]":

@@ -102,12 +102,12 @@
         for (let at = 1; at < row.length; at++) {
           if (row[at] === null) continue;
           const of = series[row[0]];
-          (of[at - 1] ||= new Array(length).fill(null))[bin[0]] = row[at];
+          (of[at - 1] ||= [])[bin[0]] = row[at];   // a trial of a sweep has values in a few of the bins
         }
       }
     }
     const middle = Array.from({ length }, (_, number) => (number + 0.5) * samples.every_s);
-    return { tasks: samples.tasks, columns, series, middle, every: samples.every_s, began: samples.began, length };
+    return { tasks: samples.tasks, columns, series, middle, every: samples.every_s, began: samples.began, length, bins: samples.bins };
   }
   function valuesOf(seen, column) {   // [task, values] of those that have any
     const at = seen.columns.indexOf(column);
@@ -116,24 +116,28 @@
   function columnsOf(seen) {
     return ORDER.filter(column => seen.columns.includes(column) && valuesOf(seen, column).some(([, row]) => row.some(Boolean)));
   }
-  function quantile(values, share) {
-    const known = values.filter(value => value !== null).sort((one, two) => one - two);
-    return known.length ? known[Math.round(share * (known.length - 1))] : null;
-  }
+  function quantile(sorted, share) { return sorted ? sorted[Math.round(share * (sorted.length - 1))] : null; }
   function linesOf(seen, column, most) {   // [name, values]: of each task, or of each job the middle, the least, the most
     const rows = valuesOf(seen, column);
-    if (rows.length <= most) return rows;
-    const jobs = new Map();
-    for (const [task, row] of rows) {
+    if (rows.length <= most) return rows.map(([task, row]) => [task, seen.middle.map((_, number) => row[number] ?? null)]);
+    const jobs = new Map(), jobOf = seen.tasks.map(task => task.split("/")[0]), at = seen.columns.indexOf(column) + 1;
+    for (const [task] of rows) {
       const job = task.split("/")[0];
-      jobs.set(job, [...(jobs.get(job) || []), row]);
+      if (!jobs.has(job)) jobs.set(job, { count: 0, bins: [] });
+      jobs.get(job).count++;
+    }
+    for (const [number, ...own] of seen.bins) {
+      for (const row of own) {
+        if (row[at] !== null && row[at] !== undefined) (jobs.get(jobOf[row[0]]).bins[number] ||= []).push(row[at]);
+      }
     }
     const lines = [];
-    for (const [job, own] of jobs) {
-      const at = share => seen.middle.map((_, number) => quantile(own.map(row => row[number]), share));
-      if (own.length === 1) lines.push([job, own[0]]);
-      else if (most) lines.push([`${job}: median of ${own.length}`, at(0.5)], [`${job}: least`, at(0)], [`${job}: most`, at(1)]);
-      else lines.push([own.length > 1 ? `${job}: median of ${own.length}` : job, at(0.5)]);
+    for (const [job, { count, bins }] of jobs) {
+      bins.forEach(values => values.sort((one, two) => one - two));
+      const of = share => seen.middle.map((_, number) => quantile(bins[number], share));
+      if (count === 1) lines.push([job, of(0.5)]);
+      else if (most) lines.push([`${job}: median of ${count}`, of(0.5)], [`${job}: least`, of(0)], [`${job}: most`, of(1)]);
+      else lines.push([`${job}: median of ${count}`, of(0.5)]);
     }
     return lines;
   }
@@ -182,7 +186,7 @@
       place.replaceChildren();
       const column = choice.value, rows = valuesOf(seen, column);
       let most = 0;
-      for (const [, row] of rows) for (const value of row) if (value > most) most = value;
+      for (const [, row] of rows) row.forEach(value => { if (value > most) most = value; });
       if (column === "gpu") most = 100;
       const high = Math.max(1, Math.min(20, 900 / rows.length)), label = rows.length <= 60 ? 110 : 0, width = 1000;
       const wide = (width - label) / seen.length;
@@ -191,7 +195,6 @@
       const paths = Array.from({ length: 9 }, () => []);
       rows.forEach(([task, row], line) => {
         row.forEach((value, number) => {
-          if (value === null) return;
           const step = most ? Math.min(8, Math.floor(9 * value / most)) : 0;
           paths[step].push(`M${(label + number * wide).toFixed(1)} ${(line * high).toFixed(1)}h${(wide + 0.2).toFixed(1)}v${high.toFixed(1)}h-${(wide + 0.2).toFixed(1)}z`);
         });
@@ -217,7 +220,7 @@
       for (let step = 0; step < 9; step++) draw(scale, "rect", { class: `h${step}`, x: step * 10, y: 0, width: 10, height: 8 });
       add(legend, "span", shown(column, most));
       numbers(place, () => [["task"], ...seen.middle.map(at => [lasted(at), "number"])],
-        () => rows.map(([task, row]) => [task, ...row.map(value => shown(column, value))]));
+        () => rows.map(([task, row]) => [task, ...seen.middle.map((_, number) => shown(column, row[number]))]));
     }
     choice.addEventListener("change", show);
     show();
@@ -254,13 +257,16 @@
     add(parent, "h2", "The tasks");
     const columns = ORDER.filter(column => run.tasks.some(task => task.means[column] !== undefined));
     const rates = run.tasks.some(task => task.steps_s !== null), losses = run.tasks.some(task => task.loss !== null);
-    const gpus = run.tasks.some(task => task.gpus.length);
-    table(parent, [["task"], ["host"], ...(gpus ? [["GPUs"]] : []), ...columns.map(column => [column, "number"]),
+    const gpus = run.tasks.some(task => task.gpus.length), trials = run.tasks.some(task => task.trial);
+    const values = trial => Object.entries(trial.params).map(([name, value]) => `${name}=${value}`).join(" ");
+    table(parent, [["task"], ...(trials ? [["metric", "number"], ["values", "text"]] : []), ["host"], ...(gpus ? [["GPUs"]] : []), ...columns.map(column => [column, "number"]),
       ...(rates ? [["steps/s", "number"]] : []), ...(losses ? [["loss", "number"]] : []), ["end", "text"]],
     run.tasks.map(task => {
-      const end = task.end, how = !end ? "" : `${end.signal || `exit code ${end.code}`} after ${lasted(end.seconds)}${end.stopped ? ", stopped" : ""}`;
+      const end = task.end, why = task.trial ? task.trial.why : "";
+      const how = !end ? "" : why ? `${why}, after ${lasted(end.seconds)}` : `${end.signal || `exit code ${end.code}`} after ${lasted(end.seconds)}${end.stopped ? ", stopped" : ""}`;
       const again = task.restarts ? `${how && ", "}restarted ${task.restarts} times` : "";
-      return [task.task, task.host, ...(gpus ? [task.gpus.join(", ")] : []), ...columns.map(column => shown(column, task.means[column])),
+      const trial = trials ? [task.trial.metric === null ? "" : short(task.trial.metric, 6), values(task.trial)] : [];
+      return [task.task, ...trial, task.host, ...(gpus ? [task.gpus.join(", ")] : []), ...columns.map(column => shown(column, task.means[column])),
         ...(rates ? [task.steps_s === null ? "" : short(task.steps_s, 3)] : []),
         ...(losses ? [task.loss === null ? "" : short(task.loss, 4)] : []), how + again];
     }));
