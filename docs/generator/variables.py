@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from generator.markdown import table
 from tflaunch.agent.host import processes
-from tflaunch.frameworks.table import AUTO
+from tflaunch.frameworks.table import ALL, AUTO
 from tflaunch.hosts import Host
 from tflaunch.inputs.variables import DECIDED
 from tflaunch.planning.binding import Cores
@@ -65,20 +65,23 @@ _OF_RANKS = {
     "JAX_NUM_PROCESSES": "as `WORLD_SIZE`",
     "JAX_PROCESS_ID": "as `RANK`",
 }
-_OF_HOROVOD = {
-    "HOROVOD_RANK": "the number of this task: as `RANK`, but the tasks of a host follow each other",
-    "HOROVOD_SIZE": "as `WORLD_SIZE`",
-    "HOROVOD_LOCAL_RANK": "`0`: a task is a host with one process",
-    "HOROVOD_LOCAL_SIZE": "`1`",
-    "HOROVOD_CROSS_RANK": "as `HOROVOD_RANK`",
-    "HOROVOD_CROSS_SIZE": "as `HOROVOD_SIZE`",
-    "HOROVOD_HOSTNAME": "a label of this task's own",
-    "HOROVOD_CONTROLLER": "`gloo`",
-    "HOROVOD_CPU_OPERATIONS": "`gloo`",
-    "HOROVOD_GLOO_RENDEZVOUS_ADDR": "the address of rank 0, whose agent serves the rendezvous",
-    "HOROVOD_GLOO_RENDEZVOUS_PORT": "the port of rank 0",
-    "HOROVOD_GLOO_TIMEOUT_SECONDS": "`600`: for the meeting, and for each answer of a peer",
-    "HOROVOD_GLOO_IFACE": "as `GLOO_SOCKET_IFNAME`",
+# Of the frameworks whose tasks meet at a rendezvous: only programs that need it have them.
+_OF_THOSE_THAT_MEET = {
+    "horovod": {
+        "HOROVOD_RANK": "the number of this task: as `RANK`, but the tasks of a host follow each other",
+        "HOROVOD_SIZE": "as `WORLD_SIZE`",
+        "HOROVOD_LOCAL_RANK": "`0`: a task is a host with one process",
+        "HOROVOD_LOCAL_SIZE": "`1`",
+        "HOROVOD_CROSS_RANK": "as `HOROVOD_RANK`",
+        "HOROVOD_CROSS_SIZE": "as `HOROVOD_SIZE`",
+        "HOROVOD_HOSTNAME": "a label of this task's own",
+        "HOROVOD_CONTROLLER": "`gloo`",
+        "HOROVOD_CPU_OPERATIONS": "`gloo`",
+        "HOROVOD_GLOO_RENDEZVOUS_ADDR": "the address of rank 0, whose agent serves the rendezvous",
+        "HOROVOD_GLOO_RENDEZVOUS_PORT": "the port of rank 0",
+        "HOROVOD_GLOO_TIMEOUT_SECONDS": "`600`: for the meeting, and for each answer of a peer",
+        "HOROVOD_GLOO_IFACE": "as `GLOO_SOCKET_IFNAME`",
+    }
 }
 _OF_A_TRIAL = {
     "TFLAUNCH_TRIAL": "the number of the trial",
@@ -113,10 +116,13 @@ def page() -> str:
         return {*names, *processes.MARKS, "PYTHONPATH"}
 
     _compare({**_OF_A_CLUSTER, **_OF_RANKS}, found(AUTO))
-    _compare({**_OF_A_CLUSTER, **_OF_HOROVOD}, found("horovod"))
+    meeting = [each for each in ALL if each.rendezvous]
+    for each in meeting:
+        _compare({**_OF_A_CLUSTER, **_OF_THOSE_THAT_MEET.get(each.name, {})}, found(each.name))
     _compare(_OF_BOUND, {*Cores(((0,),)).thread_pools})
     _compare(_OF_NCCL, {*nccl_variables(_TWO_KINDS, "ib0")})
     _compare(_OF_A_TRIAL, {*SHARING, *own_variables(Trial(0, {}))})
+    *first, last = (each.title for each in ALL if each.by_rank and not each.rendezvous)
     parts = [
         _ABOUT,
         _section("Of every task", _OF_A_CLUSTER),
@@ -128,10 +134,13 @@ def page() -> str:
         "itself sets stay.\n",
         _section("Of a task with GPUs, in a run over several hosts", _OF_NCCL),
         "[NCCL and gloo](../network.md#nccl-and-gloo) says more.\n",
-        _section("For PyTorch and JAX", _OF_RANKS),
+        _section(f"For {', '.join(first)} and {last}", _OF_RANKS),
         "Tasks of TensorFlow have them, too, unless you say `--framework tensorflow`. A ps or an evaluator has none.\n",
-        _section("For Horovod", _OF_HOROVOD),
-        "Only programs that import Horovod have them, or those of `--framework horovod`.\n",
+        *(
+            _section(f"For {each.title}", _OF_THOSE_THAT_MEET[each.name])
+            + f"\nOnly programs that import {each.title} have them, or those of `--framework {each.name}`.\n"
+            for each in meeting
+        ),
         _section("Of a trial", _OF_A_TRIAL),
         "A trial belongs to no cluster: it has no `TF_CONFIG`, `TF_GRPC_REUSE_PORT` and `no_grpc_proxy`, and none of "
         "the ranks.\n",
@@ -141,7 +150,10 @@ def page() -> str:
 
 def _compare(told: dict[str, str], found: set[str]) -> None:
     if differing := told.keys() ^ found:
-        raise LookupError(f"the page of the variables and the code differ: {', '.join(sorted(differing))}")
+        raise LookupError(
+            "docs/generator/variables.py must say what each variable of a task holds, and of no other one; it differs "
+            f"from the code by {', '.join(sorted(differing))}"
+        )
 
 
 def _section(title: str, variables: dict[str, str]) -> str:

@@ -94,7 +94,9 @@ def test_the_man_page_that_is_installed_says_what_the_code_says(reference: Path)
     shown = "\n".join(line for line in lines if not line.startswith((".", "'")))
     shown = re.sub(r"\\f[A-Z]|\\\([a-z]{2}|\\%", "", shown)  # fonts, and characters by name
     made = (reference / "tflaunch.1.md").read_text(encoding="utf-8")
-    assert letters(made[made.index("## SYNOPSIS") :]) in letters(shown), "scripts/docs writes it anew"
+    assert letters(made[made.index("## SYNOPSIS") :]) in letters(shown), (
+        "`scripts/docs man` writes docs/tflaunch.1 anew"
+    )
     assert f'"{tflaunch.__version__}"' in page
 
 
@@ -104,7 +106,7 @@ def test_the_keywords_of_the_api_are_those_of_the_options() -> None:
         [sys.executable, "-c", program], cwd=ROOT / "docs", capture_output=True, text=True, check=True
     )
     assert done.stdout == (ROOT / "tflaunch/api/keywords.py").read_text("utf-8"), (
-        "scripts/docs writes it anew"
+        "`scripts/docs man` writes tflaunch/api/keywords.py anew"
     )
 
 

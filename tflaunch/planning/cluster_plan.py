@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from tflaunch.hosts import Host
 from tflaunch.inputs.variables import DECIDED
 from tflaunch.planning.binding import UNBOUND, Cores
-from tflaunch.planning.task_commands import endpoint
-from tflaunch.protocol.job import TaskId
+from tflaunch.planning.environments import setup
+from tflaunch.planning.task_commands import endpoint, image
+from tflaunch.protocol.job import JobSpec, TaskId
 
 if TYPE_CHECKING:
     from tflaunch.planning.inventory import GpuOrInstance
@@ -101,6 +103,17 @@ class TaskPlan:
         if self.rendezvous:
             request["rendezvous"] = list(self.rendezvous)
         return {**request, "shares_port": True} if self.shares_port else request
+
+
+def on_host(host: Host, job: JobSpec) -> dict[str, Any]:
+    """The fields of a TaskPlan that every task of that job has on that host, whoever plans it."""
+    return {
+        "host": host.name,
+        "setup": setup(host),
+        "cwd": host.workdir,
+        "container": image(host, job),
+        "mounts": (*host.mounts, *job.mounts),
+    }
 
 
 class Standing(str):

@@ -12,8 +12,7 @@ from tflaunch.hosts import Host, Hostfile, match
 from tflaunch.lifecycle.states import decisive
 from tflaunch.planning.addresses import interfaces, peer_addresses, take_ports
 from tflaunch.planning.binding import UNBOUND, Cores, share_out
-from tflaunch.planning.cluster_plan import ClusterPlan, Placed, Standing, TaskPlan
-from tflaunch.planning.environments import setup
+from tflaunch.planning.cluster_plan import ClusterPlan, Placed, Standing, TaskPlan, on_host
 from tflaunch.planning.filling import check as check_placeholders
 from tflaunch.planning.gpu_choice import take_nearest
 from tflaunch.planning.gpu_supply import (
@@ -32,7 +31,7 @@ from tflaunch.planning.gpu_supply import (
 from tflaunch.planning.inventory import GpuOrInstance, HostFacts, Inventory
 from tflaunch.planning.networks import chosen, nccl_variables
 from tflaunch.planning.plan_notes import note
-from tflaunch.planning.task_commands import Command, endpoint, flag_names, image
+from tflaunch.planning.task_commands import Command, endpoint, flag_names
 from tflaunch.protocol.errors import PlanError, UsageError
 from tflaunch.protocol.job import CHIEF, EVALUATOR, MASTER, PS, WORKER, GpuCount, JobSpec, TaskId
 
@@ -152,7 +151,7 @@ def _task_plans(
         tasks.append(
             TaskPlan(
                 id=task.id,
-                host=task.host,
+                **on_host(host, job),
                 address=dialled[task.host],
                 port=ports.get(task.id),
                 gpus=uuids,
@@ -167,11 +166,7 @@ def _task_plans(
                     ),
                     inventory[task.host].set_there,
                 ),
-                setup=setup(host),
-                cwd=host.workdir,
                 cores=mine,
-                container=image(host, job),
-                mounts=(*host.mounts, *job.mounts),
                 filled=command.filled(task.id, host),
                 yielding=command.yielding(task.id, host),
                 masked=tuple(sorted(job.masked)),

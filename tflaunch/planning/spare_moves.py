@@ -16,13 +16,12 @@ from tflaunch.hosts import Host, Hostfile, match
 from tflaunch.inputs.variables import DECIDED
 from tflaunch.planning.addresses import interfaces, peer_addresses
 from tflaunch.planning.binding import UNBOUND, share_out
-from tflaunch.planning.cluster_plan import ClusterPlan, TaskPlan
-from tflaunch.planning.environments import setup
+from tflaunch.planning.cluster_plan import ClusterPlan, TaskPlan, on_host
 from tflaunch.planning.gpu_choice import take_nearest
 from tflaunch.planning.inventory import GpuOrInstance, Inventory
 from tflaunch.planning.networks import members
 from tflaunch.planning.plan import host_variables
-from tflaunch.planning.task_commands import Command, endpoint, image
+from tflaunch.planning.task_commands import Command, endpoint
 from tflaunch.protocol.errors import PlanError
 from tflaunch.protocol.job import JobSpec, TaskId, deciding
 from tflaunch.protocol.moves import fill, values
@@ -178,15 +177,11 @@ def _moved(
         found.append(
             dataclasses.replace(
                 task,
-                host=spare.name,
+                **on_host(spare, job),
                 address=address,
                 port=None if task.port is None else ports.pop(0),
                 gpus=tuple(gpu.uuid for gpu in mine),
                 gpu_labels=tuple(gpu.label for gpu in mine),
-                setup=setup(spare),
-                cwd=spare.workdir,
-                container=image(spare, job),
-                mounts=(*spare.mounts, *job.mounts),
             )
         )
     cores = share_out(job.bind, inventory[spare.name], taken)

@@ -19,8 +19,8 @@ from tflaunch.hosts import Host, Hostfile
 from tflaunch.in_task import check_task
 from tflaunch.lifecycle.ending import NOT_AWAITED
 from tflaunch.planning.addresses import peer_addresses
-from tflaunch.planning.cluster_plan import TaskPlan
-from tflaunch.planning.environments import PREPARE_TIMEOUT_S, setup, to_prepare
+from tflaunch.planning.cluster_plan import TaskPlan, on_host
+from tflaunch.planning.environments import PREPARE_TIMEOUT_S, to_prepare
 from tflaunch.planning.gpu_supply import free_gpus
 from tflaunch.planning.inventory import GpuOrInstance, HostFacts, MigInstance
 from tflaunch.planning.networks import faster, shared
@@ -254,17 +254,13 @@ class CheckRun:
         gpus = tuple(gpu.uuid for gpu in answer.visible_gpus)
         return TaskPlan(
             id=id,
-            host=host.name,
+            **on_host(host, self._job),
             address="",
             port=None,
             gpus=gpus,
             gpu_labels=(),
             argv=command.argv(id, host),
             env=command.env(id, host, gpus),
-            setup=setup(host),
-            cwd=host.workdir,
-            container=image(host, self._job),
-            mounts=(*host.mounts, *self._job.mounts),
         )
 
     def _note_unstaged(self, answer: HostAnswer) -> None:

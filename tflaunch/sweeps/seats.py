@@ -15,8 +15,7 @@ from tflaunch import in_task
 from tflaunch.hosts import Host, Hostfile
 from tflaunch.launch.request import Request
 from tflaunch.planning.binding import UNBOUND, Cores, share_out
-from tflaunch.planning.cluster_plan import TaskPlan
-from tflaunch.planning.environments import setup
+from tflaunch.planning.cluster_plan import TaskPlan, on_host
 from tflaunch.planning.gpu_choice import choose
 from tflaunch.planning.gpu_limits import left_of, too_many, within_hosts
 from tflaunch.planning.inventory import GpuOrInstance, Inventory, when_free
@@ -208,7 +207,7 @@ class TrialRequests:
         env = {**(SHARING if self._shares else {}), **env, **own_variables(trial)}
         return TaskPlan(
             id=trial.task,
-            host=host.name,
+            **on_host(host, job),
             address="",
             port=None,
             gpus=seat.gpus,
@@ -216,8 +215,4 @@ class TrialRequests:
             cores=seat.cores,
             argv=command.argv(trial.task, host),
             env=env,
-            setup=setup(host),
-            cwd=host.workdir,
-            container=image(host, job),
-            mounts=(*host.mounts, *job.mounts),
         ).to_wire()

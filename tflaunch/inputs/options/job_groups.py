@@ -7,7 +7,7 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from tflaunch.frameworks.table import CHOICES
+from tflaunch.frameworks.table import ALL, CHOICES
 from tflaunch.inputs.amounts import FOR_EVER
 from tflaunch.inputs.options.declared import EVERYWHERE, NOWHERE, In, Part, argument, option
 from tflaunch.inputs.options.values import TIME_WORD, parse_gpus, parse_wait
@@ -15,6 +15,8 @@ from tflaunch.protocol.job import GpuCount
 
 CLUSTER, GPUS, START, AGAIN = "Cluster", "GPUs", "Start", "When a task fails"
 PROGRAM, ENVIRONMENT, FILES = "Program and code", "Environment of the tasks", "Files that the tasks write"
+
+_BY_RANK = ", ".join(each.name for each in ALL if each.by_rank)
 
 
 @dataclass(repr=False, eq=False)
@@ -101,7 +103,7 @@ class ProgramOptions:
     framework: FrameworkChoice = option(
         FrameworkChoice.auto,
         help="Which framework's variables and flags the tasks get. auto: those that the program's source reads, all if "
-        "that is unclear; torch, jax: no ps and no cluster flags unless you ask for them.",
+        f"that is unclear; {_BY_RANK}: no ps and no cluster flags unless you ask for them.",
         also_of=(),
     )
     flags: bool | None = option(
