@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import re
 import site
@@ -64,11 +65,9 @@ def cluster(bed: Bed, hdfs: Hdfs, tmp_path_factory: pytest.TempPathFactory) -> I
 
 @pytest.fixture
 def user(tmp_path: Path, cluster: YarnCluster) -> Iterator[OnYarn]:
-    """A user of both; at the end no application of theirs is left, and nothing on the hosts."""
-    user = OnYarn(tmp_path, cluster.bed)
-    user.cluster = cluster
-    yield user
-    user.close()
+    """A user of both."""
+    with contextlib.closing(OnYarn(tmp_path, cluster)) as user:
+        yield user
 
 
 def packed(directory: Path) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -38,11 +39,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, library: Path) -> Iterator
 
 @pytest.fixture
 def user(tmp_path: Path, cluster: YarnCluster) -> Iterator[OnYarn]:
-    """A user of that YARN; at the end no application of theirs is left, and nothing on its nodes."""
-    user = OnYarn(tmp_path, cluster.bed)
-    user.cluster = cluster
-    yield user
-    user.close()
+    """A user of that YARN."""
+    with contextlib.closing(OnYarn(tmp_path, cluster)) as user:
+        yield user
 
 
 def training(user: OnYarn, *words: str, slots: str = "", seconds: float = 600) -> Running:
@@ -98,10 +97,8 @@ class ImpatientOnYarn(Impatient, OnYarn):
 @pytest.fixture
 def impatient(tmp_path: Path, cluster: YarnCluster) -> Iterator[ImpatientOnYarn]:
     """A user with less patience."""
-    user = ImpatientOnYarn(tmp_path, cluster.bed)
-    user.cluster = cluster
-    yield user
-    user.close()
+    with contextlib.closing(ImpatientOnYarn(tmp_path, cluster)) as user:
+        yield user
 
 
 def test_what_can_never_be(user: OnYarn, cluster: YarnCluster) -> None:

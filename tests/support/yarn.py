@@ -309,9 +309,14 @@ def start_daemon(
 
 
 class OnYarn(FarLauncher):
-    """`tflaunch` for a user of that YARN, on its edge node."""
+    """`tflaunch` for a user of that YARN, on its edge node.
 
-    cluster: YarnCluster
+    At the end no application of theirs is left, and nothing on the nodes.
+    """
+
+    def __init__(self, directory: Path, cluster: YarnCluster) -> None:
+        super().__init__(directory, cluster.bed)
+        self.cluster = cluster
 
     def env(self, **more: str) -> dict[str, str]:
         return super().env(**{**self.cluster.env(self.home), **more})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -67,6 +67,10 @@ class YarnSize:
     def count(self) -> int:
         """How many slots it has."""
         return sum(count for _, count in self.roles)
+
+    def amounts(self) -> tuple[tuple[str, int], ...]:
+        """What a slot has, by YARN's names."""
+        return ("memory", self.memory_mb), (GPU, self.gpus), ("vCores", self.cpus)
 
     def words(self) -> str:
         """The size, as YARN writes it."""
@@ -196,6 +200,30 @@ def jar_path(text: str) -> str:
     return str(path)
 
 
+def check_limits(made: Sequence[YarnSize], largest: Callable[[str], Mapping[str, int]]) -> None:
+    """Raise PlanError for a size that YARN gives to no container: its master would say nothing, and ask for less.
+
+    `largest` tells what a container of a queue may have at most.
+    """
+    for each in made:
+        most = largest(each.queue)
+        for what, wanted in each.amounts():
+            if wanted > most.get(what, wanted):
+                of = f"the queue {each.queue}" if each.queue else "this cluster"
+                raise PlanError(
+                    f"yarn: a slot of {each.words()} is more than {of} gives a container: {what}:{most[what]} at most",
+                    f"ask for less; an administrator sets {_LIMITS[what]}",
+                )
+
+
+# What sets how much a container may have at most.
+_LIMITS = {
+    "memory": "yarn.scheduler.maximum-allocation-mb",
+    "vCores": "yarn.scheduler.maximum-allocation-vcores",
+    GPU: f"yarn.resource-types.{GPU}.maximum-allocation",
+}
+
+
 def check_nodes(made: Sequence[YarnSize], nodes: Sequence[YarnNode]) -> None:
     """Raise PlanError for a size that no node has: YARN itself would say nothing, and wait."""
     for each in made:
@@ -204,8 +232,8 @@ def check_nodes(made: Sequence[YarnSize], nodes: Sequence[YarnNode]) -> None:
         if not fit:
             known = sorted({label for node in nodes for label in node.labels})
             there = f"labels there are: {', '.join(known)}" if known else "no node has a label"
-            raise PlanError(f"yarn: no node that runs has the label {each.label}; {there}", "yarn node -list")
-        for what, wanted in (("memory", each.memory_mb), (GPU, each.gpus), ("vCores", each.cpus)):
+            raise PlanError(f"yarn: no node that runs has the label {each.label}; {there}", "yarn node -list -showDetails")
+        for what, wanted in each.amounts():
             most = max(node.has.get(what, 0) for node in fit)
             if wanted > most:
                 of = f" with the label {each.label}" if each.label else ""

@@ -78,7 +78,7 @@ class AskedSet:
         stopped = threading.Event()
         tags = (TAG, *([self.about.run_id] if self.about.run_id else []))
         of = Submission(self.name, tags, self.cluster.jar, self.settings)
-        self.about.waits(0, self.count, "the applications are submitted")
+        self.about.waits(0, self.count, "the applications are being submitted")
         with private_directory() as made:
             place = Path(made)
             write_overlay(place / "conf", self.cluster.conf)

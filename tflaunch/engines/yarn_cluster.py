@@ -9,6 +9,7 @@ from pathlib import Path
 from tflaunch.engines.yarn_applications import jar_path
 from tflaunch.engines.yarn_commands import Yarn, YarnFailed, config, configured, here, wants_ticket
 from tflaunch.engines.yarn_manager import Manager, YarnNode
+from tflaunch.engines.yarn_words import mends
 from tflaunch.protocol.errors import ConnectError
 
 
@@ -28,7 +29,7 @@ class YarnCluster:
         try:
             classpath = yarn.classpath()
         except YarnFailed as failed:
-            raise ConnectError(f"yarn: {failed}", "does yarn classpath work here?") from None
+            raise ConnectError(f"yarn: {failed}", mends(str(failed), "does yarn classpath work here?")) from None
         jar = jar_path(settings["jar"]) if "jar" in settings else yarn.jar(classpath)
         conf = configured(classpath)
         if wants_ticket(conf):
@@ -45,7 +46,7 @@ class YarnCluster:
         except YarnFailed as failed:
             raise ConnectError(
                 f"yarn: the cluster cannot be asked: {failed}",
-                "does yarn node -list work here? is there a ticket (klist)?",
+                mends(str(failed), "does yarn node -list work here? is there a ticket (klist)?"),
             ) from None
         if not found:
             raise ConnectError(

@@ -176,7 +176,10 @@ def here(environ: Mapping[str, str] = os.environ) -> Yarn:
 def there_is_one() -> None:
     """Raise ConnectError where there is no `yarn` here."""
     if shutil.which("yarn") is None:
-        raise ConnectError("yarn: there is no yarn here", "start tflaunch on an edge node of the cluster")
+        raise ConnectError(
+            "yarn: there is no command yarn on the PATH",
+            "start tflaunch on an edge node of the cluster; PATH must have the bin directory of its Hadoop",
+        )
 
 
 def configured(classpath: Sequence[str]) -> Path | None:

@@ -46,7 +46,7 @@ class AppReport:
     final: str = ""  # SUCCEEDED, FAILED, KILLED, UNDEFINED
     diagnostics: str = ""
     queue: str = ""
-    pending: tuple[tuple[int, str], ...] | None = None  # how many containers of which size; None: not known
+    pending: tuple[str, ...] | None = None  # the containers that wait for room; None: not known
     containers: frozenset[str] | None = None  # those that run; None: not known
 
     @property
@@ -77,6 +77,14 @@ class Manager:
             return [_node(each) for each in _listed(said["nodes"], "node")]
         return nodes_of(self.yarn.run("node", "-list", "-showDetails"))
 
+    def largest(self, queue: str) -> Mapping[str, int]:
+        """The most that a container may have in that queue ("": in any), as far as the web service says it."""
+        for address in self._addresses:
+            with contextlib.suppress(OSError, HTTPException, ValueError, RecursionError, LookupError, TypeError):
+                said = asked(f"{address}/ws/v1/cluster/scheduler")
+                return largest_in(said["scheduler"]["schedulerInfo"], queue)
+        return {}
+
     def report(self, application: str) -> AppReport | None:
         """How an application is; None where YARN knows none of that name.  Raises YarnFailed, ConnectError."""
         try:
@@ -85,10 +93,10 @@ class Manager:
             return None
         if said is not None:
             app = said["app"]
-            report = _report(app, None)
-            if report.state == "RUNNING":
+            report = report_from(app, None)
+            if report.state == "RUNNING" and _is_shown(app):
                 with contextlib.suppress(KeyError):
-                    return _report(app, self._containers(application))
+                    return report_from(app, self._containers(application))
             return report
         try:
             return report_of(self.yarn.run("application", "-status", application))
@@ -243,11 +251,31 @@ def _listed(said: Mapping[str, Any] | None, name: str) -> list[Mapping[str, Any]
     return [found] if isinstance(found, Mapping) else list(found)
 
 
+def _amounts(said: Mapping[str, Any]) -> dict[str, int]:
+    """The numbers of a resource, as `resources` has them."""
+    found = {name: int(said[name]) for name in ("memory", "vCores") if name in said}
+    more = _listed(said.get("resourceInformations"), "resourceInformation")
+    return found | {str(each["name"]): int(each["value"]) for each in more}
+
+
+def largest_in(scheduler: Mapping[str, Any], queue: str) -> dict[str, int]:
+    """The most that a container may have in that queue ("": in any), as a scheduler says; {}: it does not."""
+    found: dict[str, Mapping[str, Any]] = {}
+    _limits(scheduler, found)
+    return _amounts(found.get(queue) or found.get("root") or {})
+
+
+def _limits(queue: Mapping[str, Any], found: dict[str, Mapping[str, Any]]) -> None:
+    """Note the largest container of a queue, and of those below it, by their names and their paths."""
+    if limit := queue.get("maximumAllocation"):
+        found.update(dict.fromkeys([str(queue.get(key)) for key in ("queueName", "queuePath")], limit))
+    for below in _listed(queue.get("queues"), "queue"):
+        _limits(below, found)
+
+
 def _node(said: Mapping[str, Any]) -> YarnNode:
     total = said.get("totalResource") or {}
-    has = {"memory": int(total.get("memory", 0)), "vCores": int(total.get("vCores", 0))}
-    more = _listed(total.get("resourceInformations"), "resourceInformation")
-    has |= {str(each["name"]): int(each["value"]) for each in more}
+    has = _amounts(total)
     if not total:  # Hadoop 2
         has["memory"] = int(said["availMemoryMB"]) + int(said["usedMemoryMB"])
     labels = said.get("nodeLabels") or ()
@@ -258,18 +286,33 @@ def _node(said: Mapping[str, Any]) -> YarnNode:
     )
 
 
-def _report(app: Mapping[str, Any], containers: frozenset[str] | None) -> AppReport:
-    pending = tuple(
-        (int(each["numContainers"]), size_of(each.get("capability") or {}))
-        for each in _listed(app, "resourceRequests")
-        if each.get("resourceName") == "*" and int(each["numContainers"]) > 0
-    )
+def _is_shown(app: Mapping[str, Any]) -> bool:
+    """Whether the web service shows all of it: where YARN has ACLs, it does so to few, and does not know who asks."""
+    return int(app.get("startedTime") or 0) > 0
+
+
+def _pending(app: Mapping[str, Any]) -> tuple[str, ...] | None:
+    if _is_shown(app):
+        return tuple(
+            f"{each['numContainers']} x {size_of(each.get('capability') or {})}"
+            for each in _listed(app, "resourceRequests")
+            if each.get("resourceName") == "*" and int(each["numContainers"]) > 0
+        )
+    used = _listed(app.get("resourceInfo"), "resourceUsagesByPartition")
+    sums = [each["pending"] for each in used if "pending" in each]
+    if not sums:
+        return None
+    return tuple(f"{size_of(each)} in all" for each in sums if int(each["memory"]) > 0)
+
+
+def report_from(app: Mapping[str, Any], containers: frozenset[str] | None) -> AppReport:
+    """How an application is, as the web service says."""
     return AppReport(
         str(app["state"]),
         str(app.get("finalStatus", "")),
         str(app.get("diagnostics", "")),
         str(app.get("queue", "")),
-        pending,
+        _pending(app),
         containers,
     )
 

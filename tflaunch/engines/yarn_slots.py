@@ -26,6 +26,7 @@ from tflaunch.engines.yarn_applications import (
     SETTINGS,
     TAG,
     Submission,
+    check_limits,
     check_nodes,
     client_words,
     sizes,
@@ -72,6 +73,7 @@ class YarnEngine:
         cluster = in_parallel([partial(YarnCluster.here, settings)], about.pause)[0]
         [nodes] = in_parallel([cluster.nodes], about.pause)
         check_nodes(made, nodes)
+        in_parallel([partial(check_limits, made, cluster.manager.largest)], about.pause)
         certificate, key = make_certificate()
         secret = {"certificate": certificate, "token": secrets.token_hex(16)}
         asked = AskedSet(cluster, made, settings, name, about, {**secret, "key": key})

@@ -42,6 +42,9 @@ _FILES = {
     "hdfs dfs -mkdir /user/NAME, hdfs dfs -chown NAME /user/NAME",
     "in safe mode": "HDFS takes no files before it has left it: hdfs dfsadmin -safemode get",
 }
+_NODES = "yarn node -list -showDetails shows what nodes have"
+_JAVA = "Hadoop's commands need Java: install one, or set JAVA_HOME"
+_NO_JAVA = ("JAVA_HOME", "java: not found", "java: No such file")
 _FILES_AT_ALL = (
     "nodes read its files from the cluster's file system: do hdfs dfs -ls and yarn node -list work here?"
 )
@@ -62,8 +65,7 @@ def waits(reports: Mapping[str, AppReport | None], nodes: Sequence[YarnNode] = (
             said = shortened(report.diagnostics)
             return f"{report.state}: {said}" if said else f"the application is {report.state}"
         if report.pending:
-            asked = ", ".join(f"{number} x {each}" for number, each in report.pending)
-            return f"{asked} pending in the queue {report.queue}{_free(nodes)}"
+            return f"{', '.join(report.pending)} pending in the queue {report.queue}{_free(nodes)}"
     return "the slot holders start"
 
 
@@ -158,6 +160,12 @@ def refused(error: Exception) -> TflaunchError:
     """Why the distributed shell's client has not submitted an application."""
     text = str(error)
     if any(words in text for words in _MISTAKES):
-        return UsageError(f"yarn: YARN refuses the application: {text}", "yarn queue -list, yarn node -list")
-    hint = next((hint for words, hint in _FILES.items() if words in text), _FILES_AT_ALL)
+        of = "mapred queue -showacls lists queues, and what you may do in each" if "queue" in text.lower() else _NODES
+        return UsageError(f"yarn: YARN refuses the application: {text}", of)
+    hint = next((hint for words, hint in _FILES.items() if words in text), mends(text, _FILES_AT_ALL))
     return ConnectError(f"yarn: the application cannot be submitted: {text}", hint)
+
+
+def mends(said: str, otherwise: str) -> str:
+    """The hint for a command of Hadoop that has failed and `said` why."""
+    return _JAVA if any(words in said for words in _NO_JAVA) else otherwise

@@ -6,13 +6,15 @@ import json
 import subprocess
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tflaunch.engines import yarn_words as words
 from tflaunch.engines.engine import check
-from tflaunch.engines.yarn_applications import Submission, check_nodes, client_words, sizes
+from tflaunch.engines.yarn_applications import Submission, check_limits, check_nodes, client_words, sizes
 from tflaunch.engines.yarn_board import read_log
 from tflaunch.engines.yarn_commands import (
     client_env,
@@ -29,9 +31,10 @@ from tflaunch.engines.yarn_manager import (
     ContainerEnd,
     YarnNode,
     addresses,
+    largest_in,
     nodes_of,
+    report_from,
     report_of,
-    size_of,
 )
 from tflaunch.engines.yarn_slots import ENGINE
 from tflaunch.inputs.engine_words import WantedSlots, wanted
@@ -167,10 +170,66 @@ def test_the_command_tells_what_the_web_service_does() -> None:
         "ACCEPTED: Application is added to the scheduler and is not yet activated. "
         "Queue's AM resource limit exceeded."
     )
-    pending = AppReport("RUNNING", queue="root.ml", pending=((2, size_of({"memory": 8192, "vCores": 4})),))
-    assert words.waits({"a": pending}, nodes_of(NODES)) == (
-        "2 x <memory:8192, vCores:4> pending in the queue root.ml; free: host2 1536 MB, host1 4096 MB"
-    )
+
+
+# Of ResourceManagers of Hadoop 3.4.2, in part: to those whom it knows, and where it has ACLs, to all others.
+SHOWN = {
+    "startedTime": 1795871141781,
+    "resourceRequests": [
+        {"resourceName": "*", "numContainers": 2, "capability": {"memory": 8192, "vCores": 4}},
+        {"resourceName": "/default-rack", "numContainers": 2, "capability": {"memory": 8192, "vCores": 4}},
+        {"resourceName": "*", "numContainers": 0, "capability": {"memory": 512, "vCores": 1}},
+    ],
+}
+HIDDEN = {
+    "startedTime": 0,
+    "runningContainers": 0,
+    "resourceInfo": {
+        "resourceUsagesByPartition": [
+            {"partitionName": "", "pending": {"memory": 16384, "vCores": 8}, "used": {"memory": 256, "vCores": 1}}
+        ]
+    },
+}
+NOTHING = {"resourceInfo": {"resourceUsagesByPartition": [{"pending": {"memory": 0, "vCores": 0}}]}}
+
+
+@pytest.mark.parametrize(
+    ("app", "pending"),
+    [
+        (SHOWN, ("2 x <memory:8192, vCores:4>",)),
+        (HIDDEN, ("<memory:16384, vCores:8> in all",)),
+        (HIDDEN | NOTHING, ()),
+        ({"startedTime": 0}, None),  # older
+    ],
+)
+def test_what_waits_for_room(app: dict[str, Any], pending: tuple[str, ...] | None) -> None:
+    report = report_from({"state": "RUNNING", "queue": "root.ml", **app}, None)
+    assert report.pending == pending
+    told = words.waits({"a": report}, nodes_of(NODES))
+    room = "pending in the queue root.ml; free: host2 1536 MB, host1 4096 MB"
+    assert told == (f"{pending[0]} {room}" if pending else "the slot holders start")
+
+
+def test_more_than_a_container_may_have_is_refused() -> None:
+    """Hadoop's distributed shell would ask for less, and not say so."""
+    small, large = {"memory": 2048, "vCores": 4}, {"memory": 8192, "vCores": 4, "resourceInformations": {}}
+    scheduler = {
+        "queueName": "root",
+        "maximumAllocation": large,
+        "queues": {"queue": [{"queueName": "ml", "queuePath": "root.ml", "maximumAllocation": small}]},
+    }
+    most = partial(largest_in, scheduler)
+    check_limits(sizes(slots("yarn:2,memory=8g,cpus=4")), most)
+    check_limits(sizes(slots("yarn:2,memory=2g,queue=ml")), most)
+    check_limits(sizes(slots("yarn:2x8,memory=900g")), partial(largest_in, {}))
+    for word, why in {
+        "yarn:1,cpus=5": "<memory:4096, vCores:5> is more than this cluster gives a container: vCores:4 at most",
+        "yarn:1,queue=ml": "is more than the queue ml gives a container: memory:2048 at most",
+        "yarn:1,queue=root.ml": "is more than the queue root.ml gives a container: memory:2048 at most",
+    }.items():
+        with pytest.raises(PlanError) as refused:
+            check_limits(sizes(slots(word)), most)
+        assert why in refused.value.message
 
 
 def test_when_a_slot_is_over() -> None:
@@ -335,6 +394,7 @@ def test_nodes_that_do_not_see_what_was_put_there_for_them() -> None:
             "hdfs dfsadmin -safemode get",
         ),
         ("java.net.ConnectException: Connection refused", "submitted: Connection refused", "hdfs dfs -ls"),
+        ("/opt/hadoop/bin/yarn: line 23: exec: java: not found", "exec: java: not found", "set JAVA_HOME"),
     ],
 )
 def test_an_hdfs_that_takes_no_files(exception: str, why: str, hint: str) -> None:
