@@ -10,7 +10,7 @@ from tflaunch.gpu_probe import MODULE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Iterable, Mapping
+    from typing import Any, Callable, Collection, Iterable, Mapping
 
 WORD, TEXT, PATH, NAME = 1024, 64 * 1024, 16 * 1024, 255  # characters
 ARGUMENT = 128 * 1024  # of a word of a command line, as Linux has it
@@ -174,76 +174,102 @@ def misfit(spec: "Any", value: "Any", where: str) -> str:
 
     `where` is the path to the value.  Fields that a record of `spec` does not have are removed from the value.
     """
+    try:
+        _check(spec, value)
+    except _Misfit as odd:
+        return odd.words % (".".join([where, *reversed(odd.path)]).lstrip(".") or "all of it")
+    return ""
+
+
+class _Misfit(Exception):
+    """What does not fit: `words` about a place, and the `path` to it, the innermost name first."""
+
+    def __init__(self, words: str, *path: str) -> None:
+        self.words = words
+        self.path = list(path)
+
+
+def _check(spec: "Any", value: "Any") -> None:
+    """Raise _Misfit where `value` does not fit.  Each message of each host comes here: nothing is made that fits."""
     if callable(spec):
-        return "" if spec(value) else _is_not(where, value, spec.__name__.replace("_", " "))
-    if isinstance(spec, dict):
-        return _record_fault(spec, value, where)
-    if isinstance(spec, list):
+        if not spec(value):
+            raise _is_not(value, spec.__name__.replace("_", " "))
+    elif isinstance(spec, dict):
+        _check_record(spec, value)
+    elif isinstance(spec, list):
         if not isinstance(value, list):
-            return _is_not(where, value, "a list")
-        only = spec[0]
-        if callable(only):  # most lists: they are long
-            wrong = next((number for number, each in enumerate(value) if not only(each)), -1)
-            return "" if wrong < 0 else misfit(only, value[wrong], "%s.%d" % (where, wrong))
-        return next(
-            filter(
-                None, (misfit(only, each, "%s.%d" % (where, number)) for number, each in enumerate(value))
-            ),
-            "",
-        )
-    if isinstance(spec, tuple):
+            raise _is_not(value, "a list")
+        _check_all(spec[0], range(len(value)), value)
+    elif isinstance(spec, tuple):
         if not (isinstance(value, list) and len(value) == len(spec)):
-            return _is_not(where, value, "a list of %d" % len(spec))
-        parts = enumerate(zip(spec, value))  # noqa: B905 - Python 3.8 has no `strict`
-        return next(
-            filter(None, (misfit(part, each, "%s.%d" % (where, number)) for number, (part, each) in parts)),
-            "",
-        )
-    if isinstance(spec, Each):
+            raise _is_not(value, "a list of %d" % len(spec))
+        number = 0
+        try:
+            for part in spec:
+                _check(part, value[number])
+                number += 1
+        except _Misfit as odd:
+            odd.path.append(str(number))
+            raise
+    elif isinstance(spec, Each):
         if not isinstance(value, dict):
-            return _is_not(where, value, "an object")
-        wrong_key = next((key for key in value if not spec.key(key)), None)
-        if wrong_key is not None:
-            return _is_not(where, wrong_key, spec.key.__name__.replace("_", " "), "the key ")
-        return next(
-            filter(None, (misfit(spec.value, each, "%s.%s" % (where, key)) for key, each in value.items())),
-            "",
-        )
-    if isinstance(spec, OneOf):
-        fault = ""
-        for each in spec.specs:
-            fault = misfit(each, value, where)
-            if not fault:
-                return ""
-        return fault  # of the last alternative, which is the usual one
-    return misfit(spec.fields, value, where) or (
-        "" if spec.rule(value) else _is_not(where, value, spec.words)
-    )
+            raise _is_not(value, "an object")
+        for key in value:
+            if not spec.key(key):
+                raise _is_not(key, spec.key.__name__.replace("_", " "), "the key ")
+        _check_all(spec.value, value, value.values())
+    elif isinstance(spec, OneOf):
+        *others, usual = spec.specs
+        if not any(_fits(each, value) for each in others):
+            _check(usual, value)
+    else:
+        _check(spec.fields, value)
+        if not spec.rule(value):
+            raise _is_not(value, spec.words)
 
 
-def _record_fault(spec: "Mapping[str, Any]", value: "Any", where: str) -> str:
+def _check_all(spec: "Any", names: "Iterable[Any]", values: "Collection[Any]") -> None:
+    if all(map(spec, values)) if callable(spec) else not values:  # most are plain, and many
+        return
+    name = None  # type: Any
+    try:
+        for name, each in zip(names, values):  # noqa: B905 - Python 3.8 has no `strict`
+            _check(spec, each)
+    except _Misfit as odd:
+        odd.path.append(str(name))
+        raise
+
+
+def _fits(spec: "Any", value: "Any") -> bool:
+    return bool(spec(value)) if callable(spec) else not misfit(spec, value, "")
+
+
+def _check_record(spec: "Mapping[str, Any]", value: "Any") -> None:
     if not isinstance(value, dict):
-        return _is_not(where, value, "an object")
+        raise _is_not(value, "an object")
     known = 0
-    for field, wanted in spec.items():
-        name = field[1:] if field[0] == "?" else field
-        if name in value:
-            known += 1
-            fault = misfit(wanted, value[name], "%s.%s" % (where, name) if where else name)
-            if fault:
-                return fault
-        elif name is field:
-            return "%s is missing" % ("%s.%s" % (where, name) if where else name)
+    name = ""
+    try:
+        for field, wanted in spec.items():
+            name = field[1:] if field[0] == "?" else field
+            if name in value:
+                known += 1
+                if not (callable(wanted) and wanted(value[name])):
+                    _check(wanted, value[name])
+            elif name is field:
+                raise _Misfit("%s is missing")
+    except _Misfit as odd:
+        odd.path.append(name)
+        raise
     if known < len(value):
         names = {field.lstrip("?") for field in spec}
         for name in [name for name in value if name not in names]:
             del value[name]
-    return ""
 
 
-def _is_not(where: str, value: "Any", wanted: str, what: str = "") -> str:
+def _is_not(value: "Any", wanted: str, what: str = "") -> _Misfit:
     """`gpus.0.index is not a whole number: -1`."""
-    return "%s%s is not %s: %s" % (what, where.lstrip(".") or "all of it", wanted, quoted(value))
+    return _Misfit("%s%%s is not %s: %s" % (what, wanted, quoted(value).replace("%", "%%")))
 
 
 def quoted(value: "Any") -> str:
