@@ -98,7 +98,7 @@ FACT = """
     fan_percent: "Optional[int]" = fact(or_null(a_whole_number), "how fast its fan turns", default=None)
 """
 PROBED = """
-    gpu["fan_percent"] = _ask(nvml, "nvmlDeviceGetFanSpeed", handle)
+    gpu["fan_percent"] = ask(nvml, "nvmlDeviceGetFanSpeed", handle)
 """
 # A GPU's way from NVML over the wire into `gpus --json`; argv: what the host says of the new fact.
 GPU_TO_JSON = """
