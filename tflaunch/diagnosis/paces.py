@@ -40,6 +40,7 @@ class Sample(NamedTuple):
     in_disk: bool = False  # a thread of it waits for a disk (state D)
     disk_bytes: int = 0  # to and from disks
     step: int = -1  # the last that it has named; -1: none
+    faults: float = 0.0  # pages of its memory that a disk has brought back
 
 
 class Window(NamedTuple):
@@ -57,6 +58,7 @@ class Window(NamedTuple):
     in_disk: float  # share of the looks
     disk_bytes_s: float
     stepping: float  # share of the looks since which its step had grown
+    faults_s: float
 
 
 class Pace:
@@ -109,6 +111,7 @@ class Pace:
                 any(state == "D" for _, _, state in look["processes"]) or look.get("disk", (0, 0))[1] > 0,
                 min(MOST, last.disk_bytes + max(0, disk - before.get("disk", (disk, 0))[0])),
                 look.get("step", -1),
+                last.faults + _grown(before, look, "faults"),
             )
         )
         while self.samples[0].at < now - KEPT_S:
@@ -149,6 +152,7 @@ class Pace:
             sum(each.in_disk for each in rest) / len(rest),
             (last.disk_bytes - first.disk_bytes) / seconds,
             sum(new.step > old.step for old, new in zip(seen, rest)) / len(rest),  # noqa: B905  Python 3.8
+            (last.faults - first.faults) / seconds,
         )
 
 

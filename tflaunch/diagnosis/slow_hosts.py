@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 SEGMENTS = 50  # of fewer, a share says little
 PARTS = 3
 MEMORY_PARTS = 6
+FAULTS_S = 5.0  # pages a second that a disk must bring back for a task
 
 
 def lossy(paces: Paces, now: float) -> dict[str, Finding]:
@@ -82,6 +83,7 @@ def short_of_memory(paces: Paces, now: float) -> dict[str, Finding]:
     """Hosts whose programs wait for memory all the time, though they may swap nothing."""
     limits = paces.limits
     part_s = limits.slow_s / MEMORY_PARTS
+    windows = paces.over(now - limits.slow_s, now)
     found = {}
     for host in paces.machines:
         # In each part, so that it was not a burst.
@@ -89,19 +91,21 @@ def short_of_memory(paces: Paces, now: float) -> dict[str, Finding]:
             paces.stalled(host, "memory", now - left * part_s, now - (left - 1) * part_s)
             for left in range(1, MEMORY_PARTS + 1)
         )
+        # Other programs of the host may be short of memory in a part of it that is theirs.
         here = [
             name
-            for name, place in paces.watched.places.items()
-            if place.host == host and paces.tasks[name].samples
+            for name, window in windows.items()
+            if paces.watched.places[name].host == host and window.faults_s >= FAULTS_S
         ]
         if not here or share < limits.memory_share:
             continue
-        name = max(here, key=lambda each: paces.tasks[each].memory)
+        name = max(here, key=lambda each: windows[each].faults_s)
         who, much = paces.watched.who([name]), amount(paces.tasks[name].memory)
         text = (
             f"{host} is short of memory: programs have waited for it in {share:.0%} of the last {limits.slow_s:.0f} s,"
-            f" while the kernel took it from others, or read again what it had dropped; {who} has {much}: it needs less"
-            " (a smaller shuffle buffer, fewer batches ahead), or a host, or a limit, with more"
+            f" and {who}, which has {much}, for {windows[name].faults_s:.0f} of its own pages a second that the kernel"
+            " had dropped: it needs less (a smaller shuffle buffer, fewer batches ahead), or a host, or a limit, with"
+            " more"
         )
         found[f"{host} short"] = Finding(text, f"{host} is no more short of memory", (name,))
     return found

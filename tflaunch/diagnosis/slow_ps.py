@@ -40,7 +40,7 @@ def bound(paces: Paces, now: float) -> dict[str, Finding]:
     if not workers or median(shares) >= limits.awaited_share:
         return {}
     usual = median(windows[name].waiting / max(windows[name].cores, LEAST) for name in workers)
-    # Where the workers wait as long, all are on full machines; a ps runs little, and waits long for each second of it.
+    # Where the workers wait, too, all are on full machines; a ps runs little, and waits long for each second of it.
     least = max(limits.ps_waiting, MORE_WAITING * median(windows[name].waiting for name in workers))
     found = {}
     for name in ps:
@@ -48,7 +48,7 @@ def bound(paces: Paces, now: float) -> dict[str, Finding]:
         if window is None or window.moving < STEADY:
             continue
         crowded = window.waiting / max(window.cores, LEAST) >= max(limits.crowded_wait, 2 * usual)
-        crowded = crowded and window.waiting >= least
+        crowded = crowded and usual < limits.crowded_wait and window.waiting >= least
         what = _by_cpu(window, paces.tasks[name].cores, limits, crowded=crowded)
         what = what or _by_network(window, windows, workers, limits)
         if what:

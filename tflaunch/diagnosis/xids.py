@@ -1,19 +1,19 @@
 """Xids: errors of GPUs that NVIDIA's driver tells of, each with a number: the card's own fault, or the program's.
 
 What the numbers mean is from NVIDIA's list, https://docs.nvidia.com/deploy/xid-errors.  While a run goes on, only those
-of a sick card are told: those of a program come with its end, which ends/ explains by the same words.
+of a sick card are told: those of a program come with its end, which ends/xid_ends.py explains.
 
 Shipped to hosts, for the coordinator of a detached run.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from tflaunch.diagnosis.rule import Rule, Sentence
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
     from collections.abc import Set as AbstractSet
     from typing import Any
 
@@ -41,15 +41,6 @@ SICK = {
     **dict.fromkeys(range(144, 151), _LINK),
     154: "it needs a reset, or its host a restart",
 }
-# A kernel of the program is, as a rule.
-OF_PROGRAMS = {
-    13: "a kernel has made an error, such as an index that is out of range",
-    31: "a kernel has used memory that is not its own",
-    43: "its program was stopped after an error of its own",
-    69: "a kernel has made an error",
-}
-FATAL = (48, 62, 79, 94, 95, 119, 120, 140)  # no program that uses the card goes on after these
-STOPPED, CLEARED = 43, 45  # what others lead to; 45 also an end by a signal, so that it tells nothing
 
 
 class Xids(Rule):
@@ -90,25 +81,3 @@ class Xids(Rule):
 
         check(Each(a_text, a_text), memory)
         self._told = dict(memory)
-
-
-class XidEnd(NamedTuple):
-    """What the Xids of a task's GPUs say of its end."""
-
-    words: str  # `GPU 3 of gpu02 has told of Xid 79 (it has fallen off the bus)`; "": nothing
-    card: str = ""  # `gpu02:3`, if the task died of that card
-    program: bool = False  # a kernel of the program is at fault
-
-
-def at_the_end(host: str, xids: Sequence[Sequence[int]]) -> XidEnd:
-    """Of the [index, Xid] of a task's GPUs the one that tells most."""
-    told = [(index, number) for index, number in xids if number != CLEARED]
-    if not told:
-        return XidEnd("")
-    index, number = min(
-        told, key=lambda each: (each[1] not in FATAL, each[1] not in SICK, each[1] == STOPPED)
-    )
-    words = SICK.get(number) or OF_PROGRAMS.get(number)
-    more = f" ({words})" if words else ", which https://docs.nvidia.com/deploy/xid-errors explains"
-    text = f"GPU {index} of {host} has told of Xid {number}{more}"
-    return XidEnd(text, f"{host}:{index}" if number in FATAL else "", number in OF_PROGRAMS)

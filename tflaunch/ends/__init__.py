@@ -2,6 +2,7 @@
 
 interpret.py    which rule wins, and its advice
 log_end.py      the end of a log, taken apart: what the task said last, and where in the program it was
+xid_ends.py     what errors of its GPUs say, of which their driver has told
 last_error.py   the line of a log that says why its program ended
 known_end.py    what a rule may ask about an end: memory, disks, the processor, versions that differ between hosts
 here.py         what this machine knows of a module or a file that a task did not find

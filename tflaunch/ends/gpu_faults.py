@@ -28,7 +28,7 @@ _BROKEN = (
     "a GPU of {host} is broken or lost (the kernel's log there, `dmesg | grep -i xid`, has its Xid): --exclude {host}, "
     "have it reset or restarted"
 )
-# By the Xids that the driver has told of (diagnosis/xids.py).
+# By the Xids that the driver has told of (xid_ends.py).
 SICK_CARD = (
     "{told}: the card, or what it is plugged into, is at fault, not the program; --exclude {card} goes on without it, "
     "until it is reset or its host restarted; where the Xid comes again, it wants another card"

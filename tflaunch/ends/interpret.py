@@ -13,7 +13,6 @@ import signal as signals
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from tflaunch.diagnosis.xids import at_the_end
 from tflaunch.ends import log_end
 from tflaunch.ends.end_rule import AFTERMATH, ANYWHERE, FINAL, STACK, EndRule, SignalRule, pattern
 from tflaunch.ends.files import READ_ONLY_LOG
@@ -22,6 +21,7 @@ from tflaunch.ends.known_end import KnownEnd, facts_of
 from tflaunch.ends.log_end import LogEnd
 from tflaunch.ends.signals import ABORTS, KNOWN, LIKELY
 from tflaunch.ends.tables import patterns
+from tflaunch.ends.xid_ends import at_the_end
 
 _BY_SHELL = {
     128 + each: each for each in (4, 6, 7, 8, 9, 11, 15, 24, 25, 31)

@@ -101,6 +101,7 @@ _look = {
     "?cores": a_time,
     "?disk": (a_whole_number, a_whole_number),
     "?memory": (a_whole_number, a_whole_number),
+    "?faults": a_whole_number,
     "?step": a_whole_number,
     "?masks": [(a_whole_number, a_text)],  # tflaunch.agent.tasks.masks
 }

@@ -103,6 +103,7 @@ class Liar:
             "paces": self.some(lambda: [self.pick(WHOLE) for _ in range(4)]),
             **{name: self.pick(TIMES) for name in ("waited_s", "held_s", "cores")},
             "step": self.pick(WHOLE),
+            "faults": self.pick(WHOLE),
         }
         for name in (
             "flows",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -147,19 +147,25 @@ def test_a_slow_worker_whose_wait_for_a_disk_the_kernel_counts() -> None:
 # ---- memory
 
 
-def short(
-    memory: Callable[[str], Mapping[str, Any]] | Mapping[str, Any], looks: int = 30, **settings: Any
-) -> list[str]:
+def short(pressure: Mapping[str, Any], looks: int = 30, faults_s: int = 40, **settings: Any) -> list[str]:
     run = asynchronous(**settings)
-    for name in WORKERS:
-        run.facts[name] = {"memory": [3 << 30, 0], "cores": 4.0}
-    return go(run, looks, {"host3": QUICK}, memory if isinstance(memory, Mapping) else None)
+    run.facts["worker/1"] = {"memory": [3 << 30, 0], "cores": 4.0, "faults": 7}
+    said = []
+    for number in range(looks):
+        run.facts["worker/1"]["faults"] += int(faults_s * LOOK_S)
+        counted = {
+            name: {key: int(ms * number * LOOK_S) for key, ms in of_it.items()}
+            for name, of_it in pressure.items()
+        }
+        run.machines["host3"] = {"swapped": 0, **counted}
+        said += run.on(LOOK_S)
+    return said
 
 
 def test_a_host_that_is_short_of_memory_before_it_swaps() -> None:
     assert one(short({"pressure": {"memory": 230}})) == (
-        "host3 is short of memory: programs have waited for it in 23% of the last 60 s, while the kernel took it from"
-        " others, or read again what it had dropped; worker/1 on host3 has 3.0 GiB: it needs less (a smaller shuffle"
+        "host3 is short of memory: programs have waited for it in 23% of the last 60 s, and worker/1 on host3, which"
+        " has 3.0 GiB, for 40 of its own pages a second that the kernel had dropped: it needs less (a smaller shuffle"
         " buffer, fewer batches ahead), or a host, or a limit, with more"
     )
 
@@ -169,6 +175,10 @@ def test_a_slot_that_is_short_of_memory_on_a_host_that_has_enough() -> None:
     assert short({"pressure": {"memory": 450}, "own_pressure": {"memory": 10}}) == [], (
         "others are short of it"
     )
+
+
+def test_others_that_are_short_of_memory_beside_a_run_that_is_not() -> None:
+    assert short({"pressure": {"memory": 450}}, faults_s=1) == []
 
 
 @pytest.mark.parametrize("ms", [0, 50, 90])
@@ -187,6 +197,7 @@ def test_a_burst_that_is_over_soon() -> None:
     for number in range(60):
         counted += 5000 if 10 <= number < 15 else 0
         run.machines["host3"] = {"swapped": 0, "pressure": {"memory": counted}}
+        run.facts["worker/1"]["faults"] = 200 * number
         said += run.on(LOOK_S)
     assert said == []
 

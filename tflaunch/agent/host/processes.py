@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 class Process:
     """A process when it was read.  A named tuple would take longer to load than everything else in this file."""
 
-    __slots__ = ("name", "parent", "pid", "reaped_ticks", "start", "state", "threads", "ticks")
+    __slots__ = ("faults", "name", "parent", "pid", "reaped_ticks", "start", "state", "threads", "ticks")
 
     def __init__(self, pid: int, parent: int, state: str, start: int, name: str) -> None:
         self.pid = pid
@@ -26,6 +26,7 @@ class Process:
         self.ticks = 0  # of processor time that it has used ...
         self.reaped_ticks = 0  # ... and its children that have ended, and theirs
         self.threads = 0
+        self.faults = 0  # pages of memory that it had to wait for a disk for
 
 
 # The environment of every task has these; by them `tflaunch stop` finds processes that no agent knows of.
@@ -77,7 +78,7 @@ def read(pid: int) -> "Optional[Process]":
     process = Process(pid, int(parent), state.decode(), int(fields[17]), name.decode("utf-8", "replace"))
     process.ticks = int(fields[9]) + int(fields[10])
     process.reaped_ticks = int(fields[11]) + int(fields[12])
-    process.threads = int(fields[15])
+    process.threads, process.faults = int(fields[15]), int(fields[7])
     return process
 
 

@@ -5,6 +5,7 @@
     cores      how many cores it may use, by its affinity and its quota
     disk       [bytes that these processes have moved from and to disks so far, threads that wait for one now]
     memory     [bytes in memory, bytes swapped out], of all its processes
+    faults     how often they have waited for a disk to bring a page of their memory back, so far
     step       the number that follows "step" in its last lines; left out where they have none
 
 What threads have waited stands in a file of each: of many, a look reads a quarter, and takes the others as they were;
@@ -132,6 +133,7 @@ def pace_of(tree: "List[Process]", waits: Waits, tail: str) -> "Dict[str, Any]":
     if not tree:
         return {"turns": 0}
     seen = {"waited_s": waits.of(tree), **_statuses(tree)}  # type: Dict[str, Any]
+    seen["faults"] = sum(each.faults for each in tree)
     quota, held_s = waits.quota_of(tree[0].pid)
     allowed = _allowed(tree[0].pid)
     cores = [each for each in (quota, allowed) if each]
