@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import mmap
 import os
+import resource
 import subprocess
 import threading
 import time
@@ -48,6 +50,22 @@ def test_threads_that_wait_for_a_processor(burner: processes.Process) -> None:
     assert last["cores"] == 1
     assert last["step"] == 4
     assert int(str(last["memory"]).strip("[]").split(",")[0]) > 100_000
+
+
+def test_pages_of_memory_that_a_disk_brings_back(tmp_path: Path) -> None:
+    """As the kernel tells the process itself."""
+    path = tmp_path / "data"
+    path.write_bytes(os.urandom(1 << 22))
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        with mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as pages:
+            assert sum(pages[at] for at in range(0, len(pages), 1 << 16))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_majflt
+    own = processes.read(os.getpid())
+    assert own is not None
+    assert before <= own.faults <= resource.getrusage(resource.RUSAGE_SELF).ru_majflt
+    assert own.threads == len([*Path("/proc/self/task").iterdir()])
 
 
 def process(pid: int, seconds: float, start: int = 7) -> processes.Process:
