@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from tests.engines.conftest import OnSlots
+from tests.runs.test_short_trials import TRIAL as FORKED
 from tests.support.bed import Bed
+from tests.support.gpus_lab import Terminal
 from tests.support.launcher import alive, processes
 from tests.support.patience import until
 from tests.support.scheduler import Scheduler
@@ -116,6 +118,39 @@ def test_verbs_that_look(user: OnSlots, door: Mapping[str, str]) -> None:
     assert {each["host"] for each in gpus["hosts"]} == {"host1-s0", "host2-s1"}
     user.scheduler.wait_until_free()
     assert len(user.scheduler.requests()) == 2
+
+
+# Says what it was sent at its port.
+CALLED = """
+    import json, os, socket
+    host, port = json.loads(os.environ["TF_CONFIG"])["cluster"]["worker"][0].rsplit(":", 1)
+    server = socket.socket()
+    server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    server.bind(("", int(port)))
+    server.listen()
+    print("step 7 listens", flush=True)
+    while True:
+        with server.accept()[0] as caller:
+            print("called by", caller.recv(24), flush=True)
+"""
+
+
+def test_a_run_is_looked_at_while_it_goes_on(user: OnSlots, door: Mapping[str, str]) -> None:
+    words = ("--workers=1", "--ps=0", "--no-flags", "--name=looked")
+    with user.start("run", user.slots("1", **door), user.script(CALLED), *words) as run:
+        run.wait_for("listens")
+        screen = Terminal(user.argv("top", "looked", "--interval=1"), user.env(), columns=80)
+        screen.shows(r"looked-\w+ +● 1/1 tasks run")
+        screen.shows(r"^>worker/0 +host1-s0 .* \d\.\d\d .* 7 +-$")
+        screen.type("q")
+        assert screen.end() == 0
+        done = user.run("profile", "looked").ran(69)
+        assert "worker/0: no TensorFlow server answers at its port" in done.sentences
+        run.wait_for("called by b'PRI * HTTP/2.0")
+        run.interrupt()
+        run.end()
+    found = json.loads(user.run("report", "looked", "--json").ran().out)["runs"][0]
+    assert found["tasks"][0]["host"] == "host1-s0"
 
 
 def test_a_run_waits_for_its_slots_and_says_why(user: OnSlots, scheduler: Scheduler) -> None:
@@ -290,9 +325,11 @@ def test_kill_of_a_wire_is_no_end(
 
 
 def test_a_sweep_has_its_slots_and_gives_them_back(user: OnSlots, door: Mapping[str, str]) -> None:
-    script = user.script(TRIAL)
-    done = user.run("sweep", user.slots(**door), script, "--grid", "lr=1,2,3", "--metric", "loss").ran()
-    assert "3 trials" in done.sentences or "3 of 3" in done.sentences
+    words = ("--grid=lr=1,2,3,4,5,6", "--metric=forked", "--maximize", "--preload=xmlrpc.client")
+    done = user.run("sweep", user.slots(**door), user.script(FORKED), *words).ran()
+    forked = {int(row.split()[1]): row.split()[0] for row in done.out.splitlines()[1:]}
+    assert len(forked) == 6
+    assert forked[5] == "1", "the last one; the first of each slot is not"
     assert all(map(user.scheduler.released, user.scheduler.requests()))
 
 

@@ -88,6 +88,35 @@ def test_the_fastest_of_six_layouts_where_one_ps_is_too_few(bed: Bed, far: FarLa
     assert all(each["low"] <= each["rate"] <= each["high"] and each["predicted"] for each in (best, *others))
 
 
+def test_what_limits_a_layout_is_told(bed: Bed, far: FarLauncher) -> None:
+    hosts = bed.up(3)
+    hosts[0].do(
+        *[
+            "tc",
+            "qdisc",
+            "add",
+            "dev",
+            "eth0",
+            "root",
+            "tbf",
+            "rate",
+            "8mbit",
+            "burst",
+            "16kb",
+            "latency",
+            "400ms",
+        ]
+    )
+    where = ("--ps-hosts=host1", "--worker-hosts=host[2-3]", "--network=none")
+    words = ("--ps=1", "--workers=2", *where, "--steps=20", "--seconds=8", "--grace=1", "--json")
+    hostfile, trainer = far.hostfile(hosts), far.script(TRAINER)
+    [layout] = json.loads(far.run("tune", hostfile, trainer, *words).ran().out)["layouts"]
+    assert layout["limits"][0].startswith("ps/0 on host1 holds up the workers by its network: "), layout
+    assert "more ps share that (--ps=2)" in layout["limits"][0]
+    wrong = far.run("tune", hostfile, trainer, "--ps-hosts=host1", "--ps-hosts=host9", "--dry-run").ran(2)
+    assert "host9" in wrong.sentences, "by a dry run, too, and of each pattern"
+
+
 def test_what_cannot_be_measured_is_said(launcher: Launcher) -> None:
     hosts = launcher.local(1)
     silent = launcher.script("import time\nprint('epoch 3', flush=True)\ntime.sleep(0.1)\n", "silent.py")

@@ -14,6 +14,7 @@ from tflaunch.api.requests.run import request_of as run_request
 from tflaunch.api.requests.tune import TuneRequest, options_of_try
 from tflaunch.api.running import Prepared, Run
 from tflaunch.diagnosis.rule import trains
+from tflaunch.hosts import fold
 from tflaunch.planning.cluster_plan import ClusterPlan
 from tflaunch.protocol.errors import EXIT_NO_METRIC, EXIT_TIMEOUT, PlanError, TflaunchError
 from tflaunch.protocol.outcome import EndedByRule, Outcome, TaskExit, TimedOut, how
@@ -270,6 +271,8 @@ class _Trying:
         self._rate = self._rate if enough else self._rates.rate()
         rate, notes = self._rate, list[str]()
         why, code = ("", 0) if enough else self._why_not(outcome, notes)
+        if plan.left_out:
+            notes.append(f"without {fold(plan.left_out)}: {next(iter(plan.left_out.values()))}")
         if rate is not None and rate.silent:
             notes.append(f"{', '.join(rate.silent)} printed no steps, so only the others' are counted")
         found = Try(

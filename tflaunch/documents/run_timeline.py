@@ -65,7 +65,7 @@ def _of_tasks(events: Sequence[_Event]) -> Iterator[MomentData]:
         last = {event["task"]: event["attempt"] for event in starts}
         ended = next((end["time"] for end in ends if last.get(end["task"], 0) <= end["attempt"]), None)
         if first[0]["task"].startswith(f"{TRIAL}/"):
-            among = " is the first trial" if len(first) > 1 else ""
+            among = " is the first trial" if len(last) > 1 else ""
             yield _moment(at, "started", f"{first[0]['task']} on {first[0]['host']}{among}")
         else:
             text = f"{counted(len(first), 'task')} on {counted(hosts, 'host')}, until the first is over"
