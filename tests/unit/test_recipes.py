@@ -360,7 +360,7 @@ def test_a_field_of_a_task_is_in_its_request_whoever_plans_it(tree: Path) -> Non
         r'"cwd": self.cwd,\n            "setup"[^\n]*\n',
         '            "colour": self.colour,\n',
     )
-    insert(tree / "tflaunch" / REQUEST, r'"\?cpus": a_text,\n', '    "?colour": a_word,\n')
+    insert(tree / "tflaunch" / REQUEST, r'\n_request = \{.*?"\?cpus": a_text,\n', '    "?colour": a_word,\n')
     assert run(tree, "-c", COLOURED) == "red\nred\n"
 
 
