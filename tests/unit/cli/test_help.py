@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import shlex
 import subprocess
@@ -68,8 +69,7 @@ def test_every_example_is_a_command_that_works(here: Path, verb: str, command: s
     first, called, *words = shlex.split(command)
     assert first == "tflaunch"
     assert called == verb or not verb
-    if ">" in words:
-        words = words[: words.index(">")]
+    words = [*itertools.takewhile(lambda word: word not in (">", "|"), words)]  # the rest is the shell's
     if "--resume" in words:  # of a sweep that is on record here
         words += ["hosts.yaml", "trainer.py"]
     parsed = typer.main.get_command(application([called])).commands[called]  # type: ignore[attr-defined]
