@@ -103,11 +103,16 @@ def room_of(module: str) -> str:
 
 
 def test_few_files_stand_loose() -> None:
-    assert {path.stem for path in HOUSE.glob("*.py")} == LOOSE
+    assert {path.stem for path in HOUSE.glob("*.py")} == LOOSE, (
+        "put the file into a room, or name it in LOOSE"
+    )
 
 
 def test_every_folder_is_a_room_on_a_floor() -> None:
-    assert {path.name for path in HOUSE.iterdir() if (path / "__init__.py").exists()} == FLOOR.keys() - LOOSE
+    rooms = {path.name for path in HOUSE.iterdir() if (path / "__init__.py").exists()}
+    assert rooms == FLOOR.keys() - LOOSE, (
+        "enter each room in FLOORS, on its floor, and in docs/architecture.md"
+    )
 
 
 @pytest.mark.parametrize("room", sorted(FLOOR))
@@ -203,8 +208,7 @@ def test_no_files_import_each_other_in_a_circle() -> None:
             del left[name]
         for others in left.values():
             others.difference_update(free)
-    # What is left is in a circle, or imports one that is.
-    assert not left
+    assert not left, "each of these is in a circle of imports, or imports one that is"
 
 
 def test_an_agent_is_made_of_all_shipped_rooms_but_what_runs_in_a_task_or_around_it() -> None:
@@ -232,7 +236,9 @@ def test_the_linter_knows_what_is_shipped() -> None:
     rules = tomllib.loads((HOUSE.parent / "pyproject.toml").read_text("utf-8"))["tool"]["ruff"]["lint"]
     (pattern,) = [each for each in rules["per-file-ignores"] if each.startswith("tflaunch/{")]
     inside = pattern.removeprefix("tflaunch/{").removesuffix("}").split(",")
-    assert {each.removesuffix("/**").removesuffix(".py") for each in inside} == SHIPPED
+    assert {each.removesuffix("/**").removesuffix(".py") for each in inside} == SHIPPED, (
+        "per-file-ignores of pyproject.toml must name what is shipped"
+    )
 
 
 @pytest.mark.parametrize("python", interpreters())
@@ -277,13 +283,15 @@ def test_no_class_is_long_and_no_function_has_many_parameters() -> None:
         for name, node in nodes
         if isinstance(node, ast.ClassDef) and (node.end_lineno or 0) - node.lineno >= MOST_LINES
     }
-    assert not classes
+    assert not classes, f"a class has at most {MOST_LINES} lines: part it"
     functions = {
         name
         for name, node in nodes
         if not isinstance(node, ast.ClassDef) and parameters(node) > MOST_PARAMETERS
     }
-    assert not functions
+    assert not functions, (
+        f"a function takes at most {MOST_PARAMETERS} parameters: make a class of some that belong together"
+    )
 
 
 @cache
@@ -321,4 +329,5 @@ SAME_FILES = {"tensorflow.py"}
 def test_few_files_have_the_name_of_another() -> None:
     paths = [path for name, path in FILES.items() if room_of(name) != "cli" and path.name != "__init__.py"]
     names = [path.name for path in paths]
-    assert {name for name in names if names.count(name) > 1} == SAME_FILES
+    twice = {name for name in names if names.count(name) > 1}
+    assert twice == SAME_FILES, "two rooms have files of one name: rename one of them"

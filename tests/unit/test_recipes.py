@@ -25,6 +25,29 @@ USED = """
     if options.restarts.patience != 7:
         raise UsageError(f"patient for {options.restarts.patience:g} s")
 """
+PLAN, REQUEST = "planning/cluster_plan.py", "protocol/messages.py"
+# The plan and the requests of a run and of a sweep, in which each task has a colour.
+COLOURED = """
+import json
+from pathlib import Path
+from tests.support.planned import asked, facts, plan
+from tflaunch.hosts import Host, Hostfile
+from tflaunch.launch.request import Request
+from tflaunch.planning.gpu_choice import GpuChoice
+from tflaunch.protocol.fields import check
+from tflaunch.protocol.messages import _request
+from tflaunch.sweeps.lifecycle import Seat
+from tflaunch.sweeps.seats import TrialRequests
+from tflaunch.sweeps.trials import Trial
+
+job = asked(ps=0, workers=1, colour="red")
+(task,) = plan(job, facts("h1")).tasks
+hosts = Hostfile("hosts.yaml", (Host("h1"),))
+trial = TrialRequests(Request("r-1", job, hosts, GpuChoice(), None, ()), 1)(Trial(0, {}), Seat("h1"))
+for request in (task.to_wire(), trial):
+    check(_request, request)
+    print(request["colour"])
+"""
 TABLE = "frameworks/table.py"
 FRAMEWORK = """
 from tflaunch.frameworks.framework import Framework, Rank
@@ -191,6 +214,7 @@ GUIDED = """
 # What the suite asks of verbs in general.
 OF_VERBS = (
     "cli/test_help.py::test_every_verb_has_its_place_in_the_help",
+    "cli/test_help.py::test_the_readme_has_every_verb",
     "cli/test_help.py::test_every_exit_code_is_told_once",
     "cli/test_configured.py::test_each_key_is_an_option_of_its_verb[beads]",
     "test_reference.py::test_the_man_page_has_every_verb",
@@ -223,7 +247,8 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     leave = shutil.ignore_patterns("__pycache__", "*.whl", "*.png", "*.svg", "reference", "logs")
     for part in ("tflaunch", "tflaunch_task", "docs", "tests"):
         shutil.copytree(ROOT / part, tmp_path / part, ignore=leave)
-    for part in ("pyproject.toml", "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "examples"):
+    shutil.copy(ROOT / "README.md", tmp_path)
+    for part in ("pyproject.toml", "CHANGELOG.md", "CONTRIBUTING.md", "examples"):
         (tmp_path / part).symlink_to(ROOT / part)
     return tmp_path
 
@@ -231,7 +256,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def named_in(recipe: str) -> set[str]:
     """The files and scripts that the recipe of that name has one go to."""
     text = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
-    (found,) = re.findall(rf"^\*\*{recipe}\*\*.*?\n\n", text, re.M | re.S)
+    (found,) = re.findall(rf"^\*\*{recipe}\*\*.*?(?=^\*\*|^## )", text, re.M | re.S)
     return set(re.findall(r"`([^`]+)`", found))
 
 
@@ -275,10 +300,10 @@ def typed(tree: Path, *lines: str, code: int = 0) -> list[str]:
 
 
 def test_an_option_that_is_declared_and_used_is_everywhere(tree: Path) -> None:
-    assert {GROUP, USER, "scripts/docs"} <= named_in("An option")
+    assert {GROUP, USER, "scripts/docs man"} <= named_in("An option")
     insert(tree / "tflaunch" / GROUP, r"class RestartOptions:.*?panel = \w+\n", DECLARED)
     insert(tree / "tflaunch" / USER, r"Raise UsageError for options that exclude each other\.\"\"\"\n", USED)
-    run(tree / "docs", "-m", "generator.keywords")  # as scripts/docs does
+    run(tree / "docs", "-m", "generator.keywords")  # as `scripts/docs man` does
     (tree / "t.py").write_text("")
     (tree / "job.yaml").write_text("program: t.py\npatience: 2m\n")
     (tree / "wrong.yaml").write_text("program: t.py\npatience: soon\n")
@@ -325,16 +350,31 @@ def test_an_option_that_is_declared_and_used_is_everywhere(tree: Path) -> None:
     )
 
 
+def test_a_field_of_a_task_is_in_its_request_whoever_plans_it(tree: Path) -> None:
+    assert {"protocol/job.py", PLAN, REQUEST, "on_host", "to_wire"} <= named_in("A field of a task")
+    insert(tree / "tflaunch/protocol/job.py", r"\n    done: Done = [^\n]*\n", '    colour: str = "blue"\n')
+    insert(tree / "tflaunch" / PLAN, r"\n    container: str = [^\n]*\n", '    colour: str = "blue"\n')
+    insert(tree / "tflaunch" / PLAN, r'"cwd": host.workdir,\n', '        "colour": job.colour,\n')
+    insert(
+        tree / "tflaunch" / PLAN,
+        r'"cwd": self.cwd,\n            "setup"[^\n]*\n',
+        '            "colour": self.colour,\n',
+    )
+    insert(tree / "tflaunch" / REQUEST, r'\n_request = \{.*?"\?cpus": a_text,\n', '    "?colour": a_word,\n')
+    assert run(tree, "-c", COLOURED) == "red\nred\n"
+
+
 # Before the framework, which has no page here: the reference could not be made.
-def test_a_verb_that_has_its_file_and_its_four_lines_is_everywhere(tree: Path) -> None:
+def test_a_verb_that_has_its_file_and_its_lines_is_everywhere(tree: Path) -> None:
     lines = {"VERBS": "cli/__init__.py", "Guide": "cli/guide.py", "ExitCode": "cli/exit_codes.py"}
     configured = "inputs/options/in_files.py"
-    assert {"cli/", *lines.values(), configured, "scripts/docs"} <= named_in("A verb")
+    assert {"cli/", *lines.values(), configured, "README.md", "scripts/docs man"} <= named_in("A verb")
     (tree / "tflaunch" / VERB).write_text(COUNTING)
     insert(tree / "tflaunch" / lines["VERBS"], r"\nVERBS = \{\n", '    "beads": ("beads:beads", _COMMAND),\n')
     insert(tree / "tflaunch" / lines["Guide"], r'\n    "More": \{', GUIDED)
     insert(tree / "tflaunch" / lines["ExitCode"], r"\nOF_VERB:[^\n]*\n", '    "beads": (_PRINTED,),\n')
     insert(tree / "tflaunch" / configured, r"\nOF_VERB:[^\n]*\n", '    "beads": (SshOptions,),\n')
+    insert(tree / "README.md", r"\n\*\*Tidy up\*\*\n\n", "- `beads` counts the beads\n")
     assert typed(tree, "beads --connect-timeout=9") == ["seven beads, within 9 s\n"]
     (tree / "config.toml").write_text("[beads]\nconnect_timeout = '1m'\n")
     assert typed(tree, "beads") == ["seven beads, within 60 s\n"]
@@ -352,7 +392,7 @@ def test_a_verb_that_has_its_file_and_its_four_lines_is_everywhere(tree: Path) -
 
 
 def test_a_framework_that_has_its_file_and_its_place_is_everywhere(tree: Path) -> None:
-    assert {"frameworks/", TABLE, "scripts/docs"} <= named_in("A framework")
+    assert {"frameworks/", TABLE, "scripts/docs man"} <= named_in("A framework")
     (tree / "tflaunch/frameworks/abacus.py").write_text(FRAMEWORK)
     insert(tree / "tflaunch" / TABLE, r"import (?=horovod)", "abacus, ")
     insert(tree / "tflaunch" / TABLE, r"\nALL = \(", "abacus.FRAMEWORK, ")
@@ -399,7 +439,7 @@ def test_an_engine_that_has_its_file_and_its_line_gives_slots(tree: Path) -> Non
 
 
 def test_a_fact_that_is_declared_and_found_out_is_everywhere(tree: Path) -> None:
-    assert {FACTS, PROBE} <= named_in("A fact")
+    assert {FACTS, PROBE, "scripts/docs man"} <= named_in("A fact")
     insert(tree / "tflaunch" / FACTS, r"class GpuFacts.*?\n    temperature_c: [^\n]*\n", FACT)
     insert(tree / "tflaunch" / PROBE, r"    gpu\[\"temperature_c\"\] = [^\n]*\n", PROBED)
     assert run(tree, "-c", GPU_TO_JSON, "37") == "37\n"

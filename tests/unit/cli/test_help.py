@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import shlex
 import subprocess
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 import typer.main
 
+from tests.support import ROOT
 from tflaunch import cli
 from tflaunch.cli import VERBS, application, exit_codes, guide
 from tflaunch.console.help_page import LEAST_COLUMNS, MOST_COLUMNS, columns_of
@@ -67,8 +69,7 @@ def test_every_example_is_a_command_that_works(here: Path, verb: str, command: s
     first, called, *words = shlex.split(command)
     assert first == "tflaunch"
     assert called == verb or not verb
-    if ">" in words:
-        words = words[: words.index(">")]
+    words = [*itertools.takewhile(lambda word: word not in (">", "|"), words)]  # the rest is the shell's
     if "--resume" in words:  # of a sweep that is on record here
         words += ["hosts.yaml", "trainer.py"]
     parsed = typer.main.get_command(application([called])).commands[called]  # type: ignore[attr-defined]
@@ -80,9 +81,19 @@ def test_every_example_is_a_command_that_works(here: Path, verb: str, command: s
 
 
 def test_every_verb_has_its_place_in_the_help() -> None:
-    assert guide.GUIDE.keys() == VERBS.keys() == exit_codes.OF_VERB.keys()
+    for table, where in (
+        (guide.GUIDE, "GROUPS of cli/guide.py"),
+        (exit_codes.OF_VERB, "OF_VERB of cli/exit_codes.py"),
+    ):
+        assert table.keys() == VERBS.keys(), f"{where} and VERBS of cli/__init__.py have other verbs"
     assert all(len(each.examples) == 3 for each in guide.GUIDE.values())
     assert len(guide.FIRST_STEPS) == 3
+
+
+def test_the_readme_has_every_verb() -> None:
+    commands = (ROOT / "README.md").read_text("utf-8").partition("## The commands\n")[2].partition("\n## ")[0]
+    told = set(re.findall(r"`(\w+)[` ]", commands))
+    assert not VERBS.keys() - told, "README.md lacks their lines among the commands"
 
 
 def test_every_exit_code_is_told_once() -> None:

@@ -54,6 +54,7 @@ OF_VERB: Mapping[str, tuple[Any, ...]] = {
     "ps": (SshOptions,),
     "status": (ReachOptions,),
     "top": (TopOptions, ReachOptions),
+    "report": (SshOptions,),
     "stacks": (StacksOptions, ReachOptions),
     "profile": (ProfileOptions, ReachOptions),
     "clean": (SshOptions,),
