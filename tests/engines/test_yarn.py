@@ -20,7 +20,7 @@ from tests.runs.test_up import CLIENT
 from tests.support import yarn as yarns
 from tests.support.launcher import Running
 from tests.support.patience import until
-from tests.support.yarn import YARN_S, OnYarn, YarnCluster
+from tests.support.yarn import MEMORY_MB, YARN_S, OnYarn, YarnCluster
 
 TRAINER = trainer("MALLOC_ARENA", "JVM_PID", "YARN_SHELL")
 TASKS = ("--ps=0", "--workers=2", "--no-flags")
@@ -89,9 +89,9 @@ def test_cards(user: OnYarn, cluster: YarnCluster) -> None:
 
 
 class ImpatientOnYarn(Impatient, OnYarn):
-    """Waits 15 s for the rest of its slots."""
+    """Waits 15 s for the rest of its slots, and a second or two until it asks again."""
 
-    changes: ClassVar = {"yarn_asked.PARTIAL_S": 15.0}
+    changes: ClassVar = {"yarn_asked.PARTIAL_S": 15.0, "yarn_slots.AGAIN_S": (1.0, 2.0)}
 
 
 @pytest.fixture
@@ -108,18 +108,35 @@ def test_what_can_never_be(user: OnYarn, cluster: YarnCluster) -> None:
 
     assert "fits into no node: of 2 nodes the largest has memory:2048" in refused(65, "2", "memory=3g")
     assert "no node that runs has the label big; no node has a label" in refused(65, "2", "label=big")
+    assert "is more than this cluster gives a container: vCores:4 at most" in refused(65, "2", "cpus=5")
     assert "Queue nosuch not present" in refused(2, "2", "queue=nosuch")
     assert "/nowhere/python3: No such file or directory" in refused(69, "2", "python=/nowhere/python3")
+    # No node has Docker; that the image reached the container is all that can be seen.
+    assert "this node has not used the image library/tf:1" in refused(69, "1", "image=library/tf:1")
+    [app] = cluster.applications("FINISHED", "FAILED")[-1:]
+    scripts = cluster.do("logs", "-applicationId", app["id"], "-log_files", "launch_container.sh")
+    assert 'export YARN_CONTAINER_RUNTIME_TYPE="docker"' in scripts
+    assert 'export YARN_CONTAINER_RUNTIME_DOCKER_IMAGE="library/tf:1"' in scripts
     assert cluster.applications() == []
     assert user.staged() == []
 
 
 def test_it_waits_in_yarns_words_and_leaves_nothing(impatient: ImpatientOnYarn, cluster: YarnCluster) -> None:
     user, script = impatient, impatient.script(TRAINER)
-    # The master takes of one node what a slot would need.
-    with user.start("run", user.slots("2", "memory=2g"), script, *TASKS, "--", "1") as running:
-        running.wait_for("pending in the queue root.default; free: ")
+    # The master takes of one node what a slot would need, until that node has more.
+    with user.start("run", user.slots("2", "memory=2g", "wait=1h"), script, *TASKS, "--", "0.1") as running:
+        running.wait_for("1 x <memory:2048, vCores:1> pending in the queue root.default; free: ")
         assert "waiting" in user.run("ps").ran().out
+        given_back = [each["id"] for each in cluster.applications()]
+        until(lambda: [each for each in cluster.applications() if each["id"] not in given_back], "another", YARN_S)
+        cluster.give_memory(2 * MEMORY_MB)
+        try:
+            running.wait_for("attempt 0 of", 2)
+            running.done(YARN_S).ran()
+        finally:
+            cluster.give_memory(MEMORY_MB)
+    with user.start("run", user.slots("2"), script, *TASKS, "--", "1") as running:
+        until(cluster.applications, "the application")
         running.interrupt()
         assert running.end() == 130
     until(lambda: cluster.applications() == [], "it is given back")
@@ -128,8 +145,7 @@ def test_it_waits_in_yarns_words_and_leaves_nothing(impatient: ImpatientOnYarn, 
     slots = user.slots("ps=1x0+worker=1x1", "queue=night")
     done = user.run("run", slots, script, *words).ran(75)
     assert "there is room for 1 slot alone" in done.sentences
-    assert "Queue's AM resource limit exceeded" in done.sentences
-    assert "<memory:256, vCores:1>" in done.sentences
+    assert "the queue's share for masters is used up: AM Resource Request = <memory:256, vCores:1>" in done.sentences
     assert cluster.applications() == []
     assert [*user.home.glob("tflaunch-*")] == []
 

@@ -161,7 +161,7 @@ def test_a_killed_holder_ends_wires_relays_and_agents(hold: Hold) -> None:
         try:
             assert agent.hear() is None
             assert everything(wire) == b""
-            assert "the slot holder does not say why" in wire.last_words()
+            assert "its slot holder does not answer, either" in wire.last_words()
             assert relay.wait(PATIENCE_S) == 75
         finally:
             for pid in pids:

@@ -189,6 +189,13 @@ def test_whatever_runs_below_or_calls_keeps_it(hold: Hold, tmp_path: Path) -> No
     assert held.end() == 3, "it ends as the run there has"
 
 
+def test_one_that_was_never_used_ends_as_its_engine_wants(hold: Hold) -> None:
+    assert hold(first_s=0.2, unused=75).end() == 75
+    given_back = hold(unused=75)
+    given_back.door.leave("the run is over", PATIENCE_S)
+    assert given_back.end() == 0
+
+
 def test_strangers_do_not_keep_it(hold: Hold) -> None:
     import socket
 

@@ -81,7 +81,7 @@ def test_a_link_that_is_cut_is_noticed(place: Path) -> None:
     lines = done.stdout.splitlines()
     assert len(lines) == 2
     for said in lines:
-        assert said.startswith("the slot holder does not say why: no answer on port ")
+        assert said.startswith("its slot holder does not answer, either (no answer on port ")
 
 
 class Liar:

@@ -158,6 +158,12 @@ class YarnCluster:
         """As `yarn application -kill` does it."""
         self.do("application", "-kill", application)
 
+    def give_memory(self, megabytes: int) -> None:
+        """Let containers have so much of every node, as an administrator does it."""
+        size = f"memory-mb={megabytes}Mi,vcores={CPUS},yarn.io/gpu={CARDS}"
+        for host in self.nodes:
+            self.do("rmadmin", "-updateNodeResource", f"{host.name}:{PORT}", size)
+
     def do(self, *words: str) -> str:
         """What a `yarn` command prints on the launcher's machine.  Raises CalledProcessError."""
         inside = self.bed.launcher.inside(str(BUILD / "yarn"), *words)
@@ -218,6 +224,7 @@ class YarnCluster:
             "HADOOP_CONF_DIR",
             "LANG",
             "PATH",
+            "JAVA_TOOL_OPTIONS",
             *NVML_ENV,
         ]
         return {
@@ -293,7 +300,8 @@ def start_daemon(
         **more,
         "HADOOP_CONF_DIR": str(conf),
         "HADOOP_HOME": str(home()),
-        "HADOOP_CLIENT_OPTS": f"{JAVA} {OPEN} {options}",
+        "HADOOP_CLIENT_OPTS": f"{OPEN} {options}",
+        "JAVA_TOOL_OPTIONS": JAVA,  # the masters of applications have them from their NodeManagers
         "JAVA_HOME": str(Path(shutil.which("java") or "").resolve().parents[1]),
         "HOME": "/home/root" if isinstance(machine, BedHost) else str(log.parent),
     }

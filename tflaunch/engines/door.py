@@ -385,7 +385,7 @@ class DoorWire:
         try:
             words, code = self._door.words(self._call, WORDS_S)
         except ConnectError as error:
-            return f"the slot holder does not say why: {error.message}"
+            return f"its slot holder does not answer, either ({error.message})"
         ended = (
             "" if code is None else f"exit status {code}" if code < 128 else f"killed by signal {code - 128}"
         )

@@ -110,6 +110,8 @@ class AskedSet:
                 "grace_s": GRACE_S,
                 "first_s": FIRST_S,
                 "idle_s": idle,
+                # It is in the place of a container that YARN has lost: how the run ends there nobody can know by it.
+                "unused": words.TAKEN_BACK,
                 "gpus": f"count:{size.gpus}" if size.gpus else "none",  # YARN names none
                 "place": self.settings.get("dir", ""),
             },

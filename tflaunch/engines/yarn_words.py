@@ -23,6 +23,18 @@ _USED = (
 )
 # Of which memory it had too much, by YARN's exit status: the number of the first of its groups there.
 _OVER = {-104: ("memory", 1), -103: ("virtual memory", 3)}
+# What an application that is ACCEPTED waits for, by YARN's words, and which of the figures behind them say how much.
+_ACCEPTED = {
+    "AM resource limit exceeded": (
+        "no room for the master: the queue's share for masters is used up",
+        ("AM Resource Request", "Queue Resource Limit for AM", "User AM Resource Limit", "Queue AM Resource Usage"),
+    ),
+    "waiting for resources to be assigned for AM": (
+        "no room for the master",
+        ("Queue's used capacity (absolute resource)", "Queue's max capacity (absolute resource)"),
+    ),
+    "waiting for AM container to": ("the master starts", ()),
+}
 _MISTAKES = (
     "not present in scheduler configuration",
     "unknown queue",
@@ -62,11 +74,20 @@ def waits(reports: Mapping[str, AppReport | None], nodes: Sequence[YarnNode] = (
         if report is None or report.is_over:
             continue
         if report.state != "RUNNING":
-            said = shortened(report.diagnostics)
-            return f"{report.state}: {said}" if said else f"the application is {report.state}"
+            return _before_it_runs(report)
         if report.pending:
             return f"{', '.join(report.pending)} pending in the queue {report.queue}{_free(nodes)}"
     return "the slot holders start"
+
+
+def _before_it_runs(report: AppReport) -> str:
+    said = re.sub(_TIME, "", " ".join(report.diagnostics.split()))
+    head, _, details = said.partition("Details :")
+    for words, (why, figures) in _ACCEPTED.items():
+        if words in head:
+            telling = [each.strip() for each in details.split(";") if each.strip().startswith(figures)]
+            return f"{why}{_behind('; '.join(telling))}" if figures else why
+    return f"{report.state}: {shortened(said)}" if said else f"the application is {report.state}"
 
 
 def _free(nodes: Sequence[YarnNode]) -> str:

@@ -51,6 +51,7 @@ DEFAULTS = {
     "idle_s": 20.0,
     "first_s": 120.0,
     "after_s": 5.0,
+    "unused": 0,
     "grace_s": 5.0,
     "warn_s": 60.0,
     "slot": "",
@@ -955,6 +956,7 @@ class Holder:
             caller.say(last=True, left=True)
             if self.ran == UNKNOWN:
                 self.ran = None  # who gives the slot back knows
+            self.called = True
             self.take_back(self.settings["grace_s"], str(said["leave"])[:300], 0)
         elif "look" in said:
             caller.say(last=True, ends_in=self.ends_in(), why=self.why, running=len(self.children.pids()))
@@ -1092,7 +1094,7 @@ class Holder:
             for look in self.looks:
                 look()
             self.place.remove()
-        return self.code or self.ran or 0
+        return self.code or self.ran or (0 if self.called else self.settings["unused"])
 
 
 def part(callers: "Set[SlotCaller]", loop: "Loop") -> None:

@@ -166,10 +166,46 @@ def test_what_no_node_has_is_refused() -> None:
 def test_the_command_tells_what_the_web_service_does() -> None:
     report = report_of(STATUS)
     assert (report.state, report.queue, report.pending) == ("ACCEPTED", "root.ml", None)
-    assert words.waits({"a": report}) == (
-        "ACCEPTED: Application is added to the scheduler and is not yet activated. "
-        "Queue's AM resource limit exceeded."
-    )
+    assert words.waits({"a": report}) == "no room for the master: the queue's share for masters is used up"
+
+
+# Of a ResourceManager of Hadoop 3.4.2.
+SHARE = (
+    "[Sat Nov 28 13:27:07 +0000 2026] Application is added to the scheduler and is not yet activated. Queue's AM resource "
+    "limit exceeded.  Details : AM Partition = <DEFAULT_PARTITION>; AM Resource Request = <memory:256, vCores:1>; Queue "
+    "Resource Limit for AM = <memory:64, vCores:1, yarn.io/gpu: 1>; User AM Resource Limit of the queue = <memory:64, "
+    "vCores:1, yarn.io/gpu: 1>; Queue AM Resource Usage = <memory:256, vCores:1>; "
+)
+FULL = (
+    "[Sat Nov 28 13:24:31 +0000 2026] Application is Activated, waiting for resources to be assigned for AM.  Details : AM "
+    "Partition = <DEFAULT_PARTITION> ; Partition Resource = <memory:4096, vCores:16> ; Queue's Absolute capacity = 60.000004 "
+    "% ; Queue's Absolute used capacity = 78.125 % ; Queue's Absolute max capacity = 100.0 % ; Queue's capacity (absolute "
+    "resource) = <memory:2457, vCores:9> ; Queue's used capacity (absolute resource) = <memory:3200, vCores:3> ; Queue's "
+    "max capacity (absolute resource) = <memory:4096, vCores:16> ; "
+)
+
+
+@pytest.mark.parametrize(
+    ("diagnostics", "told"),
+    [
+        (
+            SHARE,
+            "no room for the master: the queue's share for masters is used up: AM Resource Request = <memory:256, "
+            "vCores:1>; Queue Resource Limit for AM = <memory:64, vCores:1, yarn.io/gpu: 1>; User AM Resource Limit of the "
+            "queue = <memory:64, vCores:1, yarn.io/gpu: 1>; Queue AM Resource Usage = <memory:256, vCores:1>",
+        ),
+        (
+            FULL,
+            "no room for the master: Queue's used capacity (absolute resource) = <memory:3200, vCores:3>; "
+            "Queue's max capacity (absolute resource) = <memory:4096, vCores:16>",
+        ),
+        ("AM container is launched, waiting for AM container to Register with RM", "the master starts"),
+        ("Something new.", "ACCEPTED: Something new."),
+        ("", "the application is ACCEPTED"),
+    ],
+)
+def test_what_an_application_waits_for_before_it_runs(diagnostics: str, told: str) -> None:
+    assert words.waits({"a": AppReport("ACCEPTED", diagnostics=diagnostics)}) == told
 
 
 # Of ResourceManagers of Hadoop 3.4.2, in part: to those whom it knows, and where it has ACLs, to all others.
