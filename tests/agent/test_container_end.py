@@ -6,7 +6,6 @@ import os
 from pathlib import Path
 
 from tests.support.agent_over_pipes import Host, kill_both, running, shell, staged, swept
-from tflaunch.agent.host import container
 from tflaunch.agent.host.rundir import CONTAINERS, RunDirectory
 
 # Runs what it should in no container at all; its container is there until `rm`, which dies the first time and takes

@@ -234,4 +234,6 @@ def remove_all(directory: "RunDirectory") -> None:
 
 def left(directory: "RunDirectory") -> "List[str]":
     """What `remove_all` has left where it did not end with 0, or did not end: the engine may still be removing it."""
-    return list(directory.read(CONTAINERS).get("left") or ["perhaps a container: its removal was not finished"])
+    return list(
+        directory.read(CONTAINERS).get("left") or ["perhaps a container: its removal was not finished"]
+    )

@@ -61,8 +61,8 @@ def below(root: int) -> "List[processes.Process]":
 def leftovers(directory: RunDirectory, root: int, keep: "List[int]") -> "List[processes.Process]":
     """All processes below `root`, and all that carry the mark of this run and host, except the pids in `keep`.
 
-    `root` is agent or guard.  What is older carries no mark of a run that begins with it, and is not looked into: on most
-    hosts that is all there is.
+    `root` is agent or guard.  What is older carries no mark of a run that begins with it, and is not looked into: on
+    most hosts that is all there is.
     """
     every = processes.every()
     found = {process.pid: process for process in processes.descendants(root, every)}
