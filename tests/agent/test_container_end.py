@@ -6,8 +6,7 @@ import os
 from pathlib import Path
 
 from tests.support.agent_over_pipes import Host, kill_both, running, shell, staged, swept
-from tflaunch.agent.host import container
-from tflaunch.agent.host.rundir import RunDirectory
+from tflaunch.agent.host.rundir import CONTAINERS, RunDirectory
 
 # Runs what it should in no container at all; its container is there until `rm`, which dies the first time and takes
 # along who has called it.
@@ -57,7 +56,7 @@ def test_a_container_of_one_host_is_not_told_of_another(host: Host, tmp_path: Pa
         running(host.start(host=name), shell("sleep 600"))
     for place in places.values():
         kill_both(Path(place.path))
-    places["h1"].write(container.RECORD, {"path": str(engine), "kind": "podman"})
+    places["h1"].write(CONTAINERS, {"path": str(engine), "kind": "podman"})
     visit = host.open("visit", run="", host="")
     visit.wait("hello")
     finished = visit.ask("finish", run=host.run, grace_s=0.1, answer="finished")

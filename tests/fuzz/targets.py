@@ -231,8 +231,8 @@ def _log_end(data: bytes, directory: Path) -> object:
     """What the end of a task means, by its log, and what is known of it here."""
     from tflaunch.documents.log_tail import lines_to_search
     from tflaunch.ends.here import where_file_lies, where_module_lies
-    from tflaunch.ends.interpret import Here, meaning
-    from tflaunch.ends.known_end import KnownEnd
+    from tflaunch.ends.interpret import meaning
+    from tflaunch.ends.known_end import Here, KnownEnd
 
     here = Here(
         lambda name: where_module_lies(name, directory, "trainer.py"),

@@ -203,12 +203,12 @@ def test_a_watch_shows_what_a_host_says_and_does_nothing_of_it(bench: Bench) -> 
 
 
 def test_a_host_that_breaks_the_protocol_once_the_work_is_done_is_not_asked_again(bench: Bench) -> None:
-    bench.lie("outcome#0:time=true")
+    bench.lie("found#0:last=one")
     (bench.out / "go").touch()
     words = (*RUN, f"--env=OUT={bench.out}", "--fetch=made.txt", "--fetch-to=got")
     done = bench.run("run", bench.hostfile, bench.trainer, *words)
     assert done.code == 74, done.err
-    assert "in a message of the type outcome, time is not a number" in done.sentences
+    assert "in a message of the type found, last is not a flag" in done.sentences
     assert "is back" not in done.err, done.err
     assert [each.read_text() for each in (bench.launcher.code / "got").rglob("made.txt")] == ["worker/1"]
     bench.lie("")

@@ -112,6 +112,7 @@ def test_where_no_server_is_logged_in_to_no_ssh_library_is_imported(launcher: La
     found = imported(launcher, verb, launcher.local(1), *words)
     assert "tflaunch.remote" in found
     assert found & SSH == set()
+    assert not any(name.startswith("tflaunch.ends.tables") for name in found), "nothing has failed"
 
 
 def test_version(launcher: Launcher) -> None:

@@ -23,10 +23,10 @@ def wait_for_the_test():
     while not stopped.exists():
         time.sleep(0.01)
 
-def send(self, type, body=b"", *, before=session.Session.send, **fields):
+def send_frame(self, frame, type, fields, *, before=session.Session.send_frame):
     if type == STAGE:
         wait_for_the_test()
-    before(self, type, body, **fields)
+    before(self, frame, type, fields)
 
 def connect(self, hosts, verb, run, first, *, before=group.Sessions.connect):
     if STAGE != "probe":
@@ -43,7 +43,7 @@ def connect(self, hosts, verb, run, first, *, before=group.Sessions.connect):
 
     threading.Thread(target=probe, daemon=True).start()
 
-session.Session.send, group.Sessions.connect = send, connect
+session.Session.send_frame, group.Sessions.connect = send_frame, connect
 from tflaunch.__main__ import command  # noqa: E402
 command()
 """

@@ -164,7 +164,10 @@ class Detached:
 
     def outcome(self, viewer: "Viewer", message: "Message") -> None:
         if not self._journal.has("outcome"):
+            has_all = viewer.events_sent == len(self._journal.events)
             self._journal.add("outcome", outcome=message["outcome"])
+            if has_all and viewer.events_sent is not None:
+                viewer.events_sent += 1  # it names all tasks of the run, and who has sent it knows them
 
     # -- the agent's loop
 

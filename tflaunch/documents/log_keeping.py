@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from tflaunch.documents.log_tail import meaning_of
 from tflaunch.documents.writer import Stream, Writer
-from tflaunch.ends.interpret import NOWHERE, Here
+from tflaunch.ends.known_end import NOWHERE, Here
 from tflaunch.protocol.job import TaskId
 from tflaunch.protocol.outcome import Outcome, TaskExit, how
 from tflaunch.text.lines import LineAssembler

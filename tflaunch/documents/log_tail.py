@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tflaunch.documents.startup_lines import StartupLines
-from tflaunch.ends.interpret import NOWHERE, Here, Meaning, meaning
-from tflaunch.ends.known_end import KnownEnd
+from tflaunch.ends.known_end import NOWHERE, Here, KnownEnd, Meaning
 from tflaunch.ends.last_error import LIMIT_BYTES, last_error
 from tflaunch.protocol.job import log_name
 from tflaunch.protocol.outcome import TaskExit, signal_name
@@ -107,8 +106,10 @@ def meaning_of(
     task: its plan, where that is known.  here: what this machine knows of the program (tflaunch.ends.here).
     others: ends of other tasks of the run, whose hosts' facts are compared.  gpus_held: GPUs that are not free.
     """
-    if exit.stopped:
+    if exit.stopped or not (exit.exit_code or exit.facts):
         return Meaning()
+    from tflaunch.ends.interpret import meaning  # all rules, of which most runs need none
+
     others = list(others)
     done = [each.task for each in others if each.task.job == exit.task.job and each.exit_code == 0]
     end = KnownEnd(

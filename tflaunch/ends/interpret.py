@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import re
 import signal as signals
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
 
 from tflaunch.ends import log_end
 from tflaunch.ends.end_rule import AFTERMATH, ANYWHERE, FINAL, STACK, EndRule, SignalRule, pattern
 from tflaunch.ends.files import READ_ONLY_LOG
 from tflaunch.ends.gpu_faults import OF_PROGRAM, SICK_CARD
-from tflaunch.ends.known_end import KnownEnd, facts_of
+from tflaunch.ends.known_end import NOWHERE, Here, KnownEnd, Meaning, facts_of
 from tflaunch.ends.log_end import LogEnd
 from tflaunch.ends.signals import ABORTS, KNOWN, LIKELY
 from tflaunch.ends.tables import patterns
@@ -37,23 +36,6 @@ _NO_WORDS = {
     "open_files": "the limit's number of",
     "peak": "an unknown amount",
 }
-
-
-class Meaning(NamedTuple):
-    text: str = ""  # one line
-    cause: bool = False  # it names a cause, not only what follows from one
-
-
-class Here(NamedTuple):
-    """What the launcher's machine knows of the program."""
-
-    module: Callable[[str], str] = lambda _: (
-        ""
-    )  # better advice for a module that the task did not find, or ""
-    file: Callable[[str], str] = lambda _: ""  # the same for a file
-
-
-NOWHERE = Here()
 
 
 def meaning(lines: Sequence[str], end: KnownEnd, here: Here = NOWHERE) -> Meaning:

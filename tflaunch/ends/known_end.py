@@ -30,9 +30,9 @@ unset         a variable that its last calls ask for, and that it was not given
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from tflaunch.diagnosis.rule import names_of
 from tflaunch.frameworks.table import PACKAGES
@@ -50,6 +50,23 @@ _SOON_S = 60.0
 _AT = "after --"
 _AT_SWEEP = "in --grid, --random or --trials-file, or after --"
 _CLUSTER = ("--ps_hosts", "--worker_hosts", "--job_name", "--task_index")
+
+
+class Meaning(NamedTuple):
+    text: str = ""  # one line
+    cause: bool = False  # it names a cause, not only what follows from one
+
+
+class Here(NamedTuple):
+    """What the launcher's machine knows of the program."""
+
+    module: Callable[[str], str] = lambda _: (
+        ""
+    )  # better advice for a module that the task did not find, or ""
+    file: Callable[[str], str] = lambda _: ""  # the same for a file
+
+
+NOWHERE = Here()
 
 
 @dataclass(frozen=True)

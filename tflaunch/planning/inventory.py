@@ -43,7 +43,8 @@ else:
             else:
                 made = field(default=fact.default)
             fields.append((name, Any, made))
-        return make_dataclass(kind.__name__, fields, frozen=True)
+        # Only bases: the classes below have the methods, of which each takes as long to make as all of their fields.
+        return make_dataclass(kind.__name__, fields, init=False, repr=False, eq=False, frozen=True)
 
     DeviceFacts, GpuFacts, LeaseFacts, MachineFacts, NicFacts, NodeFacts, ProcessFacts, TicketFacts = map(
         _declared,

@@ -233,7 +233,7 @@ def _check_all(spec: "Any", names: "Iterable[Any]", values: "Collection[Any]") -
         return
     name = None  # type: Any
     try:
-        for name, each in zip(names, values):  # noqa: B905 - Python 3.8 has no `strict`
+        for name, each in zip(names, values):  # noqa: B007, B905 - the name is for the path; Python 3.8 has no `strict`
             _check(spec, each)
     except _Misfit as odd:
         odd.path.append(str(name))

@@ -165,6 +165,8 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 def plain(value: Any) -> Any:
     """Return what JSON can hold: dataclasses and mappings as objects, sequences as arrays."""
+    if value is None or isinstance(value, (str, int, float)):  # most, and the rest takes longer to rule out
+        return value
     if dataclasses.is_dataclass(value):
         return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, Mapping):

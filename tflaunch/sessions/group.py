@@ -144,9 +144,10 @@ class Sessions:
         return connect_s * -(-hosts // CONNECT_THREADS) + ENDING_S
 
     def send(self, hosts: Iterable[str], type: str, body: bytes = b"", **fields: Any) -> None:
-        """Send the same message to each of `hosts`."""
+        """Send the same message to each of `hosts`, encoded once."""
+        frame = wire.encode(type, body, **fields)
         for host in hosts:
-            self.by_host[host].send(type, body, **fields)
+            self.by_host[host].send_frame(frame, type, fields)
 
     def gather(
         self,

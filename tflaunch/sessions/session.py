@@ -11,7 +11,7 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from tflaunch.hosts import Host
@@ -86,13 +86,16 @@ class Session:
 
     def send(self, type: str, body: bytes = b"", **fields: Any) -> None:
         """Send a message.  A wire that has ended is no error here: its Ended comes through the queue."""
+        self.send_frame(wire.encode(type, body, **fields), type, fields)
+
+    def send_frame(self, frame: bytes, type: str, fields: Mapping[str, Any]) -> None:
+        """Send the frame of a message with these fields, which may go to other hosts, too."""
         if self.ended:
             return
         if type == "watch":  # bytes that an earlier `watch` granted may still be under way
             self._log_granted += fields.get("window", 0)
         elif type == "credit":
             self._log_granted += fields["bytes"]
-        frame = wire.encode(type, body, **fields)
         if self._sending.acquire(blocking=False):
             try:
                 if self._writer is None and self._channel.send_now(frame):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tflaunch.agent.host import container
-from tflaunch.agent.host.rundir import RunDirectory
+from tflaunch.agent.host.rundir import CONTAINERS, RunDirectory
 
 
 @pytest.mark.parametrize("kind", ["podman", "docker"])
@@ -16,9 +16,7 @@ def test_the_command(tmp_path: Path, kind: str) -> None:
     """GPUs go by UUID, no variable of the task is in it, and the setup wants a login bash."""
     directory = RunDirectory(str(tmp_path), "run-1", "h1")
     directory.create()
-    directory.write(
-        container.RECORD, {"path": "/e/" + kind, "kind": kind, "user": "7:8", "userns": "keep-id"}
-    )
+    directory.write(CONTAINERS, {"path": "/e/" + kind, "kind": kind, "user": "7:8", "userns": "keep-id"})
     request = {
         "id": "worker/3", "env": {"SECRET": "x"}, "setup": ["one"], "gpus": ["GPU-a", "MIG-b"], "cpus": "0-3,8-11",
         "container": {"image": "img:1", "mounts": ["/data", "~/m:/m:ro"]},

@@ -27,8 +27,8 @@ from tflaunch.ends.end_rule import (
     pattern,
 )
 from tflaunch.ends.here import where_file_lies, where_module_lies
-from tflaunch.ends.interpret import Here, Meaning, meaning
-from tflaunch.ends.known_end import KnownEnd
+from tflaunch.ends.interpret import meaning
+from tflaunch.ends.known_end import Here, KnownEnd, Meaning
 from tflaunch.ends.log_end import LONGEST
 from tflaunch.ends.tables import RULES, SIGNALS, patterns
 

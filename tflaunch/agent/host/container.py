@@ -9,7 +9,7 @@ import os
 import time
 
 from tflaunch.agent.host import processes
-from tflaunch.agent.host.rundir import HostError
+from tflaunch.agent.host.rundir import CONTAINERS, HostError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     from tflaunch.agent.host.rundir import RunDirectory
 
-RECORD = "container.json"  # names the engine, for a guard or visit that removes containers which are left
 ENGINES = ("podman", "docker")
 ANSWER_S = 30.0  # how long the engine may take to answer
 REMOVAL_S = 60.0
@@ -120,7 +119,7 @@ def command(
     """
     from tflaunch.agent.host import python_site
 
-    engine = directory.read(RECORD)
+    engine = directory.read(CONTAINERS)
     wanted = request["container"]
     name = "tflaunch-%s-%s-%s" % (directory.run, directory.host, request["id"].replace("/", "-"))
     words = [
@@ -195,7 +194,7 @@ def _pid_namespace(pid: str) -> str:
 
 def remove(directory: "RunDirectory") -> "List[str]":
     """Kill and remove every container of this run on this host; returns what is left, described for the user."""
-    record = directory.read(RECORD)
+    record = directory.read(CONTAINERS)
     engine, kind = record.get("path"), record.get("kind")
     if not engine:
         return []
@@ -229,10 +228,12 @@ def remove_all(directory: "RunDirectory") -> None:
     """Call `remove` in a process of its own, which ends with 0 only where nothing is left; `left` says what is."""
     left = remove(directory)
     if left:
-        directory.write(RECORD, {**directory.read(RECORD), "left": left})
+        directory.write(CONTAINERS, {**directory.read(CONTAINERS), "left": left})
         raise SystemExit
 
 
 def left(directory: "RunDirectory") -> "List[str]":
     """What `remove_all` has left where it did not end with 0, or did not end: the engine may still be removing it."""
-    return list(directory.read(RECORD).get("left") or ["perhaps a container: its removal was not finished"])
+    return list(
+        directory.read(CONTAINERS).get("left") or ["perhaps a container: its removal was not finished"]
+    )

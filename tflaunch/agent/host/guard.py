@@ -12,7 +12,7 @@ import time
 from tflaunch.agent.host import processes
 from tflaunch.agent.host.foreign import close_all_but
 from tflaunch.agent.host.journal import note
-from tflaunch.agent.host.rundir import RunDirectory
+from tflaunch.agent.host.rundir import CONTAINERS, RunDirectory
 from tflaunch.protocol.light_stdlib import signal
 
 TYPE_CHECKING = False
@@ -59,10 +59,17 @@ def below(root: int) -> "List[processes.Process]":
 
 
 def leftovers(directory: RunDirectory, root: int, keep: "List[int]") -> "List[processes.Process]":
-    """All processes below `root`, and all that carry the mark of this run and host, except the pids in `keep`."""
-    all_processes = processes.every()
-    found = {process.pid: process for process in processes.descendants(root, all_processes)}
-    for process in processes.marked(all_processes.values(), directory.run, directory.host):
+    """All processes below `root`, and all that carry the mark of this run and host, except the pids in `keep`.
+
+    `root` is agent or guard.  What is older carries no mark of a run that begins with it, and is not looked into: on
+    most hosts that is all there is.
+    """
+    every = processes.every()
+    found = {process.pid: process for process in processes.descendants(root, every)}
+    since = every[root].start if directory.first and root in every else 0
+    known = {*found, *keep}
+    rest = [each for each in every.values() if each.start >= since and each.pid not in known]
+    for process in processes.marked(rest, directory.run, directory.host):
         found[process.pid] = process
     return [each for pid, each in found.items() if pid not in keep and not processes.left_behind(each)]
 
@@ -150,10 +157,11 @@ def _purge_behind(agent_pid: int, heard: int, directory: RunDirectory) -> None:
         directory.write(GUARD, {"swept": not left, "why": ": ".join(why), "left": left})
     except OSError as error:  # a disk that is full, or turned read-only
         note("%s: %s" % (GUARD, error))
-    from tflaunch.agent.host import container
+    if os.path.exists(os.path.join(directory.path, CONTAINERS)):
+        from tflaunch.agent.host import container
 
-    # After that, for an engine may be slow, and `stop` does not wait for ever: what is left, it finds by its label.
-    container.remove(directory)
+        # After that, for an engine may be slow, and `stop` does not wait for ever: what is left, it finds by its label.
+        container.remove(directory)
     directory.close()  # or visits would go on to wait for an answer
 
 

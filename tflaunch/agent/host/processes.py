@@ -219,6 +219,8 @@ def marked(
     wanted = [os.fsencode("%s=%s" % mark) for mark in marks if mark[1] is not None]
     now = time.monotonic()
     own = [each for each in processes if mine(each.pid) and _shut.get((each.pid, each.start), 0.0) <= now]
+    if not own:
+        return []  # without a child process
 
     def carries(process: Process) -> bool:
         try:

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 HOLDS = "holds.json"
 PYTHON = "python"
 NOWHERE = "/dev/null/tflaunch"  # a directory that nobody can make
+CONTAINERS = "container.json"  # names the engine, for a guard or visit that removes containers which are left
 CODE = "code"  # beside the runs; no run id can be this (they end in a random part)
 FULL = (errno.ENOSPC, errno.EDQUOT)
 NO_MORE = (*FULL, errno.EROFS, errno.EIO)  # a disk that takes nothing more
@@ -258,12 +259,14 @@ class RunDirectory:
         self.trouble = None  # type: Optional[HostError]  # why this disk takes nothing more
         self.lasting = False  # that cannot change by itself, or nothing is left of the reserve
         self.reserve = Reserve(self.path)
+        self.first = False  # no agent of this run was here before this one, which has made the directory
         self._bound = None  # type: Optional[Tuple[int, int]]  # this process's socket there: device and inode
 
     def create(self) -> None:
         """Make the directory and what it always holds; raises HostError."""
         private(self.parent)
         check_way(self.parent)  # again: `private` may have made some of it just now
+        self.first = not os.path.lexists(self.path)
         for path in (os.path.dirname(self.path), self.path, self.logs, self.work):
             inner(path)
         try:  # to find a full disk now, not in the middle of the run

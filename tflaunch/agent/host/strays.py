@@ -12,14 +12,13 @@ import time
 
 from tflaunch.agent.host import processes
 from tflaunch.agent.host.guard import GUARD, unswept
-from tflaunch.agent.host.rundir import RunDirectory, all_runs
+from tflaunch.agent.host.rundir import CONTAINERS, RunDirectory, all_runs
 from tflaunch.protocol.machine import pid_namespace, this_machine
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, List, Optional, Tuple
 
-CONTAINERS = "container.json"  # of a run whose tasks are in containers, see tflaunch.agent.host.container
 LIMIT_S = 3.0  # how long one who has come for something else takes to end them
 
 
@@ -110,10 +109,10 @@ def _dead(parent: str) -> "List[Tuple[RunDirectory, Dict[str, Any]]]":
     """The runs whose agent and guard have died here without ending them, each with its agent.json."""
     found = []
     for run, host in all_runs(parent):
-        directory = RunDirectory(parent, run, host)
         # Agent and guard remove it when they end in order: a quick look that rules out almost all.
-        if not os.path.lexists(os.path.join(directory.path, "agent.sock")):
+        if not os.path.lexists(os.path.join(parent, run, host, "agent.sock")):
             continue
+        directory = RunDirectory(parent, run, host)
         agent = directory.read("agent.json")
         if _is_dead(agent):
             found.append((directory, agent))

@@ -3,7 +3,7 @@
 import os
 
 from tflaunch.agent.host import container
-from tflaunch.agent.host.rundir import HostError, inner
+from tflaunch.agent.host.rundir import CONTAINERS, HostError, inner
 from tflaunch.agent.tasks.environment import Maker, activation, hold
 
 TYPE_CHECKING = False
@@ -75,7 +75,7 @@ class Preparing:
         `work` again, which waits for that.
         """
         if made.get("engine"):
-            self._directory.write(container.RECORD, made["engine"])
+            self._directory.write(CONTAINERS, made["engine"])
         if made.get("path"):
             self._lock = hold(made["path"], wait=False)
             self.setup = [activation(made["path"])]
