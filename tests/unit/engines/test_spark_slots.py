@@ -77,6 +77,11 @@ def test_settings_that_spark_does_not_have() -> None:
             "Spark's Python worker that held a slot has",
         ),
         (
+            "Could not recover from a failed barrier ResultStage. Most recent failure reason: Stage failed because "
+            "barrier task ResultTask(0, 1) finished unsuccessfully.\nTaskKilled (by hand)\n\tat org.apache",
+            "a task of the run's barrier stage in Spark has failed: TaskKilled (by hand)",
+        ),
+        (
             "An exception was thrown from the Python worker:\nTraceback (most recent call last):\n"
             '  File "a.py", line 6, in boom\nValueError: row 7 is rotten',
             "the Spark stage has failed: ValueError: row 7 is rotten",
