@@ -17,8 +17,9 @@ from tests.support.spark import missing
 
 PEER = "spark-tensorflow-distributor"
 LIMIT_S = 900.0
-# Both call a function in two tasks of the same application; it says when it was called.  The peer's has a strategy of
-# its own, so that neither waits for TensorFlow, but for what the peer imports itself.
+# All call a function in two tasks of the same application; it says when it was called.  That of MirroredStrategyRunner
+# has a strategy of its own, so that nobody waits for TensorFlow, but for what a peer imports itself; TorchDistributor's
+# runs in what torchrun has started.  The value is that of all tasks by tflaunch, and of the first task by the peers.
 SESSION = """\
 import json, sys, time
 from pyspark.sql import SparkSession
@@ -36,18 +37,25 @@ def called(begun):
 def tflaunch():
     return max(spark.run(session, called, workers=2, args=[time.time()]).results)
 
-def peer():
+def mirrored():
     from spark_tensorflow_distributor import MirroredStrategyRunner
     runner = MirroredStrategyRunner(num_slots=2, use_gpu=False, use_custom_strategy=True)
     return runner.run(called, begun=time.time())
 
+def torch():
+    import torch
+    from pyspark.ml.torch.distributor import TorchDistributor
+    return TorchDistributor(num_processes=2, local_mode=False, use_gpu=False).run(called, time.time())
+
+methods = {"tflaunch": tflaunch, "spark-tensorflow-distributor": mirrored, "TorchDistributor": torch}
 for _ in range(int(sys.argv[1])):
-    for name, run in (("tflaunch", tflaunch), ("spark-tensorflow-distributor", peer)):
+    for name, run in methods.items():
         begun = time.time()
         try:
             first = run()
         except Exception as error:
-            print(json.dumps({name: None, "why": str(error)[:200]}), flush=True)
+            why = f"{name} is left out: {type(error).__name__}: {str(error)[:200]}"
+            print(json.dumps({name: None, "why": why}), flush=True)
             continue
         print(json.dumps({name: {"first call s": first, "until the end s": time.time() - begun}}), flush=True)
 session.stop()

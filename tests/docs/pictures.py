@@ -33,10 +33,11 @@ from rich.style import Style
 from rich.terminal_theme import TerminalTheme
 from rich.text import Text
 
-from tests.docs.world import GPUS, MODELS, World
+from tests.docs.world import GPUS, MODELS, World, rename
 from tests.support import ROOT, nvml
 from tests.support import bed as beds
 from tests.support.patience import PATIENCE_S
+from tests.support.spark import SparkCluster
 
 PICTURES = ROOT / "docs/pictures"
 COLUMNS, ROWS = 100, 60
@@ -67,6 +68,7 @@ THEMES = {
 }
 # Rich's own frame, without fonts from a network: a page must look the same without one.
 LIBRARY: list[Path] = []  # the simulated NVML
+AT_END = contextlib.ExitStack()  # what scenes have started, and end with the last one
 SVG = """\
 <svg viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/svg" role="img">
 <style>
@@ -203,6 +205,15 @@ def quiet(world: World) -> None:
         world.must(f"tflaunch stop {name} --hosts lab.yaml")
 
 
+def with_spark(world: World) -> None:
+    """Two hosts are the workers of a Spark, and the launcher's machine is its `master`, too."""
+    rename(world.bed.launcher, "master")
+    world.bed.name_all()
+    cluster = SparkCluster(world.bed, world.nfs / "spark", hosts=world.bed.hosts[:2])
+    AT_END.callback(cluster.close)
+    world.env |= cluster.env()
+
+
 SCENES: dict[str, Scene] = {
     "run": Scene(
         "tflaunch run hosts.yaml async_ps.py --ps 1 --workers 2 -- --steps 1200",
@@ -234,6 +245,11 @@ SCENES: dict[str, Scene] = {
         files={"tune.py": TUNED},
     ),
     "status": Scene("tflaunch status", prepare=busy),
+    "spark": Scene(
+        "tflaunch run spark://master:7077,2 async_ps.py --ps 1 --workers 2 -- --steps 1200",
+        prepare=with_spark,
+        files={"async_ps.py": (ROOT / "examples/async_ps.py").read_text()},
+    ),
 }
 
 
@@ -405,6 +421,7 @@ def main(names: list[str]) -> int:
                 take(world, name)
                 print(f"docs/pictures/{name}-dark.svg, {name}-light.svg")
         finally:
+            AT_END.close()
             world.close()
     return 0
 

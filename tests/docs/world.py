@@ -16,7 +16,8 @@ from pathlib import Path
 from tests.docs import known
 from tests.docs.pages import calls
 from tests.support import ROOT
-from tests.support.bed import Bed, BedHost
+from tests.support.bed import Bed
+from tests.support.bed.machines import Machine
 from tests.support.launcher import TFLAUNCH
 from tests.support.patience import PATIENCE_S, until
 
@@ -289,7 +290,7 @@ class World(Reader):
         shutil.rmtree(self.home, ignore_errors=True)
 
 
-def rename(host: BedHost, name: str) -> None:
-    """Give a host of a bed another name; `Bed.name_all` tells the others."""
+def rename(host: Machine, name: str) -> None:
+    """Give a machine of a bed another name; `Bed.name_all` tells the others."""
     host.name = name
     host.do("hostname", name)

@@ -45,8 +45,18 @@ def home() -> Path:
 class SparkCluster:
     """One for each bed; everything that it starts ends with it."""
 
-    def __init__(self, bed: Bed, directory: Path, *, cores: int = 2, gpus: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        bed: Bed,
+        directory: Path,
+        *,
+        cores: int = 2,
+        gpus: Sequence[str] = (),
+        hosts: Sequence[BedHost] | None = None,
+    ) -> None:
+        """`hosts`: those with a worker; all, without."""
         self.bed, self.directory = bed, directory
+        hosts = bed.hosts if hosts is None else hosts
         directory.mkdir()
         self._started: list[subprocess.Popen[bytes]] = []
         self.conf = directory / "worker.conf"
@@ -56,12 +66,12 @@ class SparkCluster:
             bed.launcher, MASTER, "--host", bed.launcher.address, "--port", str(PORT), "--webui-port", "0"
         )
         until(lambda: "New state: ALIVE" in self._log.read_text(), "Spark's master", SPARK_S)
-        for host in bed.hosts:
+        for host in hosts:
             size = ("--cores", str(cores), "--memory", "2g", "--webui-port", "0")
             self._start(
                 host, WORKER, "--host", host.address, *size, "--properties-file", str(self.conf), self.master
             )
-        self.wait_for_workers(len(bed.hosts))
+        self.wait_for_workers(len(hosts))
 
     def wait_for_workers(self, count: int) -> None:
         until(lambda: self._log.read_text().count("Registering worker") >= count, "Spark's workers", SPARK_S)

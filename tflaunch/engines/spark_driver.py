@@ -13,9 +13,9 @@ import shutil
 import tempfile
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import IO, TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
+from tflaunch.engines.spark_master import SlotSize, SparkMaster, minor
 from tflaunch.protocol.errors import ConnectError, PlanError, TflaunchError, UsageError
 from tflaunch.text.numbers import counted
 
@@ -33,19 +33,8 @@ OWN = {
     "spark.ui.showConsoleProgress": "false",
 }
 GPU = "resource.gpu.amount"
-PATIENCE_S = 10  # for a master to answer
-_PATIENCE = ("spark.rpc.askTimeout", "spark.rpc.lookupTimeout", "spark.rpc.io.connectionTimeout")
 LOG_BYTES = 65536  # of the end of the JVM's log that is looked at
 _MASTER = re.compile(r"spark://(?P<hosts>[^,]+(?:,[^,]+)*)")
-
-
-@dataclass(frozen=True)
-class SlotSize:
-    """What each slot is to have."""
-
-    cores: int
-    gpus: int
-    memory: str  # of the executor's JVM, as Spark writes it; "": Spark's own default
 
 
 class OwnApplication:
@@ -108,7 +97,7 @@ class SparkDriver:
     def room(self) -> tuple[int, int] | None:
         """How many slots of this size the workers of a standalone master have, (in all, not in use); None: not told.
 
-        Raises ConnectError where the master does not answer.
+        Raises ConnectError where the master does not answer, PlanError where it is of another version.
         """
         hosts = _MASTER.fullmatch(self._master)
         if hosts is None or self.context is not None:
@@ -120,44 +109,38 @@ class SparkDriver:
                 return None
             jvm = self._gateway(pyspark).jvm
         conf = jvm.org.apache.spark.SparkConf(True)
-        for key, value in {**self._settings(), **dict.fromkeys(_PATIENCE, f"{PATIENCE_S}s")}.items():
+        for key, value in self._settings().items():
             conf.set(key, value)
+        here = str(pyspark.__version__)
         first: Exception | None = None
-        for host in hosts["hosts"].split(","):
-            name, _, port = host.rpartition(":")
+        for address in hosts["hosts"].split(","):
+            master = SparkMaster(jvm, conf, address)
             try:
-                return self._room(_state(jvm, conf, name, int(port)), conf)
+                found = master.room(self._size)
             except Exception as error:  # py4j's, of many kinds
-                first = first or error
+                found, first = None, first or error
+            there = master.version()
+            if there and (minor(there) != minor(here) or (found is None and there != here)):
+                raise other_version(there, here)
+            if found is not None:
+                return found
         raise ConnectError(
             f"the Spark master {self._master} does not answer: {said(first)}",
-            "is it up, and is pyspark here of the same version as that of the cluster? "
-            f"it is {pyspark.__version__} here",
+            f"is it up, and is pyspark here of the same version as that of the cluster? it is {here} here",
         )
 
-    def _room(self, state: Any, conf: Any) -> tuple[int, int]:
-        memory = int(conf.getSizeAsMb("spark.executor.memory", "1g"))
-        total = cores = 0
-        for worker in state.workers():
-            if worker.state().toString() != "ALIVE":
-                continue
-            found = worker.resourcesInfo().get("gpu")
-            gpus = len(found.get().addresses()) if found.isDefined() else 0
-            by_memory = worker.memory() // memory
-            by_gpus = gpus // self._size.gpus if self._size.gpus else by_memory
-            total += min(worker.cores() // self._size.cores, by_memory, by_gpus)
-            cores += worker.cores()
-        # What is in use the master does not send; what applications want, it does.
-        wanted = 0
-        for application in state.activeApps():
-            most = application.desc().maxCores()
-            wanted += most.get() if most.isDefined() else cores
-        return total, min(total, max(0, cores - wanted) // self._size.cores)
-
     def slots(self) -> int:
-        """How many tasks may run at a time: a barrier stage of more is refused."""
+        """How many tasks may run at a time: a barrier stage of more is refused.
+
+        Raises ConnectError where Spark has ended the application, as it does when nobody registers it.
+        """
         assert self.context is not None  # noqa: S101 - `start` was called
         scala = self.context._jsc.sc()
+        if scala.isStopped():
+            raise ConnectError(
+                f"spark: {self.context.master} has taken no application from here: Spark has ended it",
+                "the master's log may say why",
+            )
         return int(scala.maxNumConcurrentTasks(scala.resourceProfileManager().defaultResourceProfile()))
 
     def most(self) -> int | None:
@@ -281,8 +264,10 @@ class SparkDriver:
             try:
                 gateway = launch_gateway(popen_kwargs=own_session)
             except Exception as error:
+                log.seek(max(0, log.seek(0, os.SEEK_END) - LOG_BYTES))
+                words = last_words(log.read().decode(errors="replace"))
                 raise UsageError(
-                    f"spark: the driver's JVM has not started: {_last_line(log) or said(error)}",
+                    f"spark: the driver's JVM has not started: {words or said(error)}",
                     "try it by hand: spark-submit --version; is it a Java that this Spark can use?",
                 ) from None
         with pyspark.SparkContext._lock:
@@ -331,6 +316,14 @@ def never(error: BaseException) -> TflaunchError | None:
     return None
 
 
+def other_version(there: str, here: str) -> PlanError:
+    """The error for the user of a pyspark that is not of the cluster's version."""
+    return PlanError(
+        f"spark: the cluster's Spark is {there}, and pyspark here is {here}: they must be of one version",
+        f"put pyspark=={there} beside tflaunch, in place of {here}",
+    )
+
+
 def _pyspark() -> Any:
     try:
         import pyspark
@@ -346,25 +339,9 @@ def _url(master: str) -> str:
     return f"spark:{master}" if master.startswith("//") else master
 
 
-def _state(jvm: Any, conf: Any, host: str, port: int) -> Any:
-    """What a standalone master knows of its workers and applications, by Spark's own RPC, as its web page asks it."""
-    spark = jvm.org.apache.spark
-    forName = jvm.java.lang.Class.forName
-    manager = spark.SecurityManager
-    no_key = getattr(manager, "$lessinit$greater$default$3")()
-    environment = spark.rpc.RpcEnv.create(
-        "tflaunch", "localhost", -1, conf, manager(conf, jvm.scala.Option.empty(), no_key), True
-    )
-    try:
-        messages = "org.apache.spark.deploy.DeployMessages$"
-        master = environment.setupEndpointRef(spark.rpc.RpcAddress(host, port), "Master")
-        tag = jvm.scala.reflect.ClassTag.apply(forName(f"{messages}MasterStateResponse"))
-        return master.askSync(forName(f"{messages}RequestMasterState$").getField("MODULE$").get(None), tag)
-    finally:
-        environment.shutdown()
-
-
-def _last_line(log: IO[bytes]) -> str:
-    log.seek(max(0, log.seek(0, os.SEEK_END) - LOG_BYTES))
-    lines = [line.strip() for line in log.read().decode(errors="replace").splitlines() if line.strip()]
-    return lines[-1][:300] if lines else ""
+def last_words(text: str) -> str:
+    """What a JVM has said last, in one line: of an exception, its first cause; "": nothing."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    said = [line for line in lines if not line.startswith(("at ", "... "))]
+    causes = [line for line in said if line.startswith("Caused by: ")]
+    return "".join([*said, *causes][-1:]).removeprefix("Caused by: ")[:300]

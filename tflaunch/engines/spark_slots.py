@@ -459,6 +459,11 @@ def _words(error: Exception) -> str:
         return f"Spark has lost {lost[1]}: {reason[:200]}".rstrip(": ")
     if "Python worker exited unexpectedly" in text:
         return WORKER_GONE
+    why = (
+        text.partition(" finished unsuccessfully.")[2].strip().partition("\n")[0][:300]
+    )  # of the barrier stage
+    if why and "Traceback" not in why:
+        return f"a task of the run's barrier stage in Spark has failed: {why}"
     above = re.split(r"\n SQLSTATE|\n\nJVM stacktrace", text)[
         0
     ]  # pyspark puts these below what a Python worker has raised

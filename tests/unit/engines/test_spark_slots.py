@@ -17,7 +17,7 @@ from tflaunch.engines import listener
 from tflaunch.engines.door import DoorLine, dial, make_certificate
 from tflaunch.engines.engine import check
 from tflaunch.engines.spark_board import SlotBoard
-from tflaunch.engines.spark_driver import never
+from tflaunch.engines.spark_driver import last_words, never
 from tflaunch.engines.spark_slots import CANCELLED, ENGINE, STOPPED, _conf, _nobody_listens, _size, _words
 from tflaunch.inputs.engine_words import WantedSlots, WrongSlots, wanted
 from tflaunch.protocol.errors import ConnectError, HostfileError, PlanError, UsageError
@@ -77,6 +77,11 @@ def test_settings_that_spark_does_not_have() -> None:
             "Spark's Python worker that held a slot has",
         ),
         (
+            "Could not recover from a failed barrier ResultStage. Most recent failure reason: Stage failed because "
+            "barrier task ResultTask(0, 1) finished unsuccessfully.\nTaskKilled (by hand)\n\tat org.apache",
+            "a task of the run's barrier stage in Spark has failed: TaskKilled (by hand)",
+        ),
+        (
             "An exception was thrown from the Python worker:\nTraceback (most recent call last):\n"
             '  File "a.py", line 6, in boom\nValueError: row 7 is rotten',
             "the Spark stage has failed: ValueError: row 7 is rotten",
@@ -115,6 +120,13 @@ def test_what_another_try_does_not_change() -> None:
     assert isinstance(error, ConnectError)
     assert "log of that executor" in error.hint
     assert never(RuntimeError("lost")) is None
+
+
+def test_why_a_jvm_has_not_started() -> None:
+    trace = "Exception in x: java.lang.A: a\n\tat b\nCaused by: java.lang.B: no such host\n\tat c\n\t... 13 more\n"
+    assert last_words(trace) == "java.lang.B: no such host"
+    assert last_words("WARNING: first\nUnrecognized option: -Xq\n") == "Unrecognized option: -Xq"
+    assert last_words("") == ""
 
 
 @pytest.fixture
