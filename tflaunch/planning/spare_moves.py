@@ -189,7 +189,7 @@ def _moved(
                 mounts=(*spare.mounts, *job.mounts),
             )
         )
-    cores = share_out(job.bind, inventory[spare.name], taken)
+    cores = share_out(job.bind, inventory[spare.name], taken, job.memory_policy)
     return [dataclasses.replace(task, cores=cores.get(task.id, UNBOUND)) for task in found]
 
 
