@@ -23,6 +23,14 @@ from tests.support.slurm import SlurmCluster
 HELLO = "print('hello', flush=True)"
 FIGURES = ("first line s", "wall s")
 PODS = 3
+# A job whose output its user reads: a controller starts those in its own time, up to 3 s later than what srun asks for.
+BATCH = """\
+rm -f {told}
+printf '#!/bin/sh\\nexec srun %s -c "%s"\\n' {python} "{hello}" |
+    sbatch -W -N{count} --ntasks-per-node=1 --output={told} >&2 &
+tail -F -n +1 --pid=$! -s 0.05 {told} 2>/dev/null
+wait $!
+"""
 
 
 def first_line(command: Command) -> Figures:
@@ -43,7 +51,7 @@ def first_line(command: Command) -> Figures:
 
 
 def on_slurm(plan: Plan) -> Iterator[Table]:
-    """A task in each of 3 and 16 nodes: by srun, by a job of tflaunch's own, and by tflaunch over SSH."""
+    """A task in each of 3 and 16 nodes: by srun, by sbatch, by a job of tflaunch's own, and by tflaunch over SSH."""
     sizes = plan.sizes(3, 16)
     if reason := slurm.missing():
         yield Table("Slurm", "srun", FIGURES, remarks=[reason])
@@ -66,6 +74,12 @@ def on_slurm(plan: Plan) -> Iterator[Table]:
             slots = f"slurm:{count},python={sys.executable},dir={lab.shared / 'slots'}"
             methods = {
                 "srun": (*conf, "srun", f"-N{count}", f"-n{count}", sys.executable, "-c", HELLO),
+                "sbatch": (
+                    *conf,
+                    "sh",
+                    "-c",
+                    BATCH.format(told=lab.shared / "told", python=sys.executable, hello=HELLO, count=count),
+                ),
                 "tflaunch, slurm:": (*conf, TFLAUNCH, "run", slots, *options),
                 "tflaunch, SSH": (TFLAUNCH, "run", lab.hostfile(count), *options),
             }

@@ -57,6 +57,7 @@ DEFAULTS = {
     "gpus": "",
     "clean": [],
     "place": "",
+    "code": "",
     "logs": False,
 }  # type: Dict[str, Any]
 
@@ -863,6 +864,8 @@ class Holder:
         }
         environment["TFLAUNCH_SLOT"] = os.path.join(self.place.path, SOCKET)
         environment["TFLAUNCH_SLOT_GPUS"] = settings["gpus"]
+        if settings["code"]:
+            environment["TFLAUNCH_SLOT_CODE"] = settings["code"]
         self.listens = {
             "slot": settings["slot"],
             "node": socket.gethostname(),
