@@ -51,7 +51,7 @@ def first_line(command: Command) -> Figures:
 
 
 def on_slurm(plan: Plan) -> Iterator[Table]:
-    """A task in each of 3 and 16 nodes: by srun, by sbatch, by a job of tflaunch's own, and by tflaunch over SSH."""
+    """A task in each of 3 and 16 nodes: by srun, by sbatch, by a job of tflaunch's own and inside of one, and by tflaunch over SSH."""
     sizes = plan.sizes(3, 16)
     if reason := slurm.missing():
         yield Table("Slurm", "srun", FIGURES, remarks=[reason])
@@ -71,16 +71,21 @@ def on_slurm(plan: Plan) -> Iterator[Table]:
     try:
         for count in sizes:
             options = (script, "--ps=0", f"--workers={count}", "--no-flags")
-            slots = f"slurm:{count},python={sys.executable},dir={lab.shared / 'slots'}"
+            settings = f"python={sys.executable},dir={lab.shared / 'slots'}"
+            size = (f"-N{count}", "--ntasks-per-node=1")
             methods = {
-                "srun": (*conf, "srun", f"-N{count}", f"-n{count}", sys.executable, "-c", HELLO),
+                "srun": (*conf, "srun", *size, sys.executable, "-c", HELLO),
                 "sbatch": (
                     *conf,
                     "sh",
                     "-c",
                     BATCH.format(told=lab.shared / "told", python=sys.executable, hello=HELLO, count=count),
                 ),
-                "tflaunch, slurm:": (*conf, TFLAUNCH, "run", slots, *options),
+                "tflaunch, slurm:": (*conf, TFLAUNCH, "run", f"slurm:{count},{settings}", *options),
+                "tflaunch in salloc": (
+                    *(*conf, "salloc", *size),
+                    *(TFLAUNCH, "run", f"slurm:{settings}", *options),
+                ),
                 "tflaunch, SSH": (TFLAUNCH, "run", lab.hostfile(count), *options),
             }
             table = Table(f"Slurm, {count} nodes", "srun", FIGURES, count)

@@ -289,6 +289,20 @@ def test_the_agent_is_sent_only_where_it_is_not_kept_whole(tmp_path: Path) -> No
     assert boot(tmp_path) == loader + agent
 
 
+def test_the_agent_is_kept_where_the_holder_of_its_slot_says(tmp_path: Path) -> None:
+    disk, slot = tmp_path / "disk", tmp_path / "slot"
+    slot.mkdir()
+    code = disk / f"tflaunch-{os.getuid()}" / "code"
+    code.mkdir(mode=0o700, parents=True)
+    code.parent.chmod(0o700)
+    env = environment(tmp_path, TFLAUNCH_SLOT_CODE=str(disk))
+    for _ in range(2):
+        hello(channel := Channel("visit", run_dir=slot, env=env))
+    assert channel.written == len(payload.loader())
+    assert kept_modules(disk)
+    assert not list(slot.iterdir())
+
+
 def test_frames_that_come_before_the_agent_are_not_lost(tmp_path: Path) -> None:
     asked = wire.encode("list", all=True, run="", tail_bytes=0)
     measured = wire.encode("measure")

@@ -189,7 +189,7 @@ def load(
     if sys.argv[6] and not modules.reach(ancestry, sys.argv[6]):
         os.write(1, away)
         os._exit(0)
-    parent = os.environ.pop("TFLAUNCH_SLOT_CODE", sys.argv[6])
+    parent = os.environ.pop("TFLAUNCH_SLOT_CODE", "") or sys.argv[6]
     try:
         modules.find(ancestry, digest, parent, sys.argv[3] == "start")  # a visit makes no store
     except OSError:

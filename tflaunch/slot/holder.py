@@ -864,8 +864,7 @@ class Holder:
         }
         environment["TFLAUNCH_SLOT"] = os.path.join(self.place.path, SOCKET)
         environment["TFLAUNCH_SLOT_GPUS"] = settings["gpus"]
-        if settings["code"]:
-            environment["TFLAUNCH_SLOT_CODE"] = settings["code"]
+        environment["TFLAUNCH_SLOT_CODE"] = settings["code"]
         self.listens = {
             "slot": settings["slot"],
             "node": socket.gethostname(),
