@@ -193,9 +193,7 @@ class SlurmEngine:
             srun = self._steps.get(handle["set"])
             late = running_since is not None and time.monotonic() > running_since + STARTED_S
             if (srun is not None and srun.poll() is not None and len(lines(place / TOLD)) < count) or late:
-                raise ConnectError(
-                    f"slurm: the slot holders of job {job} have not started{log(place)}", _not_started()
-                )
+                raise words.not_started(job, place, log(place))
             about.waits(len(told), count, why)
             about.pause(READ_S[time.monotonic() > begun + SOON_S])
 
@@ -218,8 +216,8 @@ class SlurmEngine:
         if state == "COMPLETING":
             return why, False
         if state in ("FAILED", "COMPLETED") and handle["ours"]:
-            said = log(Path(handle["place"]))
-            raise ConnectError(f"slurm: the slot holders of job {job} have not started{said}", _not_started())
+            place = Path(handle["place"])
+            raise words.not_started(job, place, log(place))
         raise NotGiven(f"slurm: {words.end(facts, job)} before its slots were there", words.AGAIN)
 
     @staticmethod
@@ -405,12 +403,6 @@ def _step_of(slurm: Slurm, handle: Handle, hosts: Sequence[Host]) -> str:
         return f"{handle['job']}.{hosts[0].slot['step']}"
     steps = slurm.steps(handle["job"]) if handle["job"] else {}
     return next((step for step, name in steps.items() if name == handle["set"]), "")
-
-
-def _not_started() -> str:
-    return (
-        "python=NAME names a Python, 3.8 or newer, of the nodes; dir=DIRECTORY a directory that they see, too"
-    )
 
 
 def _seconds(settings: Mapping[str, str], key: str, default: float) -> float:
