@@ -135,6 +135,13 @@ def test_the_named_python_serves_where_there_is_no_other(
     hello(Channel("visit", run_dir=tmp_path, env=env, python="~/my python" if tilde else str(named)))
 
 
+def test_an_agent_in_a_slot_runs_by_the_python_of_its_holder(tmp_path: Path) -> None:
+    """Whatever python3 leads to there: a wrapper that takes seconds, or an old one."""
+    path = only(tmp_path / "bin", sh="/bin/sh", python3="/bin/false")
+    env = environment(tmp_path, path, TFLAUNCH_SLOT_PYTHON=interpreters()[-1])
+    hello(Channel("visit", run_dir=tmp_path, env=env))
+
+
 def old_python(version: tuple[int, int]) -> str:
     name = f"python{version[0]}.{version[1]}"
     places = [*Path("~/.pyenv/versions").expanduser().glob(f"*/bin/{name}"), *map(Path, [f"/usr/bin/{name}"])]
