@@ -23,6 +23,14 @@ from tests.support.slurm import SlurmCluster
 HELLO = "print('hello', flush=True)"
 FIGURES = ("first line s", "wall s")
 PODS = 3
+# A job whose output its user reads: a controller starts those in its own time, up to 3 s later than what srun asks for.
+BATCH = """\
+rm -f {told}
+printf '#!/bin/sh\\nexec srun %s -c "%s"\\n' {python} "{hello}" |
+    sbatch -W -N{count} --ntasks-per-node=1 --output={told} >&2 &
+tail -F -n +1 --pid=$! -s 0.05 {told} 2>/dev/null
+wait $!
+"""
 
 
 def first_line(command: Command) -> Figures:
@@ -43,7 +51,7 @@ def first_line(command: Command) -> Figures:
 
 
 def on_slurm(plan: Plan) -> Iterator[Table]:
-    """A task in each of 3 and 16 nodes: by srun, by a job of tflaunch's own, and by tflaunch over SSH."""
+    """A task in each of 3 and 16 nodes: by srun, by sbatch, by a job of tflaunch's own and inside of one, and by tflaunch over SSH."""
     sizes = plan.sizes(3, 16)
     if reason := slurm.missing():
         yield Table("Slurm", "srun", FIGURES, remarks=[reason])
@@ -63,10 +71,21 @@ def on_slurm(plan: Plan) -> Iterator[Table]:
     try:
         for count in sizes:
             options = (script, "--ps=0", f"--workers={count}", "--no-flags")
-            slots = f"slurm:{count},python={sys.executable},dir={lab.shared / 'slots'}"
+            settings = f"python={sys.executable},dir={lab.shared / 'slots'}"
+            size = (f"-N{count}", "--ntasks-per-node=1")
             methods = {
-                "srun": (*conf, "srun", f"-N{count}", f"-n{count}", sys.executable, "-c", HELLO),
-                "tflaunch, slurm:": (*conf, TFLAUNCH, "run", slots, *options),
+                "srun": (*conf, "srun", *size, sys.executable, "-c", HELLO),
+                "sbatch": (
+                    *conf,
+                    "sh",
+                    "-c",
+                    BATCH.format(told=lab.shared / "told", python=sys.executable, hello=HELLO, count=count),
+                ),
+                "tflaunch, slurm:": (*conf, TFLAUNCH, "run", f"slurm:{count},{settings}", *options),
+                "tflaunch in salloc": (
+                    *(*conf, "salloc", *size),
+                    *(TFLAUNCH, "run", f"slurm:{settings}", *options),
+                ),
                 "tflaunch, SSH": (TFLAUNCH, "run", lab.hostfile(count), *options),
             }
             table = Table(f"Slurm, {count} nodes", "srun", FIGURES, count)

@@ -135,6 +135,13 @@ def test_the_named_python_serves_where_there_is_no_other(
     hello(Channel("visit", run_dir=tmp_path, env=env, python="~/my python" if tilde else str(named)))
 
 
+def test_an_agent_in_a_slot_runs_by_the_python_of_its_holder(tmp_path: Path) -> None:
+    """Whatever python3 leads to there: a wrapper that takes seconds, or an old one."""
+    path = only(tmp_path / "bin", sh="/bin/sh", python3="/bin/false")
+    env = environment(tmp_path, path, TFLAUNCH_SLOT_PYTHON=interpreters()[-1])
+    hello(Channel("visit", run_dir=tmp_path, env=env))
+
+
 def old_python(version: tuple[int, int]) -> str:
     name = f"python{version[0]}.{version[1]}"
     places = [*Path("~/.pyenv/versions").expanduser().glob(f"*/bin/{name}"), *map(Path, [f"/usr/bin/{name}"])]
@@ -287,6 +294,20 @@ def test_the_agent_is_sent_only_where_it_is_not_kept_whole(tmp_path: Path) -> No
     assert [boot(tmp_path), boot(tmp_path)] == [loader + agent, loader]
     code.chmod(0o770)
     assert boot(tmp_path) == loader + agent
+
+
+def test_the_agent_is_kept_where_the_holder_of_its_slot_says(tmp_path: Path) -> None:
+    disk, slot = tmp_path / "disk", tmp_path / "slot"
+    slot.mkdir()
+    code = disk / f"tflaunch-{os.getuid()}" / "code"
+    code.mkdir(mode=0o700, parents=True)
+    code.parent.chmod(0o700)
+    env = environment(tmp_path, TFLAUNCH_SLOT_CODE=str(disk))
+    for _ in range(2):
+        hello(channel := Channel("visit", run_dir=slot, env=env))
+    assert channel.written == len(payload.loader())
+    assert kept_modules(disk)
+    assert not list(slot.iterdir())
 
 
 def test_frames_that_come_before_the_agent_are_not_lost(tmp_path: Path) -> None:

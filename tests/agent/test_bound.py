@@ -59,6 +59,18 @@ def test_a_task_that_starts_again_is_bound_again(host: Host, tmp_path: Path) -> 
     assert shown(tmp_path) == [CPUS[:1]] * 2
 
 
+def test_a_host_without_numactl_is_told(host: Host) -> None:
+    channel = host.open("start")
+    host.watch(channel.wait("hello")["pid"])
+    channel.send("probe", lease=False, ports=None, count=1)
+    channel.wait("facts")
+    fields: dict[str, Any] = {"code": None, "ports": [], "gpus": [], "door": False, "attempt": 0}
+    nowhere = shell("true", env={"PATH": "/nowhere"}, numactl="--interleave=0")
+    channel.send("stage", tasks=[nowhere], **fields)
+    reason, _ = failure(channel)
+    assert reason == "--memory-policy: numactl is not on this host: install it"
+
+
 def test_cpus_that_are_not_there_any_more_are_told(host: Host) -> None:
     channel = host.open("start")
     host.watch(channel.wait("hello")["pid"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -96,6 +97,17 @@ def test_a_host_that_allows_some_cpus_only(far: FarLauncher, bed: Bed, host: Bed
     assert said(done) == {"worker/0": [[1], {}], "worker/1": [[1], {}]}
     [plan] = [event for event in done.events if event["event"] == "plan"]
     assert [task["cpus"] for task in plan["tasks"]] == ["", ""]
+
+
+@pytest.mark.skipif(shutil.which("numactl") is None, reason="there is no numactl here")
+def test_numactl_says_where_memory_comes_from(far: FarLauncher, bed: Bed) -> None:
+    """The real one; this machine may have but one node."""
+    [made] = bed.up(1)
+    show = "import subprocess; print(subprocess.check_output(['numactl', '--show'], text=True))"
+    words = (far.hostfile([made]), far.script(show), "--ps=0", "--workers=1")
+    out = far.run("run", *words, "--bind=cores", "--memory-policy=membind").ran().out
+    assert "policy: bind" in out
+    assert "policy: interleave" in far.run("run", *words, "--memory-policy=interleave").ran().out
 
 
 def test_a_host_whose_containers_have_a_quota(far: FarLauncher, bed: Bed) -> None:

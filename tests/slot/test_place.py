@@ -228,9 +228,10 @@ def test_what_commands_find_in_their_environment(hold: Hold) -> None:
         "slurm_step": "small",
         "TFLAUNCH_SLOT": "/another/holder",
     }
-    held = hold(env=env, clean=["SLURM_STEP*", "CUDA_VISIBLE_DEVICES"], gpus="minor:0,1")
+    held = hold(env=env, clean=["SLURM_STEP*", "CUDA_VISIBLE_DEVICES"], gpus="minor:0,1", code="/disk")
     wanted = {name: env[name] for name in ("PATH", "HOME", "SLURM_JOB_ID", "slurm_step")}
     wanted |= {"TFLAUNCH_SLOT": held.told["socket"], "TFLAUNCH_SLOT_GPUS": "minor:0,1"}
+    wanted |= {"TFLAUNCH_SLOT_CODE": "/disk", "TFLAUNCH_SLOT_PYTHON": sys.executable}
     for said in (everything(held.open("exec env")), held.relayed("exec env").stdout):
         found = dict(each.split("=", 1) for each in said.decode().splitlines())
         assert {

@@ -26,7 +26,7 @@ _told = {}  # type: Dict[str, str]  # what the holder has told this process
 
 def enter(environment: "MutableMapping[str, str]") -> None:
     """Take the holder's words out of this process's environment: no task sees them."""
-    for name in (HOLDER, GPUS):
+    for name in (HOLDER, GPUS, "TFLAUNCH_SLOT_PYTHON"):
         _told[name] = environment.pop(name, "")
 
 

@@ -36,6 +36,7 @@ class Keywords(TypedDict, total=False):
     exclude: Sequence[str]
     share_gpus: bool
     bind: Literal["auto", "none", "numa", "cores"]
+    memory_policy: Literal["none", "membind", "interleave"]
     wait: Time | bool | None
     # Start
     name: str

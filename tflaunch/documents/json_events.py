@@ -34,6 +34,8 @@ class PlannedTask(TypedDict):
     """the same as people see them"""
     cpus: str
     """the CPUs that it is bound to: `0-7,64-71`; empty: it may use all"""
+    numactl: str
+    """the option of numactl that it is started with, as `--membind=0`; empty: it is started without"""
     argv: list[str]
     """its command line"""
     env: dict[str, str]
@@ -98,8 +100,8 @@ class PlanEvent(_Told):
     """hosts that could not be reached, or were lost -> why; the run does without them"""
     tasks: list[PlannedTask]
     """for each task: `task`, `host`, `address`, `port` (null: not part of the cluster), `gpus` (UUIDs),
-    `gpu_labels` (the same as people see them: `3`, or `3.1` for MIG instance 1 of GPU 3), `cpus`, `argv`, `env`,
-    `setup`, `cwd` (null: where the shipped code is), `container` (image or empty), `mounts`
+    `gpu_labels` (the same as people see them: `3`, or `3.1` for MIG instance 1 of GPU 3), `cpus`, `numactl`,
+    `argv`, `env`, `setup`, `cwd` (null: where the shipped code is), `container` (image or empty), `mounts`
     """
 
 

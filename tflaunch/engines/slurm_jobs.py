@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tflaunch.engines.engine import EngineKey
+from tflaunch.engines.slurm_place import LOG, TOLD
 from tflaunch.inputs.amounts import seconds
 from tflaunch.inputs.engine_words import SlotGroup, WantedSlots
 from tflaunch.protocol.errors import UsageError
@@ -57,8 +58,7 @@ def _of_group(group: SlotGroup, settings: Mapping[str, str], name: str, place: P
     notice = seconds(said["notice"]) if "notice" in said else NOTICE_S
     words = [
         f"--job-name={name}",
-        f"--output={place}/told",
-        f"--error={place}/log",
+        f"--output={place}/{LOG}",
         "--chdir=/",
         "--no-requeue",
     ]
@@ -88,7 +88,7 @@ def options(said: Mapping[str, str]) -> list[str]:
 
 def script(wanted: WantedSlots, program: Path) -> str:
     """The job's script: it has no secret in it, for Slurm keeps it where others may read it."""
-    place, kept = shlex.quote(str(program.parent)), shlex.quote(str(program.parent / KEPT))
+    place, kept, told = (shlex.quote(str(program.parent / name)) for name in ("", KEPT, TOLD))
     python = shlex.quote(wanted.settings.get("python", "python3"))
     each = "srun --ntasks-per-node=1 --kill-on-bad-exit=0 --wait=0"
     if len(wanted.groups) == 1:
@@ -101,12 +101,22 @@ def script(wanted: WantedSlots, program: Path) -> str:
             for number in range(len(wanted.groups))
         ]
         command = "srun --kill-on-bad-exit=0 --wait=0 " + " : ".join(parts)
-    return (
-        "#!/bin/sh\n# Slots of tflaunch: one step holds all of them.\n"
-        f"unset SLURM_EXPORT_ENV SLURM_CPUS_PER_TASK\nexport SLURM_CPU_BIND=none\n{command}\ncode=$?\n"
+    return f"""\
+#!/bin/sh
+# Slots of tflaunch: one step holds all of them.
+unset SLURM_EXPORT_ENV SLURM_CPUS_PER_TASK
+export SLURM_CPU_BIND=none
+{{ {command}; echo "code $?"; }} | while read -r line; do
+    case $line in
+    "code "*)
         # What leads to slots goes with them; what says why there were none is for the launcher to read.
-        f"[ ! -e {kept} ] || rm -rf {place}\nexit $code\n"
-    )
+        [ ! -e {kept} ] || rm -rf {place}
+        exit "${{line#code }}" ;;
+    # A file server shows others what is written when the file is closed, or half a minute later.
+    *) printf '%s\\n' "$line" >>{told} ;;
+    esac
+done
+"""
 
 
 def step_words(job: str, nodes: Sequence[str], name: str, python: str) -> list[str]:

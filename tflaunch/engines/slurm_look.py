@@ -31,6 +31,10 @@ class JobLook:
         self._has_step = True
         self._asked_why: float | None = None  # since when it is asked why a slot ends
 
+    def is_there(self) -> None:
+        """The slots have just said so themselves."""
+        self._at = time.monotonic()
+
     def gone(self, slot: Mapping[str, str]) -> Gone | None:
         """That a slot is over; None while it is not, and where nobody knows."""
         with self._lock:

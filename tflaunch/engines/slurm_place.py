@@ -63,11 +63,9 @@ def write(path: Path, text: str) -> None:
     new.rename(path)
 
 
-def log(place: Path) -> str:
-    """What srun and the slot holders have written, as the end of a sentence."""
+def log(place: Path) -> list[str] | None:
+    """What srun and the slot holders have written; None where no node could write there."""
     try:
-        lines = (place / LOG).read_text("utf-8", "replace").splitlines()
+        return (place / LOG).read_text("utf-8", "replace").splitlines()
     except OSError:
-        return f": nothing is in {place}, which the nodes must see, too"
-    said = "; ".join(line.strip() for line in lines[-6:] if line.strip() and "cpu binding" not in line)
-    return f": {said[-400:]}" if said else ""
+        return None

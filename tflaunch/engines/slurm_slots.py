@@ -43,13 +43,14 @@ from tflaunch.protocol.errors import ConnectError, Gone, NotGiven
 from tflaunch.sessions.process_wire import ProcessWire
 from tflaunch.sessions.wires import Advice, Wire
 
-READ_S = 0.25  # between two looks at what the holders have said; the controller is not asked for it
+SOON_S = 10.0  # on nodes that are free, holders are there sooner
+READ_S = (0.1, 0.25)  # between two looks at what they have said, in that time and later; no question to the controller
 FIRST_LOOK_S = 1.0
 STARTED_S = 180.0  # for the slot holders to listen, once the job runs
 DOOR_S = 4.0  # for a door to answer, before srun is the way in
-LEFT_S = 1.0  # between two looks whether they have
+LEFT_S = (0.2, 0.4, 0.8, 1.6)  # before each look whether it has
 LEAVE_S = 3.0  # for a slot holder to be told that the run is over
-ENDED_S = 4.0  # for the job to end by itself then
+ENDED_S = 4.0  # for a step's srun to end
 GRACE_S = 30.0  # KillWait where the cluster does not say
 AT_ONCE = 16
 # How the step has ended is kept: Slurm forgets that at once.
@@ -87,8 +88,10 @@ class SlurmEngine:
         if inside is None:
             sbatch_words(wanted, name, place)  # nothing is asked for what cannot be
         slurm = Slurm(conf)
-        config = slurm.config()
-        certificate, key = make_certificate()
+        with ThreadPoolExecutor(1, "config") as pool:
+            asked = pool.submit(slurm.config)
+            certificate, key = make_certificate()  # to load what makes it takes as long as the controller
+        config = asked.result()
         secret = {"certificate": certificate, "token": secrets.token_hex(16)}
         handle = {
             "set": name,
@@ -104,6 +107,7 @@ class SlurmEngine:
         about.note(handle)
         try:
             place.mkdir(mode=0o700, parents=True)
+            write(place / TOLD, "")  # a file server would have us wait for a name that was not there at our first look
             write(place / PROGRAM, _program(wanted, config, {**secret, "key": key}))
             if inside is None:
                 handle = {**handle, "job": self._submit(slurm, wanted, name, place)}
@@ -126,7 +130,9 @@ class SlurmEngine:
             said["allotted"] = inside.allotted() if inside else {}
             said["by_srun"] = self._without_door(said, about)
             write(place / KEPT, json.dumps(said))
-            return GivenSlots(handle, _hosts(said), about.run_id)
+            hosts = _hosts(said)
+            self._look(hosts[0].slot).is_there()
+            return GivenSlots(handle, hosts, about.run_id)
         except BaseException:
             self.release(handle, ())
             raise
@@ -150,8 +156,8 @@ class SlurmEngine:
         argv = step_words(inside.job, inside.nodes, handle["set"], python)
         with (
             (place / PROGRAM).open("rb") as program,
-            open(os.open(place / TOLD, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as told,  # noqa: PTH123 - for its mode
-            open(os.open(place / LOG, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as noted,  # noqa: PTH123
+            (place / TOLD).open("wb") as told,
+            open(os.open(place / LOG, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as noted,  # noqa: PTH123 - for its mode
         ):
             try:
                 self._steps[handle["set"]] = subprocess.Popen(
@@ -172,7 +178,8 @@ class SlurmEngine:
     def _told(self, slurm: Slurm, handle: Handle, count: int, about: ForWhom) -> list[dict[str, Any]]:
         """What the slot holders have said, all of them."""
         place, job = Path(handle["place"]), handle["job"]
-        look_at = time.monotonic() + FIRST_LOOK_S
+        begun = time.monotonic()
+        look_at = begun + FIRST_LOOK_S
         running_since: float | None = None
         why = "Slurm has the job" if handle["ours"] else "srun starts the slot holders"
         while True:
@@ -186,11 +193,9 @@ class SlurmEngine:
             srun = self._steps.get(handle["set"])
             late = running_since is not None and time.monotonic() > running_since + STARTED_S
             if (srun is not None and srun.poll() is not None and len(lines(place / TOLD)) < count) or late:
-                raise ConnectError(
-                    f"slurm: the slot holders of job {job} have not started{log(place)}", _not_started()
-                )
+                raise words.not_started(job, place, log(place))
             about.waits(len(told), count, why)
-            about.pause(READ_S)
+            about.pause(READ_S[time.monotonic() > begun + SOON_S])
 
     def _look_at(self, slurm: Slurm, handle: Handle, why: str) -> tuple[str, bool]:
         """Why the slots are not there, and whether the job runs.  Raises NotGiven, PlanError, ConnectError."""
@@ -211,8 +216,8 @@ class SlurmEngine:
         if state == "COMPLETING":
             return why, False
         if state in ("FAILED", "COMPLETED") and handle["ours"]:
-            said = log(Path(handle["place"]))
-            raise ConnectError(f"slurm: the slot holders of job {job} have not started{said}", _not_started())
+            place = Path(handle["place"])
+            raise words.not_started(job, place, log(place))
         raise NotGiven(f"slurm: {words.end(facts, job)} before its slots were there", words.AGAIN)
 
     @staticmethod
@@ -279,9 +284,8 @@ class SlurmEngine:
             left = all(pool.map(leave, by_door))
         what = handle["job"] if handle["ours"] else _step_of(slurm, handle, hosts)
         if left and by_door and len(by_door) == len(hosts):
-            until = time.monotonic() + ENDED_S
-            while time.monotonic() < until:
-                time.sleep(LEFT_S)
+            for pause in LEFT_S:
+                time.sleep(pause)
                 if not self._is_there(slurm, handle, what):
                     return
         if what:
@@ -337,6 +341,8 @@ def _program(wanted: WantedSlots, config: Mapping[str, str], secret: Mapping[str
             "warn_s": _seconds(wanted.settings, "notice", NOTICE_S),
             "idle_s": _seconds(wanted.settings, "idle", 20.0),
             "gpus": gpus,
+            # Jobs run as their user, in whose own store on the node no other user writes.
+            "code": "/var/tmp",  # noqa: S108
         },
         managed="gpu" in config.get("GresTypes", ""),
     )
@@ -397,12 +403,6 @@ def _step_of(slurm: Slurm, handle: Handle, hosts: Sequence[Host]) -> str:
         return f"{handle['job']}.{hosts[0].slot['step']}"
     steps = slurm.steps(handle["job"]) if handle["job"] else {}
     return next((step for step, name in steps.items() if name == handle["set"]), "")
-
-
-def _not_started() -> str:
-    return (
-        "python=NAME names a Python, 3.8 or newer, of the nodes; dir=DIRECTORY a directory that they see, too"
-    )
 
 
 def _seconds(settings: Mapping[str, str], key: str, default: float) -> float:

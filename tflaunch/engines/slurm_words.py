@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import datetime
 import re
+from collections.abc import Sequence
+from pathlib import Path
 
+from tflaunch.engines import slurm_commands
 from tflaunch.engines.slurm_commands import JobFacts, SlurmFailed, is_unreached
 from tflaunch.protocol.errors import ConnectError, Gone, PlanError, TflaunchError, UsageError
 
@@ -38,6 +41,7 @@ NEVER = {
     "InvalidAccount": "its account is not valid",
     "InvalidQOS": "its QOS is not valid",
 }
+_NO_LAUNCH = re.compile(r"Task launch for StepId=\S+ failed on node (\S+): (.{1,200})")
 _MISTAKES = (
     "Invalid partition",
     "Invalid account",
@@ -55,7 +59,8 @@ _MISTAKES = (
 
 def waits(facts: JobFacts, now: datetime.datetime) -> str:
     """Why a job waits: `PENDING (Resources), about 14:20`."""
-    state, reason = facts.get("JobState"), facts.get("Reason")
+    # As squeue has it: scontrol puts _ for a space.
+    state, reason = facts.get("JobState"), facts.get("Reason").replace("_", " ")
     words = f"{state} ({reason})" if reason not in ("", "None") else state
     try:
         start = datetime.datetime.fromisoformat(facts.get("StartTime"))
@@ -125,6 +130,29 @@ def limit_is_near(facts: JobFacts, job: str, now: datetime.datetime, within_s: f
     ends = start + datetime.timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
     near = ends - then < datetime.timedelta(seconds=within_s)
     return f"the time limit of job {job}, {facts.get('TimeLimit')}, is near (TIMEOUT)" if near else ""
+
+
+def not_started(job: str, place: Path, log: Sequence[str] | None) -> ConnectError:
+    """Why the slot holders of a job that ran have not come; `log` is what srun and they have written at that place.
+
+    None: nothing is there of theirs.
+    """
+    if log is None:
+        return ConnectError(
+            f"slurm: job {job} has written nothing to {place}",
+            "do its nodes see that directory? dir=DIRECTORY names another one of yours",
+        )
+    for line in log:
+        if refused := _NO_LAUNCH.search(line):
+            return ConnectError(
+                f"slurm: node {refused[1]} has not started its part of job {job}: {refused[2]}",
+                "is its slurmd up? ask sinfo -R; options=--exclude=NODE leaves a node out",
+            )
+    said = slurm_commands.said("\n".join(line for line in log[-6:] if "cpu binding" not in line))
+    return ConnectError(
+        f"slurm: the slot holders of job {job} have not started: {said or 'nothing says why'}",
+        "python=NAME names a Python, 3.8 or newer, of the nodes",
+    )
 
 
 def gone(facts: JobFacts | None, job: str, *, sweeps: bool, ours: bool) -> Gone | None:

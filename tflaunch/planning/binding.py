@@ -5,17 +5,20 @@ by GPUs share its cores likewise, and never meet.  A node without GPUs goes to t
 
 A quota of processor time, as containers have one, is no core less: each thread runs, and then all are stopped at once.
 So the tasks of a host share its quota, and their thread pools are no larger than that.
+
+Where the user asks for it, numactl gives a task memory of the nodes on which its cores are, and of no others, or in turn
+of each.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from tflaunch.planning.inventory import GpuOrInstance, HostFacts, MigInstance, Node
-from tflaunch.protocol.job import Bind
+from tflaunch.protocol.job import Bind, MemoryPolicy
 
 T = TypeVar("T")
 Core = tuple[int, ...]  # the numbers of its CPUs: one, or one for each hyperthread
@@ -29,6 +32,7 @@ class Cores:
     cores: tuple[Core, ...] = ()
     said: tuple[str, ...] = ()  # variables that the host itself sets
     most: int = 0  # threads that its part of the host's quota has time for; 0: any number
+    numactl: str = ""  # the option of numactl that it is started with; "": it is started without
 
     @property
     def cpus(self) -> str:
@@ -63,26 +67,41 @@ class Cores:
     def part(self, number: int, count: int) -> Cores:
         """Part `number` of `count` equal ones; all cores where there are fewer."""
         mine = self.cores if len(self.cores) < count else tuple(_part(self.cores, number, count))
-        return Cores(mine, self.said, max(1, self.most // count) if self.most else 0)
+        return replace(self, cores=mine, most=max(1, self.most // count) if self.most else 0)
 
 
 UNBOUND = Cores()
 
 
-def share_out(bind: Bind, facts: HostFacts, tasks: Mapping[T, Sequence[GpuOrInstance]]) -> dict[T, Cores]:
-    """The cores of these tasks, all that a run has on that host, each with its GPUs.
+def share_out(
+    bind: Bind,
+    facts: HostFacts,
+    tasks: Mapping[T, Sequence[GpuOrInstance]],
+    memory: MemoryPolicy = "none",
+) -> dict[T, Cores]:
+    """The cores of these tasks, all that a run has on that host, each with its GPUs; and where their memory is.
 
-    Those that are neither bound nor held by a quota are left out.  numa: a task gets the parts of its GPUs; one without
+    Those that nothing is said of are left out: they are not bound, no quota holds them.  numa: a task gets the parts of its GPUs; one without
     GPUs gets as much as a GPU has, from those tasks; where no task has GPUs, none is bound.  cores: only the run's own
     GPUs have parts; without any, the tasks share out the nodes.
     """
-    if bind == "none":
-        return {}
-    shares = {} if bind == "auto" and len(facts.nodes) == 1 else _shares(bind, facts, tasks)
-    most = max(1, int(facts.cpu_quota / max(1, len(tasks)))) if facts.cpu_quota else 0
+    free = bind == "none"
+    shares = {} if free or (bind == "auto" and len(facts.nodes) == 1) else _shares(bind, facts, tasks)
+    most = max(1, int(facts.cpu_quota / max(1, len(tasks)))) if facts.cpu_quota and not free else 0
     most = most if most < facts.cores else 0
-    found = {task: Cores(tuple(shares.get(task, ())), facts.set_there, most) for task in tasks}
-    return {task: cores for task, cores in found.items() if cores.cores or cores.most}
+    found = {}
+    for task in tasks:
+        mine = tuple(shares.get(task, ()))
+        found[task] = Cores(mine, facts.set_there, most, _numactl(memory, mine, facts.nodes))
+    return {task: cores for task, cores in found.items() if cores != Cores(said=facts.set_there)}
+
+
+def _numactl(memory: MemoryPolicy, cores: Sequence[Core], nodes: Sequence[Node]) -> str:
+    """The option of numactl for a task with these cores, which may be none: it runs on any, then."""
+    if memory == "none" or (memory == "membind" and not cores):
+        return ""
+    near = [str(node.node) for node in nodes if not cores or not {*cores}.isdisjoint(node.cores)]
+    return f"--{memory}={','.join(near)}" if near else ""
 
 
 def _shares(

@@ -60,6 +60,11 @@ class TaskPlan:
         return self.cores.cpus
 
     @property
+    def numactl(self) -> str:
+        """The option of numactl that it is started with: `--membind=0`; "": it is started without."""
+        return self.cores.numactl
+
+    @property
     def endpoint(self) -> str | None:
         """What its peers dial, as TensorFlow writes it; None: no task dials it."""
         return None if self.port is None else endpoint(self.address, self.port)
@@ -74,6 +79,7 @@ class TaskPlan:
             "gpus": list(self.gpus),
             "gpu_labels": list(self.gpu_labels),
             "cpus": self.cpus,
+            "numactl": self.numactl,
             "argv": list(self.argv),
             "env": {name: MASK if name in self.masked else value for name, value in self.env.items()},
             "setup": list(self.setup),
@@ -98,6 +104,8 @@ class TaskPlan:
         }
         if self.cpus:
             request["cpus"] = self.cpus
+        if self.numactl:
+            request["numactl"] = self.numactl
         if (self.setup or self.container) and (names := [name for name in self.yielding if name in self.env]):
             request["yielding"] = names
         if self.rendezvous:

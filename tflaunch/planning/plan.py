@@ -207,7 +207,7 @@ def _cores(job: JobSpec, placed: Sequence[Placed], inventory: Inventory) -> dict
         by_host[task.host][task.id] = task.gpus
     found: dict[TaskId, Cores] = {}
     for host, tasks in by_host.items():
-        found |= share_out(job.bind, inventory[host], tasks)
+        found |= share_out(job.bind, inventory[host], tasks, job.memory_policy)
     return found
 
 

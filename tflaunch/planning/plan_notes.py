@@ -30,6 +30,7 @@ def note(
     _note_collectives(job, placed, notes)
     _note_proxies(job, used, inventory, notes)
     _note_unbound(job, tasks, inventory, notes)
+    _note_memory(job, tasks, notes)
     _note_machines(placed, inventory, notes)
 
 
@@ -96,6 +97,16 @@ def _note_unbound(job: JobSpec, tasks: Sequence[TaskPlan], inventory: Inventory,
         if why and not any(task.cpus for task in mine):
             whys[why].append(host)
     notes.extend(f"{fold(hosts)} {why}: no task is bound there" for why, hosts in whys.items())
+
+
+def _note_memory(job: JobSpec, tasks: Sequence[TaskPlan], notes: list[str]) -> None:
+    """Where a task is to have memory of the nodes of its cores, and has none of its own."""
+    anywhere = dict.fromkeys(task.host for task in tasks if not task.numactl)
+    if job.memory_policy == "membind" and anywhere:
+        notes.append(
+            f"--memory-policy membind is for tasks that are bound to cores, which on {fold(anywhere)} not all are: "
+            "--bind cores binds them"
+        )
 
 
 def _note_machines(placed: Sequence[Placed], inventory: Inventory, notes: list[str]) -> None:

@@ -184,7 +184,7 @@ def _moved(
                 gpu_labels=tuple(gpu.label for gpu in mine),
             )
         )
-    cores = share_out(job.bind, inventory[spare.name], taken)
+    cores = share_out(job.bind, inventory[spare.name], taken, job.memory_policy)
     return [dataclasses.replace(task, cores=cores.get(task.id, UNBOUND)) for task in found]
 
 

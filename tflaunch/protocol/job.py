@@ -12,6 +12,8 @@ from typing import Literal, NamedTuple, Union
 Place = Literal["spread", "pack"]
 # Which cores tasks are bound to (tflaunch.planning.binding); auto: numa where a host has several NUMA nodes.
 Bind = Literal["auto", "none", "numa", "cores"]
+# Which nodes a task's memory comes from, in numactl's words; none: from that whose core touches it first.
+MemoryPolicy = Literal["none", "membind", "interleave"]
 Done = Literal["chief", "workers", "all", "never"]
 GpuCount = Union[int, Literal["all"]]
 RestartPolicy = Literal["task", "cluster", "never"]  # what starts again when a task of that job fails
@@ -192,6 +194,7 @@ class JobSpec:
     collectives_at: str = ""  # `FILE:LINE uses NAME`
     mix_models: bool = False  # workers may get GPUs of several models
     bind: Bind = "auto"
+    memory_policy: MemoryPolicy = "none"
     network: str = ""  # an interface or a CIDR; "": the fastest that all hosts share; none: what SSH dials
 
     def role(self, job: str) -> Role:

@@ -431,6 +431,7 @@ _request = {
     "?gpus": [a_word],
     "?gpu_labels": [a_word],
     "?cpus": a_text,
+    "?numactl": a_word,
     "?stacks": a_flag,
     "?container": OneOf(nothing, an_empty_text, {"image": a_word, "mounts": [a_path]}),
 }

@@ -58,6 +58,7 @@ DEFAULTS = {
     "gpus": "",
     "clean": [],
     "place": "",
+    "code": "",
     "logs": False,
 }  # type: Dict[str, Any]
 
@@ -864,6 +865,8 @@ class Holder:
         }
         environment["TFLAUNCH_SLOT"] = os.path.join(self.place.path, SOCKET)
         environment["TFLAUNCH_SLOT_GPUS"] = settings["gpus"]
+        environment["TFLAUNCH_SLOT_CODE"] = settings["code"]
+        environment["TFLAUNCH_SLOT_PYTHON"] = sys.executable or ""
         self.listens = {
             "slot": settings["slot"],
             "node": socket.gethostname(),

@@ -123,7 +123,7 @@ class SeatFinder:
 
     def bound(self, seats: Sequence[Seat], inventory: Inventory) -> list[Seat]:
         """These seats with the cores that their trials are bound to."""
-        bind = self.request.run.job.bind
+        job = self.request.run.job
         by_host: dict[str, dict[int, list[GpuOrInstance]]] = defaultdict(dict)
         for number, seat in enumerate(seats):
             there = inventory[seat.host].gpus_or_instances
@@ -131,8 +131,8 @@ class SeatFinder:
         cores: dict[int, Cores] = {}
         for host, mine in by_host.items():
             # More GPUs of the host may become free later: each keeps to its own part of the cores.
-            parted = bind == "cores" and any(mine.values())
-            cores |= share_out("numa" if parted else bind, inventory[host], mine)
+            parted = job.bind == "cores" and any(mine.values())
+            cores |= share_out("numa" if parted else job.bind, inventory[host], mine, job.memory_policy)
         return [
             dataclasses.replace(seat, cores=cores.get(number, UNBOUND)) for number, seat in enumerate(seats)
         ]

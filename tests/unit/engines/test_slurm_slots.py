@@ -53,7 +53,7 @@ def test_one_size_is_one_job() -> None:
         assert made.count(word) == 1, word
     assert made[-2:] == ["-C", "ib"]
     assert "--gres" not in " ".join(sbatch_words(slots("slurm:4"), "t-1", PLACE))
-    assert "\nsrun --ntasks-per-node=1" in script(asked, PLACE / "holder.py")
+    assert "{ srun --ntasks-per-node=1" in script(asked, PLACE / "holder.py")
     assert "python3 - 0 < /home/ada/t-1/holder.py" in script(asked, PLACE / "holder.py")
 
 
@@ -106,7 +106,7 @@ def test_inside_a_job() -> None:
                 Reason="ReqNodeNotAvail,_UnavailableNodes:n2",
                 StartTime="2026-11-29T08:00:00",
             ),
-            "PENDING (ReqNodeNotAvail,_UnavailableNodes:n2), about Sun 29 Nov 08:00",
+            "PENDING (ReqNodeNotAvail, UnavailableNodes:n2), about Sun 29 Nov 08:00",
         ),
         (job(JobState="CONFIGURING", Reason="None", StartTime="2026-11-27T11:59:00"), "CONFIGURING"),
     ],
@@ -114,6 +114,26 @@ def test_inside_a_job() -> None:
 def test_why_a_job_waits(facts: JobFacts, shown: str) -> None:
     assert words.waits(facts, NOW) == shown
     assert words.never(facts) is None
+
+
+def test_why_slot_holders_have_not_started() -> None:
+    log = [
+        "srun: error: Task launch for StepId=12.0 failed on node host3: Communication connection failure",
+        "srun: error: Application launch failed: Communication connection failure",
+        "srun: Job step aborted: Waiting up to 17 seconds for job step to finish.",
+    ]
+    error = words.not_started("12", PLACE, log)
+    assert "node host3 has not started its part of job 12: Communication connection failure" in str(error)
+    assert "has written nothing to /home/ada/t-1" in str(words.not_started("12", PLACE, None))
+    error = words.not_started(
+        "12",
+        PLACE,
+        [
+            "srun: error: cluster configuration lacks support for cpu binding",
+            "slurmstepd-n1: error: execve(): /no/python: No such file or directory",
+        ],
+    )
+    assert str(error).endswith("not started: slurmstepd-n1: error: execve(): /no/python: No such file or directory")
 
 
 def test_what_can_never_be() -> None:

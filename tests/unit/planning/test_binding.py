@@ -188,6 +188,24 @@ def test_a_quota_counts_as_so_many_cores() -> None:
     assert any("c1 has 2 cores, c2 8" in note for note in planned.notes)
 
 
+def test_the_nodes_that_memory_comes_from() -> None:
+    """Those of a task's cores; where it has none of its own, all of them in turn."""
+
+    def asked_of(memory: str, bind: str = "cores", workers: int = 2) -> dict[str, str]:
+        planned = plan(job(bind, workers=workers, memory_policy=memory), facts("c1", nodes=nodes(4, 4)))
+        return {str(task.id): task.numactl for task in planned.tasks}
+
+    assert asked_of("membind") == {"worker/0": "--membind=0", "worker/1": "--membind=1"}
+    assert asked_of("interleave", workers=1) == {"worker/0": "--interleave=0,1"}
+    assert asked_of("interleave", "none", 1) == {"worker/0": "--interleave=0,1"}
+    assert asked_of("none") == {"worker/0": "", "worker/1": ""}
+    planned = plan(job("cores", workers=1, memory_policy="membind"), facts("c1", nodes=nodes(4)))
+    assert planned.tasks[0].to_wire()["numactl"] == "--membind=0"
+    planned = plan(job("none", workers=1, memory_policy="membind"), facts("c1", nodes=nodes(4, 4)))
+    assert "numactl" not in planned.tasks[0].to_wire()
+    assert planned.notes[-1].startswith("--memory-policy membind is for tasks that are bound to cores")
+
+
 def test_an_unknown_place_of_a_gpu_binds_nothing_by_itself() -> None:
     there = facts("g1", some_gpus("g1", 2), nodes=nodes(4, 4))  # a virtual machine may not say it
     assert bound(plan(job(), there)) == {}

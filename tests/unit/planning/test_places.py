@@ -274,6 +274,7 @@ def test_the_plan_as_data_is_complete() -> None:
         "gpus": ["GPU-g1-0"],
         "gpu_labels": ["0"],
         "cpus": "",
+        "numactl": "",
         "argv": [
             "/opt/py",
             "trainer.py",

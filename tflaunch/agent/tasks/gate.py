@@ -28,6 +28,16 @@ read -r go || exit 125
 exec "$@" </dev/null >&2
 """
 
+NUMACTL = """\
+command -v numactl >/dev/null 2>&1 || {
+    echo "tflaunch: --memory-policy: numactl is not on this host: install it" >&2; exit 127; }
+"""
+
+
+def by_numactl(gate: str, option: str) -> str:
+    """The same gate for a program that numactl starts with that option."""
+    return NUMACTL + gate.replace('exec "$@"', 'exec numactl %s "$@"' % option)
+
 
 class Gate:
     """One such shell, and the two pipes to it."""

@@ -113,6 +113,8 @@ class Preloading:
         """Raise _Refused if a fork cannot be what a new process would be."""
         if request.get("container"):
             raise _Refused("it runs in a container")
+        if request.get("numactl"):
+            raise _Refused("numactl starts it")
         if len(argv) < 2 or not (argv[1] == "-m" or argv[1].endswith(".py")):
             raise _Refused("it is no Python program")
         used = sorted(name for name in self._own if any(name in line for line in request["setup"]))

@@ -6,7 +6,7 @@ import time
 
 from tflaunch.agent.host import cores, processes
 from tflaunch.agent.host.rundir import HostError, RunDirectory, explain, must_answer
-from tflaunch.agent.tasks.gate import GATE, READY, Gate, spawn
+from tflaunch.agent.tasks.gate import GATE, READY, Gate, by_numactl, spawn
 from tflaunch.agent.tasks.logs import TaskLogs
 from tflaunch.protocol.light_stdlib import signal
 
@@ -133,6 +133,8 @@ class Task:
             from tflaunch.agent.tasks import keras
 
             gate = gate.replace("echo " + READY.decode(), keras.ask() + "echo " + READY.decode())
+        if self.request.get("numactl"):
+            gate = by_numactl(gate, self.request["numactl"])
         if not (self._contained or self.request["setup"]):
             return ["/bin/sh", "-c", gate, "tflaunch"]
         from tflaunch.agent.tasks import shell

@@ -189,6 +189,7 @@ def _job(options: RunOptions, roles: Mapping[str, Role], file: JobFile) -> JobSp
         done=done,
         mix_models=options.gpus.mix_models,
         bind=options.gpus.bind.value,
+        memory_policy=options.gpus.memory_policy.value,
         network=network_of(options.cluster),
     )
 

@@ -92,6 +92,7 @@ def _job(options: UpOptions, roles: Mapping[str, Role], hostfile: Hostfile) -> J
         done="never",
         mix_models=options.gpus.mix_models,
         bind=options.gpus.bind.value,
+        memory_policy=options.gpus.memory_policy.value,
         network=network_of(options.cluster),
     )
     return with_choices(with_environment(job, options.tasks, hostfile))

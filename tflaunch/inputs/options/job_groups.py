@@ -293,9 +293,17 @@ class BindChoice(str, Enum):
     cores = "cores"
 
 
+class MemoryPolicyChoice(str, Enum):
+    """Values of --memory-policy."""
+
+    none = "none"
+    membind = "membind"
+    interleave = "interleave"
+
+
 @dataclass(repr=False, eq=False)
 class GpuOptions:
-    """Which GPUs the tasks may get, and how many; which cores they are bound to."""
+    """Which GPUs the tasks may get, and how many; which cores they are bound to, and whose memory is theirs."""
 
     panel = GPUS
     also_of = ("up", "sweep")
@@ -341,6 +349,11 @@ class GpuOptions:
         BindChoice.auto,
         help="Which cores a task may use. numa: its GPUs' share of those beside them; cores: all cores of its host are "
         "dealt to the run's tasks, with GPUs or without; none: any; auto: numa where a host has several NUMA nodes.",
+    )
+    memory_policy: MemoryPolicyChoice = option(
+        MemoryPolicyChoice.none,
+        help="Start tasks by the host's numactl. membind: memory of the NUMA nodes of a task's cores, and of no others; "
+        "interleave: of these nodes, or of all where it is not bound, in turn; none: of the node that touches it first.",
     )
     wait: float | None = option(
         None,
