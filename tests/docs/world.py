@@ -18,6 +18,7 @@ from tests.docs.pages import calls
 from tests.support import ROOT, preloaded
 from tests.support.bed import Bed
 from tests.support.bed.machines import Machine
+from tests.support.frameworks import NO_KERAS
 from tests.support.launcher import TFLAUNCH
 from tests.support.patience import PATIENCE_S, until
 
@@ -217,7 +218,7 @@ class World(Reader):
         bed = Bed(directory / "bed")
         nfs = directory / "nfs"
         (nfs / "ada/proj").mkdir(parents=True)
-        for number, host in enumerate(bed.up(len(MODELS), share=[str(nfs)])):
+        for number, host in enumerate(bed.up(len(MODELS), env=NO_KERAS, share=[str(nfs)])):
             name, (model, memory) = list(MODELS.items())[number]
             rename(host, name)
             lines = (
