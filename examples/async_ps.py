@@ -105,7 +105,7 @@ class Model:
         self.points = v1.placeholder(tf.float32, [None, 2], name="points")
         self.label = v1.placeholder(tf.int32, [None], name="label")
         self.step = v1.train.get_or_create_global_step()
-        inward, outward = tf.keras.initializers.GlorotUniform(1), tf.keras.initializers.GlorotUniform(2)
+        inward, outward = v1.glorot_uniform_initializer(1), v1.glorot_uniform_initializer(2)
         w1 = v1.get_variable("hidden/kernel", [2, HIDDEN_UNITS], initializer=inward)
         b1 = v1.get_variable("hidden/bias", [HIDDEN_UNITS], initializer=v1.zeros_initializer())
         w2 = v1.get_variable("logits/kernel", [HIDDEN_UNITS, 2], initializer=outward)

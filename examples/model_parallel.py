@@ -70,9 +70,7 @@ class Model:
         for layer, place in enumerate(self.places):
             with tf.device(place), v1.variable_scope(f"layer{layer}"):
                 shape = WIDTHS[layer : layer + 2]
-                kernel = v1.get_variable(
-                    "kernel", shape, initializer=tf.keras.initializers.GlorotUniform(layer)
-                )
+                kernel = v1.get_variable("kernel", shape, initializer=v1.glorot_uniform_initializer(layer))
                 bias = v1.get_variable("bias", shape[1:], initializer=v1.zeros_initializer())
                 flow = tf.add(tf.matmul(flow, kernel), bias, name="sums")
                 if layer < layers - 1:

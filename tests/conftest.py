@@ -32,7 +32,7 @@ hypothesis.settings.load_profile("patient")
 def pytest_configure(config: pytest.Config) -> None:
     """Have the time of each part told, once: by the process that hears of all workers."""
     if not hasattr(config, "workerinput"):
-        config.pluginmanager.register(Parts())
+        config.pluginmanager.register(Parts(config.getoption("numprocesses", None) or 1))
     _pass_by_shims()
     gc.disable()  # of all that is imported and collected now, nothing is garbage
 

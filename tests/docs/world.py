@@ -15,9 +15,10 @@ from pathlib import Path
 
 from tests.docs import known
 from tests.docs.pages import calls
-from tests.support import ROOT
+from tests.support import ROOT, preloaded
 from tests.support.bed import Bed
 from tests.support.bed.machines import Machine
+from tests.support.frameworks import NO_KERAS
 from tests.support.launcher import TFLAUNCH
 from tests.support.patience import PATIENCE_S, until
 
@@ -122,14 +123,6 @@ class Reader:
         self.write({})
         bed.ssh_directory(self.home)
         programs = self.home / "bin"
-        programs.mkdir()
-        for name, words in (
-            ("tflaunch", TFLAUNCH),
-            # OpenSSH's own home is that of the account.
-            ("ssh", ("/usr/bin/ssh", "-F", str(self.home / ".ssh/config"))),
-        ):
-            (programs / name).write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
-            (programs / name).chmod(0o755)
         self.env = {
             name: value
             for name, value in os.environ.items()
@@ -142,6 +135,15 @@ class Reader:
             "TFLAUNCH_YES": "1",
             **dict.fromkeys(("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_REGION", "TOKEN"), "x"),
         }
+        # OpenSSH's own home is that of the account.
+        ssh = shlex.join(("/usr/bin/ssh", "-F", str(self.home / ".ssh/config")))
+        programs.mkdir()
+        for name, text in (
+            ("tflaunch", preloaded.forked(TFLAUNCH[2], self.env, directory / "typed")),
+            ("ssh", f'#!/bin/sh\nexec {ssh} "$@"\n'),
+        ):
+            (programs / name).write_text(text)
+            (programs / name).chmod(0o755)
         self._output = directory / "output"
         self._output.mkdir()
         self._count = 0
@@ -216,7 +218,7 @@ class World(Reader):
         bed = Bed(directory / "bed")
         nfs = directory / "nfs"
         (nfs / "ada/proj").mkdir(parents=True)
-        for number, host in enumerate(bed.up(len(MODELS), share=[str(nfs)])):
+        for number, host in enumerate(bed.up(len(MODELS), env=NO_KERAS, share=[str(nfs)])):
             name, (model, memory) = list(MODELS.items())[number]
             rename(host, name)
             lines = (

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from tests.support import ROOT
+from tests.support.frameworks import NO_KERAS
 
 EXAMPLE = ROOT / "examples" / "async_ps.py"
 TFLAUNCH = [sys.executable, "-c", "import sys; from tflaunch.cli import main; sys.exit(main())"]
@@ -39,7 +40,7 @@ class ByHand:
     def __init__(self, directory: Path, ports: list[int]) -> None:
         self.directory = directory
         self.hosts = [f"--ps_hosts=localhost:{ports[0]}", f"--worker_hosts=localhost:{ports[1]}"]
-        self.env = {**os.environ, "TF_GRPC_REUSE_PORT": "true", "CUDA_VISIBLE_DEVICES": ""}
+        self.env = {**os.environ, **NO_KERAS, "TF_GRPC_REUSE_PORT": "true", "CUDA_VISIBLE_DEVICES": ""}
         self.ps = self.start("ps")
 
     def start(self, job: str, *arguments: str) -> subprocess.Popen[str]:
@@ -116,6 +117,7 @@ def test_without_tensorflow_it_says_which_python_lacks_it(tmp_path: Path) -> Non
 def test_a_cluster_that_cannot_work_is_refused(flags: list[str], sentence: str) -> None:
     refused = subprocess.run(
         [sys.executable, EXAMPLE, *flags, "--job_name=worker", "--task_index=1"],
+        env={**os.environ, **NO_KERAS},
         capture_output=True,
         text=True,
         check=False,
@@ -143,7 +145,7 @@ def test_tflaunch_trains_it_on_four_hosts_and_leaves_nothing(tmp_path: Path) -> 
     run = subprocess.run(
         [*TFLAUNCH, "run", hostfile, EXAMPLE, "--ps=2", "--workers=2", "--json", "--", "--steps=400"],
         cwd=ROOT,
-        env={**os.environ, "TFLAUNCH_STATE": str(tmp_path / "runs")},
+        env={**os.environ, **NO_KERAS, "TFLAUNCH_STATE": str(tmp_path / "runs")},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         text=True,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from tests.support import ROOT
+from tests.support.frameworks import WITHOUT_KERAS
 from tests.support.launcher import Launcher
 
 EXAMPLE = ROOT / "examples/data_service.py"
@@ -19,6 +20,7 @@ def test_workers_share_the_records_that_readers_prepare(launcher: Launcher) -> N
         "--job-args=dispatcher=--port={port}",
         "--job-args=reader=--port={port} --address={address} --dispatcher={dispatcher_hosts}",
         "--env=DATA_SERVICE={dispatcher_hosts}",
+        WITHOUT_KERAS,
     )
     done = launcher.run(
         "run",

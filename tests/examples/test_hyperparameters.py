@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from tests.support import ROOT
+from tests.support.frameworks import WITHOUT_KERAS
 from tests.support.launcher import Launcher
 from tests.support.patience import until
 
@@ -14,7 +15,7 @@ EXAMPLE = ROOT / "examples/hyperparameters.py"
 def test_the_example_is_compared_and_a_trial_that_was_killed_goes_on_from_its_checkpoint(
     launcher: Launcher,
 ) -> None:
-    options = ("--metric=loss", "--retries=1", "--name=moons", "--trials-per-host=2")
+    options = ("--metric=loss", "--retries=1", "--name=moons", "--trials-per-host=2", WITHOUT_KERAS)
     with launcher.start(
         *("sweep", launcher.local(1), EXAMPLE, "--grid=lr=1,0.05", *options),
         *("--", "--steps=1500", "--checkpoint_steps=100", "--layers=2"),

@@ -9,13 +9,14 @@ import pytest
 from nbclient import NotebookClient
 
 from tests.support import ROOT
+from tests.support.frameworks import NO_KERAS
 from tests.support.launcher import Launcher
 
 NOTEBOOK = ROOT / "examples/notebook.ipynb"
 
 
 def test_the_notebook_runs(launcher: Launcher, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name, value in launcher.env(JUPYTER_RUNTIME_DIR=str(tmp_path / "jupyter")).items():
+    for name, value in launcher.env(JUPYTER_RUNTIME_DIR=str(tmp_path / "jupyter"), **NO_KERAS).items():
         monkeypatch.setenv(name, value)
     notebook = nbformat.read(NOTEBOOK, as_version=4)
     assert not [cell for cell in notebook.cells if cell.get("outputs")], (

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tests.support import ROOT
 from tests.support.attempts import log, mine
+from tests.support.frameworks import WITHOUT_KERAS
 from tests.support.launcher import Launcher
 from tests.support.patience import until
 
@@ -112,7 +113,15 @@ def kill(launcher: Launcher, task: str) -> None:
 def test_asynchronous_training_survives_the_death_of_each_task(launcher: Launcher, out: Path) -> None:
     shutil.copy(EXAMPLE, launcher.code)
     script = launcher.script(ASYNC)
-    words = ("--ps=1", "--workers=2", "--restarts=2", f"--env=OUT={out}", "--", "--train_dir=train")
+    words = (
+        "--ps=1",
+        "--workers=2",
+        "--restarts=2",
+        f"--env=OUT={out}",
+        WITHOUT_KERAS,
+        "--",
+        "--train_dir=train",
+    )
 
     def checkpoint() -> int:
         return saved(launcher.hosts, "tflaunch-*/*/*/work/train/model.ckpt-*.index")
@@ -150,7 +159,15 @@ def test_asynchronous_training_survives_the_death_of_each_task(launcher: Launche
 
 def test_the_example_resumes_where_nobody_watches(launcher: Launcher) -> None:
     hosts = launcher.local(3)
-    words = ("--ps=1", "--workers=2", "--restarts=2", "--", "--steps=1500", "--checkpoint_steps=50")
+    words = (
+        "--ps=1",
+        "--workers=2",
+        "--restarts=2",
+        WITHOUT_KERAS,
+        "--",
+        "--steps=1500",
+        "--checkpoint_steps=50",
+    )
     launcher.run("run", "-d", hosts, EXAMPLE, *words).ran()
 
     def checkpoint() -> int:
@@ -175,7 +192,7 @@ def test_the_example_resumes_where_nobody_watches(launcher: Launcher) -> None:
 
 def test_mirrored_workers_start_again_together(launcher: Launcher, out: Path) -> None:
     script = launcher.script(MIRRORED)
-    words = ("--ps=0", "--workers=2", "--restarts=2", "--grace=1", f"--env=OUT={out}")
+    words = ("--ps=0", "--workers=2", "--restarts=2", "--grace=1", f"--env=OUT={out}", WITHOUT_KERAS)
     with launcher.start("run", launcher.local(2), script, *words) as run:
         assert begins(launcher, "worker/0") == 0
         until(lambda: max(steps(launcher, "worker/1"), default=0) >= 12, "two checkpoints")

@@ -10,6 +10,7 @@ import pytest
 
 from tests.support.bed import Bed, FarLauncher
 from tests.support.far_impatient import Impatient
+from tests.support.frameworks import WITHOUT_KERAS
 from tests.support.launcher import TELL
 from tests.support.patience import until
 
@@ -169,7 +170,7 @@ def test_tensorflow_that_waits_behind_a_firewall_is_explained(bed: Bed, impatien
     one, two = bed.up(2)
     bed.block(two, one, PORT)
     hosts = hostfile(impatient, bed, python=sys.executable)
-    words = ("run", hosts, impatient.script(TRAINER), *APART, "--no-dial-check")
+    words = ("run", hosts, impatient.script(TRAINER), *APART, "--no-dial-check", WITHOUT_KERAS)
     with impatient.start(*words) as running:
         until(lambda: "silently dropped" in running.err, "the diagnosis")
         bed.heal()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from tests.support.frameworks import WITHOUT_KERAS
 from tests.support.lab import Gpus, uuid
 from tests.support.launcher import Running
 from tests.support.patience import until
@@ -70,6 +71,7 @@ def words(gpus: Gpus, script: str, workers: int, *more: str) -> tuple[str | Path
         "--ps=0",
         f"--workers={workers}",
         f"--env=OUT={gpus.out}",
+        WITHOUT_KERAS,
         *SOON,
         *more,
     )

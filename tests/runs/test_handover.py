@@ -265,7 +265,7 @@ def test_a_key_in_attach_hands_it_over_and_ctrl_z_works(launcher: Launcher, out:
 def _reads_keys(terminal: Terminal) -> bool:
     """Whether a command of the shell, not the shell itself, reads keys."""
     flags = termios.tcgetattr(terminal._main)[3]
-    return os.tcgetpgrp(terminal._main) != terminal._pid and not flags & (termios.ICANON | termios.ECHO)
+    return os.tcgetpgrp(terminal._main) != terminal.pid and not flags & (termios.ICANON | termios.ECHO)
 
 
 def _press(terminal: Terminal, key: str, text: str) -> None:

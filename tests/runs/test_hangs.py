@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.frameworks import WITHOUT_KERAS
 from tests.support.impatient import IMPATIENT
 from tests.support.launcher import Launcher
 from tests.support.patience import until
@@ -136,7 +137,7 @@ def test_tensorflow_itself_waits_for_a_ps(impatient: Impatient) -> None:
         v1.train.MonitoredTrainingSession(master=server.target, is_chief=True)
         """
     )
-    words = ("--ps=1", "--workers=1", "--grace=2", "--stall-timeout=25")
+    words = ("--ps=1", "--workers=1", "--grace=2", "--stall-timeout=25", WITHOUT_KERAS)
     done = impatient.run("run", impatient.local(2), trainer, *words).ran(124)
     assert re.search(
         r"! ps/0 on local\d has not opened its port for \d+ s \(no output yet\); worker/0 waits", done.err

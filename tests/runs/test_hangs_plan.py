@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.runs.test_hangs import Impatient
+from tests.support.frameworks import WITHOUT_KERAS
 from tests.support.patience import until
 from tests.support.sshd import SshNetwork
 
@@ -74,7 +75,7 @@ def impatient(tmp_path: Path, network: SshNetwork) -> Iterator[Impatient]:
 def told(impatient: Impatient, program: str, words: tuple[str, ...], pattern: str) -> None:
     """Run it until a sentence fits."""
     script = impatient.script(BEGINS + program)
-    with impatient.start("run", impatient.local(2), script, *words, "--grace=1") as running:
+    with impatient.start("run", impatient.local(2), script, *words, "--grace=1", WITHOUT_KERAS) as running:
         until(lambda: re.search(pattern, running.err), pattern, 200.0)
         running.interrupt()
         running.done()

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.support.launcher import Launcher
-from tests.support.preloaded import Preloaded
+from tests.support.launcher import TFLAUNCH, Launcher
+from tests.support.preloaded import Preloaded, forked
 
 
 @pytest.fixture(autouse=True)
@@ -56,3 +58,41 @@ def test_a_variable_that_python_reads_at_its_start_needs_a_new_process(launcher:
     with launcher.start("ps", "--help", env={"PYTHONVERBOSE": "1"}) as running:
         assert not isinstance(running.process, Preloaded)
         assert "import 'tflaunch.cli'" in running.done().err
+
+
+def test_what_is_typed_into_a_shell_is_forked_but_for_the_first_of_each_verb(
+    launcher: Launcher, tmp_path: Path
+) -> None:
+    command = tmp_path / "tflaunch"
+    command.write_text(forked(TFLAUNCH[2], launcher.env(), tmp_path / "typed"))
+    command.chmod(0o755)
+
+    def typed(text: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            ["bash", "-c", text],
+            env=launcher.env(PATH=f"{tmp_path}:{os.environ['PATH']}"),
+            cwd=launcher.code,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+
+    anew, again = (
+        typed("tflaunch ps --help | cat; tflaunch ps --non; echo $?").communicate()[0] for _ in range(2)
+    )
+    assert "Usage: tflaunch ps" in anew
+    assert anew.endswith("\n2\n")
+    assert again == anew
+
+    script = launcher.script("import signal; print('waits', flush=True); signal.pause()")
+    words = f"tflaunch run {launcher.local(1)} {script} --ps=0 --workers=1 --grace=1"
+    for attempt in ("anew", "forked"):
+        run = typed(f"exec {words}")
+        assert run.stdout is not None
+        assert any("waits" in line for line in run.stdout), attempt
+        name = Path(f"/proc/{run.pid}/comm").read_text().strip()
+        assert (name == "forked") == (attempt == "forked"), name
+        os.killpg(run.pid, signal.SIGINT)
+        run.communicate()
+        assert run.returncode == 130, attempt

@@ -9,6 +9,7 @@ from types import ModuleType
 
 import pytest
 
+from tests.support.frameworks import NO_KERAS
 from tests.support.launcher import Launcher
 from tests.support.patience import until
 from tests.support.sshd import SshNetwork
@@ -90,7 +91,7 @@ def test_traces_of_a_ps_run_and_of_a_mirrored_one(
 ) -> None:
     reader = xplane()
     host = network.add(options=["AllowTcpForwarding no"])
-    hosts = launcher.hostfile([host.name], python=sys.executable, gpus=0)
+    hosts = launcher.hostfile([host.name], python=sys.executable, gpus=0, env=NO_KERAS)
     words = ("--workers=1", "--ps=1", "--detach", "--name=classic")
     launcher.run("run", hosts, launcher.script(PS, "ps.py"), *words).ran()
     with launcher.start(

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.frameworks import NO_KERAS
 from tests.support.launcher import TELL, Launcher, Process, told
 from tests.support.sshd import SshNetwork
 from tflaunch.protocol.errors import EXIT_USAGE
@@ -177,7 +178,7 @@ for name, config in json.load(open(sys.argv[1])).items():
     told[name] = [resolver.task_type, resolver.task_id, spec]
 print(json.dumps(told))
 """
-    env = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
+    env = {**os.environ, **NO_KERAS, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
     read = subprocess.run(
         [sys.executable, "-c", program, asked], env=env, stdout=subprocess.PIPE, text=True, check=True
     )

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.frameworks import NO_KERAS
 from tests.support.launcher import Launcher, Running
 from tests.support.patience import PATIENCE_S, until
 from tests.support.sshd import SshNetwork
@@ -70,7 +71,7 @@ def test_it_shows_a_run_while_it_goes_on_and_later(
     if not all(map(importlib.util.find_spec, ("tensorflow", "tensorboard"))):
         pytest.skip("no TensorFlow here")
     host = network.add(options=["AllowTcpForwarding no"])
-    hosts = launcher.hostfile([host.name], python=sys.executable)
+    hosts = launcher.hostfile([host.name], python=sys.executable, env=NO_KERAS)
     words = (hosts, launcher.script(SCALAR), "--ps=0", "--workers=1", f"--env=OUT={tmp_path}")
     with launcher.start("run", *words, "--tensorboard=logs") as run:
         url = url_of(run)
@@ -153,7 +154,7 @@ def test_a_launcher_without_epoll_shows_it_too(
         "import select\n"
         "for name in [name for name in dir(select) if 'epoll' in name.lower()]:\n    delattr(select, name)\n"
     )
-    hosts = launcher.hostfile([network.add().name], python=sys.executable)
+    hosts = launcher.hostfile([network.add().name], python=sys.executable, env=NO_KERAS)
     trainer = launcher.script("import os, time\nwhile not os.path.exists(os.environ['END']): time.sleep(0.1)")
     words = (hosts, trainer, "--ps=0", "--workers=1", f"--env=END={tmp_path / 'end'}", "--tensorboard=logs")
     with launcher.start("run", *words, env=launcher.env(PYTHONPATH=str(tmp_path))) as run:

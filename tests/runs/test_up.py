@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.frameworks import NO_KERAS
 from tests.support.launcher import Launcher, Process
 from tests.support.patience import until
 from tests.support.sshd import SshNetwork
@@ -43,7 +44,7 @@ def client(target: str, number: float) -> dict[str, Any]:
     """What a client, in a process of its own, has computed."""
     done = subprocess.run(
         [sys.executable, "-c", CLIENT, target, str(number)],
-        env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "2"},
+        env={**os.environ, **NO_KERAS, "CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "2"},
         stdout=subprocess.PIPE,
         text=True,
         check=True,

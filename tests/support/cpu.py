@@ -1,7 +1,7 @@
 """What tests cost: the processor time of each, everything that it starts included, also what outlives its parents.
 
-For pytest's `-p`, as root: `scripts/test -p tests.support.cpu` adds a column to the table of the parts, and tells the
-tests that cost most.  Unlike the time on the clock, this hardly depends on what else the machine does.
+For pytest's `-p`, as root: `scripts/test -p tests.support.cpu` tells what each part, and the files and tests that cost
+most.  Unlike the time on the clock, this hardly depends on what else the machine does.
 """
 
 from __future__ import annotations
@@ -56,18 +56,19 @@ class Costs:
 
     def __init__(self) -> None:
         self._parts: Counter[str] = Counter()
+        self._files: Counter[str] = Counter()
         self._tests: Counter[str] = Counter()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         cost = dict(report.user_properties).get("cpu_s", 0.0)
         self._parts["/".join(report.nodeid.split("/")[:2])] += cost
+        self._files[report.nodeid.partition("::")[0]] += cost
         self._tests[report.nodeid] += cost
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        write = terminalreporter.write_line
-        terminalreporter.section("processor seconds", "-")
-        for part, cost in self._parts.most_common():
-            write(f"{cost:>8.1f} s  {part}")
-        terminalreporter.section("the tests that cost most", "-")
-        for name, cost in self._tests.most_common(SHOWN):
-            write(f"{cost:>8.1f} s  {name}")
+        found = self._parts, self._files, self._tests
+        for what, costs in zip(("parts", "files that cost most", "tests that cost most"), found, strict=True):
+            terminalreporter.section(f"processor seconds: {what}", "-")
+            for name, cost in costs.most_common(SHOWN):
+                terminalreporter.write_line(f"{cost:>8.1f} s  {name}")
+        terminalreporter.write_line(f"{self._parts.total():>8.1f} s  of all")

@@ -13,6 +13,10 @@ import pytest
 from tests.support import ROOT
 
 EXAMPLES = ROOT / "examples"
+# For programs without Keras: TensorFlow imports that of tf_keras then, which is not here: three seconds of processor
+# time in place of four.
+NO_KERAS = {"TF_USE_LEGACY_KERAS": "1"}
+WITHOUT_KERAS = "--env=TF_USE_LEGACY_KERAS=1"
 TORCH = {
     "MASTER_ADDR",
     "MASTER_PORT",

@@ -14,6 +14,7 @@ home directory of all of it lies below the test's own directory.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import re
@@ -21,6 +22,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import termios
 import textwrap
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -232,29 +234,42 @@ class Inside:
 HERE = Inside((), (), Path())
 
 
-def _started(
+def started(
     argv: Sequence[str | bytes | Path],
     cwd: Path,
     env: Mapping[str, str],
-    inside: Inside,
+    inside: Inside = HERE,
     *,
-    out: int,
-    err: int,
+    streams: tuple[int, int, int],
+    controls: bool = False,
 ) -> subprocess.Popen[bytes] | preloaded.Preloaded:
-    python, option, program, *words = (os.fsdecode(word) for word in argv[len(inside.words) :])
-    if (python, option) == TFLAUNCH[:2] and preloaded.can_start(env):
-        with Path(os.devnull).open("rb") as nothing:
-            return preloaded.Preloaded(
-                program,
-                words,
-                env,
-                cwd / inside.cwd,
-                streams=(nothing.fileno(), out, err),
-                namespaces=inside.namespaces,
-            )
+    """A command in a session of its own, forked where that can be; `controls`: its terminal controls it."""
+    words = [os.fsdecode(word) for word in argv[len(inside.words) :]]
+    if tuple(words[:2]) == TFLAUNCH[:2] and preloaded.can_start(env):
+        return preloaded.Preloaded(
+            words[2],
+            words[3:],
+            env,
+            cwd / inside.cwd,
+            streams=streams,
+            namespaces=inside.namespaces,
+            controls=controls,
+        )
+    stdin, stdout, stderr = streams
     return subprocess.Popen(
-        argv, cwd=cwd, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True
+        argv,
+        cwd=cwd,
+        env=env,
+        stdin=stdin,
+        stdout=stdout,
+        stderr=stderr,
+        start_new_session=True,
+        preexec_fn=_take_terminal if controls else None,  # noqa: PLW1509
     )
+
+
+def _take_terminal() -> None:
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
 class Running:
@@ -270,8 +285,13 @@ class Running:
     ) -> None:
         directory.mkdir(parents=True)
         self.stdout, self._err = directory / "out", directory / "err"
-        with self.stdout.open("wb") as out, self._err.open("wb") as err:
-            self.process = _started(argv, cwd, env, inside, out=out.fileno(), err=err.fileno())
+        with (
+            Path(os.devnull).open("rb") as nothing,
+            self.stdout.open("wb") as out,
+            self._err.open("wb") as err,
+        ):
+            streams = (nothing.fileno(), out.fileno(), err.fileno())
+            self.process = started(argv, cwd, env, inside, streams=streams)
 
     @property
     def out(self) -> str:

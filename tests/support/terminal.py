@@ -8,7 +8,6 @@ with Terminal(launcher.argv("run", ...), launcher.env(), launcher.code) as termi
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import os
 import pty
@@ -22,6 +21,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
+from tests.support.launcher import started
 from tests.support.patience import PATIENCE_S
 
 CTRL_C, CTRL_D, CTRL_Z = "\x03", "\x04", "\x1a"
@@ -34,16 +34,17 @@ class Terminal:
     def __init__(
         self, argv: Sequence[str | bytes | Path], env: Mapping[str, str], cwd: Path, columns: int = 100
     ) -> None:
-        self._pid, self._main = pty.fork()
-        if not self._pid:
-            try:
-                os.chdir(cwd)
-                os.execvpe(os.fspath(argv[0]), [os.fspath(word) for word in argv], dict(env))  # type: ignore[type-var]  # noqa: S606
-            finally:
-                os._exit(127)
-        fcntl.ioctl(self._main, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
+        self._main, theirs = pty.openpty()
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
+        streams = (theirs, theirs, theirs)
+        self._process = started(argv, cwd, env, streams=streams, controls=True)
+        os.close(theirs)
         self._raw = b""
-        self._code: int | None = None
+
+    @property
+    def pid(self) -> int:
+        """Of the command."""
+        return self._process.pid
 
     @property
     def shown(self) -> str:
@@ -76,9 +77,7 @@ class Terminal:
         deadline = time.monotonic() + PATIENCE_S
         while self._read(0.2):
             assert time.monotonic() < deadline, f"does not end\n{self.shown}"
-        if self._code is None:
-            self._code = os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
-        return self._code
+        return self._process.wait()
 
     def _read(self, wait_s: float) -> bool:
         """Take what is there; False: nothing more will come."""
@@ -95,9 +94,8 @@ class Terminal:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, _: object, traceback: TracebackType | None) -> None:
-        if self._code is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self._pid, signal.SIGCONT)
-                os.kill(self._pid, signal.SIGKILL)
-            os.waitpid(self._pid, 0)
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGCONT)
+            self._process.kill()
+            self._process.wait()
         os.close(self._main)

@@ -40,7 +40,7 @@ OTHERS = {
     # pip, uv, venv
     "--no-index", "--find-links", "--system-site-packages",
     # pytest, the scripts of this project
-    "--lf",
+    "--ignore", "--lf",
     # launchers that the pages compare with
     "--nnodes", "--nproc-per-node", "--bind-to", "--gloo", "--rank",
 }  # fmt: skip
