@@ -106,23 +106,15 @@ def is_loss(line: str) -> bool:
 
 def loss_in(line: str) -> str:
     """The number of the loss itself in that line, "" if it has none: of "loss: 0.3 - val_loss: 0.31" it is "0.3"."""
-    text = line.lower()
-    found = [number for at, number in _numbers(text, "loss") if not _in_a_name(text[at - 1 : at])]
+    found = [number for before, number in _numbers(line.lower(), "loss") if not _in_a_name(before[-1:])]
     return found[-1] if found else ""
 
 
-def _numbers(text: str, metric: str) -> list[tuple[int, str]]:
-    """Each (place of that metric's name, number that follows it)."""
-    found = []
-    at = text.find(metric)
-    while at >= 0:
-        after = at + len(metric)
-        if text[after : after + 1] in _BETWEEN:
-            number = _first_number(text[after : after + _NEAR])
-            if number:
-                found.append((at, number))
-        at = text.find(metric, after)
-    return found
+def _numbers(text: str, metric: str) -> list[tuple[str, str]]:
+    """For each number that follows that metric's name: what stands before the name, and the number."""
+    parts = text.split(metric)
+    numbers = [_first_number(after[:_NEAR]) if after[:1] in _BETWEEN else "" for after in parts[1:]]
+    return [each for each in zip(parts, numbers) if each[1]]  # noqa: B905  Python 3.8
 
 
 def _first_number(text: str) -> str:

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     Tally = list[Any]
 
 EVERY_S = 5.0  # the agents are asked as often
-MOST_LOSS = 1e30  # JSON has no infinity
 EARLY = 0.9  # of that time: a look may come a little before it is due
 
 # A tally: the counters cpu_s, bytes sent, received, exchanged with tasks of the run, and of files; then quiet_s, step,
@@ -82,7 +81,7 @@ def _loss(look: Look) -> float | None:
         value = float(loss_in(line) or line)
     except (KeyError, ValueError):
         return None
-    return value if abs(value) < MOST_LOSS else None  # NaN is not less either
+    return value if value - value == 0 else None  # JSON has neither infinity nor NaN
 
 
 def tallies_of(watched: Mapping[str, Any]) -> Tallies:
