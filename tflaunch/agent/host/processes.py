@@ -273,6 +273,17 @@ def send(process: "Process", signal_number: int) -> None:
             pass
 
 
+def send_to_group(leader: int, signal_number: int) -> bool:
+    """Send a signal, or none (0), to the process group of that pid; returns whether it has processes."""
+    try:
+        os.killpg(leader, signal_number)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # all of them are other users'
+        pass
+    return True
+
+
 def reap(dead: "Optional[Callable[[int], None]]" = None) -> "List[tuple[int, int, int]]":
     """(pid, wait status, the most memory it had in bytes) of every child that has ended since the last call.
 

@@ -269,13 +269,7 @@ class Task:
         """Whether other processes of the group still have some grace left (when a wrapper ended first)."""
         if self.alive or self.process is None or self.kill_at is None or now >= self.kill_at:
             return False
-        try:
-            os.killpg(self.process.pid, 0)
-        except ProcessLookupError:
-            return False
-        except PermissionError:
-            pass
-        return True
+        return processes.send_to_group(self.process.pid, 0)
 
     def _signal(self, number: int) -> None:
         # In a container signal process 1, which passes the signal on; the engine's client then ends and cleans up.
@@ -284,11 +278,8 @@ class Task:
             processes.send(process, number)
         if inside:
             return
-        try:
-            # The process is not reaped yet.  So no other process can have its pid, which is also its group and session.
-            os.killpg(self.process.pid, number)  # type: ignore[union-attr]
-        except (ProcessLookupError, PermissionError):
-            pass
+        # The process is not reaped yet.  So no other process can have its pid, which is also its group and session.
+        processes.send_to_group(self.process.pid, number)  # type: ignore[union-attr]
 
     def next_attempt(self) -> bool:
         """End the present attempt and begin the wanted one; returns True once that can be staged."""
