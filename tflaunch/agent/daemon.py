@@ -23,7 +23,7 @@ from tflaunch.protocol.selector import EVENT_READ, Selector
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import List, Optional
+    from typing import Optional
 
     from tflaunch.agent.host.aside import Aside
     from tflaunch.agent.host.guard import Beats
@@ -254,7 +254,17 @@ class Daemon:
     def _end_further(self, now: float) -> None:
         if now < self._end_by and (self._team.may_end(now) or self._requests.alive):
             return
-        if self._team.contained and self._removes_containers(now):
+        from tflaunch.agent.host import container
+
+        if self._removal is None and self._team.contained:
+            from tflaunch.agent.host.aside import Aside
+
+            try:
+                self._removal = Aside(lambda: container.remove_all(self._directory))
+            except OSError as error:
+                # The tasks have filled the process table: try again once they are swept, or leave it to the guard.
+                note("containers: %s" % error)
+        if self._removal is not None and self._removal.alive and now < self._end_by + container.REMOVAL_S:
             return  # do not kill the engine's processes while they clear up
         gpus = self._requests.holdings.gpus
         if self._purge is None:
@@ -284,7 +294,7 @@ class Daemon:
             killed=self._purge.killed,
             survivors=[
                 *(processes.describe(process) for process in self._purge.survivors),
-                *([] if self._cleared or not self._team.contained else self._containers_left()),
+                *([] if self._cleared or not self._team.contained else container.left(self._directory)),
             ],
             gpus=used,
             logs={each.task: [each.attempt, each.size(each.attempt)] for each in logs},
@@ -300,21 +310,3 @@ class Daemon:
             return
         if not self._team.tasks or not any(viewer.follows or viewer.drives for viewer in self._viewers.all):
             self._leave_at = now + FAREWELL_S  # no viewer is there to read the logs to their end
-
-    def _removes_containers(self, now: float) -> bool:
-        """Begin to remove the run's containers, if that has not begun; returns whether it still goes on."""
-        from tflaunch.agent.host import container
-        from tflaunch.agent.host.aside import Aside
-
-        if self._removal is None:
-            try:
-                self._removal = Aside(lambda: container.remove_all(self._directory))
-            except OSError as error:
-                # The tasks have filled the process table: try again once they are swept, or leave it to the guard.
-                note("containers: %s" % error)
-        return self._removal is not None and self._removal.alive and now < self._end_by + container.REMOVAL_S
-
-    def _containers_left(self) -> "List[str]":
-        from tflaunch.agent.host import container
-
-        return container.left(self._directory)

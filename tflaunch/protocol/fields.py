@@ -10,7 +10,7 @@ from tflaunch.gpu_probe import MODULE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Collection, Iterable, Mapping
+    from typing import Any, Callable, Iterable, Mapping
 
 WORD, TEXT, PATH, NAME = 1024, 64 * 1024, 16 * 1024, 255  # characters
 ARGUMENT = 128 * 1024  # of a word of a command line, as Linux has it
@@ -199,25 +199,18 @@ def _check(spec: "Any", value: "Any") -> None:
     elif isinstance(spec, list):
         if not isinstance(value, list):
             raise _is_not(value, "a list")
-        _check_all(spec[0], range(len(value)), value)
+        _check_all(spec * len(value), range(len(value)), value)
     elif isinstance(spec, tuple):
         if not (isinstance(value, list) and len(value) == len(spec)):
             raise _is_not(value, "a list of %d" % len(spec))
-        number = 0
-        try:
-            for part in spec:
-                _check(part, value[number])
-                number += 1
-        except _Misfit as odd:
-            odd.path.append(str(number))
-            raise
+        _check_all(spec, range(len(spec)), value)
     elif isinstance(spec, Each):
         if not isinstance(value, dict):
             raise _is_not(value, "an object")
         for key in value:
             if not spec.key(key):
                 raise _is_not(key, spec.key.__name__.replace("_", " "), "the key ")
-        _check_all(spec.value, value, value.values())
+        _check_all([spec.value] * len(value), value, value.values())
     elif isinstance(spec, OneOf):
         *others, usual = spec.specs
         if not any(_fits(each, value) for each in others):
@@ -228,13 +221,12 @@ def _check(spec: "Any", value: "Any") -> None:
             raise _is_not(value, spec.words)
 
 
-def _check_all(spec: "Any", names: "Iterable[Any]", values: "Collection[Any]") -> None:
-    if all(map(spec, values)) if callable(spec) else not values:  # most are plain, and many
-        return
+def _check_all(specs: "Iterable[Any]", names: "Iterable[Any]", values: "Iterable[Any]") -> None:
     name = None  # type: Any
     try:
-        for name, each in zip(names, values):  # noqa: B007, B905 - the name is for the path; Python 3.8 has no `strict`
-            _check(spec, each)
+        for name, spec, each in zip(names, specs, values):  # noqa: B007, B905 - for the path; Python 3.8 has no `strict`
+            if not (callable(spec) and spec(each)):
+                _check(spec, each)
     except _Misfit as odd:
         odd.path.append(str(name))
         raise
