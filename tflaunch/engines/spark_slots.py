@@ -24,7 +24,8 @@ from tflaunch.engines.door import SlotDoor, dial, make_certificate
 from tflaunch.engines.engine import EngineKey, ForWhom, GivenSlots, Handle
 from tflaunch.engines.holder_text import holder_text, spark_feed_text, spark_task_text, task_package
 from tflaunch.engines.spark_board import WORKER_GONE, SlotBoard
-from tflaunch.engines.spark_driver import SlotSize, SparkDriver, never, said
+from tflaunch.engines.spark_driver import SparkDriver, never, said
+from tflaunch.engines.spark_master import SlotSize
 from tflaunch.engines.spark_rows import END_S, SparkRows
 from tflaunch.hosts import Host
 from tflaunch.inputs.amounts import seconds
