@@ -66,15 +66,29 @@ class SparkCluster:
             bed.launcher, MASTER, "--host", bed.launcher.address, "--port", str(PORT), "--webui-port", "0"
         )
         until(lambda: "New state: ALIVE" in self._log.read_text(), "Spark's master", SPARK_S)
+        self._cores = cores
         for host in hosts:
-            size = ("--cores", str(cores), "--memory", "2g", "--webui-port", "0")
-            self._start(
-                host, WORKER, "--host", host.address, *size, "--properties-file", str(self.conf), self.master
-            )
+            self._begin_worker(host)
         self.wait_for_workers(len(hosts))
 
+    def start_worker(self, host: BedHost) -> None:
+        """Start the worker there again, which has ended."""
+        count = self._workers()
+        self._begin_worker(host)
+        self.wait_for_workers(count + 1)
+
+    def _begin_worker(self, host: BedHost) -> None:
+        size = ("--cores", str(self._cores), "--memory", "2g", "--webui-port", "0")
+        self._start(
+            host, WORKER, "--host", host.address, *size, "--properties-file", str(self.conf), self.master
+        )
+
+    def _workers(self) -> int:
+        return self._log.read_text().count("Registering worker")
+
     def wait_for_workers(self, count: int) -> None:
-        until(lambda: self._log.read_text().count("Registering worker") >= count, "Spark's workers", SPARK_S)
+        """Until so many have come, those that have ended among them."""
+        until(lambda: self._workers() >= count, "Spark's workers", SPARK_S)
 
     def close(self) -> None:
         for process in self._started:
@@ -180,8 +194,9 @@ class OnSpark(FarLauncher):
         return [each for each in super().leftovers(run) if not is_sparks(each)]
 
     def on_host(self, host: BedHost, kind: str) -> list[Process]:
-        """Spark's executors or Python workers there, slot holders, or agents."""
+        """Spark's worker daemon, its executors or Python workers there, slot holders, or agents."""
         kinds: Mapping[str, Callable[[Process], bool]] = {
+            "daemon": lambda each: WORKER in each.words,
             "executor": lambda each: "org.apache.spark.executor.CoarseGrainedExecutorBackend" in each.words,
             "worker": lambda each: "pyspark.daemon" in each.words and _is_forked(each.pid),
             "holder": is_holder,

@@ -1,11 +1,12 @@
-"""What a standalone master tells without an application: of its workers by Spark's own RPC, as its web page asks it,
-and its version by that page.
+"""What a standalone master tells without an application: of its workers by Spark's own RPC, as its web page asks it;
+by that page, which of them are gone, and the version of Spark.
 """
 
 from __future__ import annotations
 
 import contextlib
 import http.client
+import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ PAGE_PORT = 8080  # of a master's web page, unless it is told another
 PAGE_S = 1.0  # for that page, while all is well
 LAST_PAGE_S = 5.0  # where it is all that may answer
 PAGE_BYTES = 65536  # of its beginning, which has the version
+JSON_BYTES = 16 * 1024 * 1024  # of the same for programs, which has every worker
 _VERSION = re.compile(r'class="version[^>]{0,100}>\s{0,100}(\d[\w.-]{0,40})')
 
 
@@ -57,8 +59,9 @@ class SparkMaster:
             self._page_s = PAGE_S
         memory = int(self._conf.getSizeAsMb("spark.executor.memory", "1g"))
         total = cores = 0
+        gone = gone_workers(self._host, self._page_port)
         for worker in state.workers():
-            if worker.state().toString() != "ALIVE":
+            if worker.id() in gone:
                 continue
             found = worker.resourcesInfo().get("gpu")
             gpus = len(found.get().addresses()) if found.isDefined() else 0
@@ -100,11 +103,27 @@ class SparkMaster:
 
 def page_version(host: str, port: int, patience_s: float) -> str:
     """The version that a master's web page shows; "": there is no such page."""
-    page = http.client.HTTPConnection(host.strip("[]"), port, timeout=patience_s)
-    with contextlib.suppress(OSError, http.client.HTTPException), contextlib.closing(page):
-        page.request("GET", "/")
-        found = _VERSION.search(page.getresponse().read(PAGE_BYTES).decode("utf-8", "replace"))
-        return found[1] if found else ""
+    found = _VERSION.search(_page(host, port, "/", patience_s, PAGE_BYTES))
+    return found[1] if found else ""
+
+
+def gone_workers(host: str, port: int) -> set[str]:
+    """The ids of workers that a master's web page has, and that are not there; none: there is no such page.
+
+    Spark's RPC does not tell: whoever reads a worker's description takes it for alive.
+    """
+    with contextlib.suppress(ValueError, KeyError, TypeError):
+        said = json.loads(_page(host, port, "/json/", PAGE_S, JSON_BYTES))
+        return {str(worker["id"]) for worker in said["workers"] if worker["state"] != "ALIVE"}
+    return set()
+
+
+def _page(host: str, port: int, path: str, patience_s: float, size: int) -> str:
+    """The beginning of that page of a master's; "": it does not come."""
+    line = http.client.HTTPConnection(host.strip("[]"), port, timeout=patience_s)
+    with contextlib.suppress(OSError, http.client.HTTPException), contextlib.closing(line):
+        line.request("GET", path)
+        return line.getresponse().read(size).decode("utf-8", "replace")
     return ""
 
 

@@ -15,7 +15,7 @@ import pytest
 from tests.support.patience import PATIENCE_S
 from tflaunch.engines import spark_driver, spark_master
 from tflaunch.engines.spark_driver import SparkDriver
-from tflaunch.engines.spark_master import SlotSize, SparkMaster, page_version
+from tflaunch.engines.spark_master import SlotSize, SparkMaster, gone_workers, page_version
 from tflaunch.protocol.errors import ConnectError, PlanError
 
 # The top of a master's page, as Spark 4.2 and 3.5 write it.
@@ -51,11 +51,25 @@ def test_the_version_that_a_page_shows(page: str, version: str) -> None:
         assert page_version("127.0.0.1", port, PATIENCE_S) == version
 
 
+@pytest.mark.parametrize(
+    ("page", "gone"),
+    [
+        ('{"workers": [{"id": "w-1", "state": "ALIVE"}, {"id": "w-2", "state": "DEAD"}]}', {"w-2"}),
+        ('{"workers": [{"id": "w-1"}]}', set()),
+        ("<html>", set()),
+    ],
+)
+def test_the_workers_that_a_page_calls_gone(page: str, gone: set[str]) -> None:
+    with served(page) as port:
+        assert gone_workers("127.0.0.1", port) == gone
+
+
 def test_no_page() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     assert page_version("127.0.0.1", port, PATIENCE_S) == ""
     assert page_version("[::1]", port, PATIENCE_S) == ""
+    assert gone_workers("127.0.0.1", port) == set()
 
 
 def asked(monkeypatch: pytest.MonkeyPatch, there: str, here: str, *, answers: bool) -> Any:
