@@ -27,9 +27,9 @@ PODS = 3
 BATCH = """\
 rm -f {told}
 printf '#!/bin/sh\\nexec srun %s -c "%s"\\n' {python} "{hello}" |
-    sbatch -W -N{count} --ntasks-per-node=1 --output={told} >&2 &
-tail -F -n +1 --pid=$! -s 0.05 {told} 2>/dev/null
-wait $!
+    sbatch -N{count} --ntasks-per-node=1 --output={told} >&2
+until grep -s hello {told}; do sleep 0.05; done
+until [ "$(grep -c hello {told})" = {count} ]; do sleep 0.05; done
 """
 
 
