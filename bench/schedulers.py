@@ -51,7 +51,7 @@ def first_line(command: Command) -> Figures:
 
 
 def on_slurm(plan: Plan) -> Iterator[Table]:
-    """A task in each of 3 and 16 nodes: by srun, by sbatch, by a job of tflaunch's own and inside of one, and by tflaunch over SSH."""
+    """A task in each of 3 and 16 nodes: by srun, by sbatch, and by tflaunch: a job of its own, in one, and over SSH."""
     sizes = plan.sizes(3, 16)
     if reason := slurm.missing():
         yield Table("Slurm", "srun", FIGURES, remarks=[reason])

@@ -29,7 +29,9 @@ KEYS = (
     EngineKey("notice", "Time to save before the time limit (1m).", "time", "2m"),
     EngineKey("idle", "Time until a slot in which nothing runs ends by itself (20s).", "time", "1m"),
     EngineKey(
-        "python", "The Python of slot holder and agent, 3.8 or newer (python3).", example="/opt/python/bin/python3"
+        "python",
+        "The Python of slot holder and agent, 3.8 or newer (python3).",
+        example="/opt/python/bin/python3",
     ),
     EngineKey("dir", "A directory of yours that the nodes see, too.", example="/scratch/me/tflaunch"),
     EngineKey("options", "Options of sbatch, as they are.", "words", "--constraint=ib --exclusive"),

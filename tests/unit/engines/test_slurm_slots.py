@@ -133,7 +133,9 @@ def test_why_slot_holders_have_not_started() -> None:
             "slurmstepd-n1: error: execve(): /no/python: No such file or directory",
         ],
     )
-    assert str(error).endswith("not started: slurmstepd-n1: error: execve(): /no/python: No such file or directory")
+    assert str(error).endswith(
+        "not started: slurmstepd-n1: error: execve(): /no/python: No such file or directory"
+    )
 
 
 def test_what_can_never_be() -> None:
