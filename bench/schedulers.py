@@ -27,9 +27,9 @@ PODS = 3
 BATCH = """\
 rm -f {told}
 printf '#!/bin/sh\\nexec srun %s -c "%s"\\n' {python} "{hello}" |
-    sbatch -W -N{count} --ntasks-per-node=1 --output={told} >&2 &
-tail -F -n +1 --pid=$! -s 0.05 {told} 2>/dev/null
-wait $!
+    sbatch -N{count} --ntasks-per-node=1 --output={told} >&2
+until grep -s hello {told}; do sleep 0.05; done
+until [ "$(grep -c hello {told})" = {count} ]; do sleep 0.05; done
 """
 
 
@@ -51,7 +51,7 @@ def first_line(command: Command) -> Figures:
 
 
 def on_slurm(plan: Plan) -> Iterator[Table]:
-    """A task in each of 3 and 16 nodes: by srun, by sbatch, by a job of tflaunch's own and inside of one, and by tflaunch over SSH."""
+    """A task in each of 3 and 16 nodes: by srun, by sbatch, and by tflaunch: a job of its own, in one, and over SSH."""
     sizes = plan.sizes(3, 16)
     if reason := slurm.missing():
         yield Table("Slurm", "srun", FIGURES, remarks=[reason])

@@ -166,9 +166,14 @@ def test_tasks_in_containers_are_bound(launcher: Launcher, engine: Engine, tmp_p
 @pytest.mark.skipif(shutil.which("numactl") is None, reason="there is no numactl here")
 def test_numactl_is_that_of_the_image(launcher: Launcher, engine: Engine) -> None:
     """Which docker would forbid by its own rules for system calls."""
-    script = launcher.script("import subprocess; print(subprocess.check_output(['numactl', '--show'], text=True))")
+    script = launcher.script(
+        "import subprocess; print(subprocess.check_output(['numactl', '--show'], text=True))"
+    )
     words = ("--ps=0", "--workers=1", "--memory-policy=interleave", "--container-engine", engine.kind)
-    assert "policy: interleave" in launcher.run("run", hostfile(launcher), script, *words, env=engine.env).ran().out
+    assert (
+        "policy: interleave"
+        in launcher.run("run", hostfile(launcher), script, *words, env=engine.env).ran().out
+    )
 
 
 def test_a_task_in_a_container_is_like_any_other(launcher: Launcher, engine: Engine, tmp_path: Path) -> None:

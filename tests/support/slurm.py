@@ -209,7 +209,7 @@ class OnSlurm(FarLauncher):
 
 def is_holder(process: Process) -> bool:
     """Whether it is a slot holder, which srun has started."""
-    return "SLURM_STEP_ID" in process.env and process.words[1:2] == ("-",)
+    return "SLURM_STEP_ID" in process.env and "-" in process.words[1:]
 
 
 def is_slurms(process: Process) -> bool:

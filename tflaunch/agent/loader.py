@@ -3,8 +3,9 @@
 tflaunch.sessions.payload sends this file at every boot, followed by a call of `load`.  So it is short, and imports
 nothing of tflaunch before it has found the store.
 
-The store is `<parent>/code`, beside the shipped code; the holder of a slot may name another parent, which outlives the slot.  It holds one file with all the agent's sources, and each module
-as this Python compiled it at its first import.  The compiled modules save half of the CPU time that a boot takes.
+The store is `<parent>/code`, beside the shipped code; a slot's holder may name a parent that outlives the slot.  It
+holds one file with all the agent's sources, and each module as this Python compiled it at its first import. The
+compiled modules save half of the CPU time that a boot takes.
 """
 
 import _signal as signal  # type: ignore[import-not-found]  # `signal` itself takes longer to load than the agent

@@ -15,6 +15,7 @@ from tflaunch.protocol.errors import UsageError
 
 NOTICE_S = 60.0
 KEPT = "slots.json"  # what leads to slots that are there
+ALONE = ("-I", "-S")  # Python loads nothing of what is installed there: that may be on a slow disk, or print
 LATER_S = 10.0  # of the notice is for the signal to come
 KEYS = (
     EngineKey("partition", "The partition.", example="gpu"),
@@ -28,7 +29,9 @@ KEYS = (
     EngineKey("notice", "Time to save before the time limit (1m).", "time", "2m"),
     EngineKey("idle", "Time until a slot in which nothing runs ends by itself (20s).", "time", "1m"),
     EngineKey(
-        "python", "The Python of the slot holder, 3.8 or newer (python3).", example="/opt/python/bin/python3"
+        "python",
+        "The Python of slot holder and agent, 3.8 or newer (python3).",
+        example="/opt/python/bin/python3",
     ),
     EngineKey("dir", "A directory of yours that the nodes see, too.", example="/scratch/me/tflaunch"),
     EngineKey("options", "Options of sbatch, as they are.", "words", "--constraint=ib --exclusive"),
@@ -89,7 +92,7 @@ def options(said: Mapping[str, str]) -> list[str]:
 def script(wanted: WantedSlots, program: Path) -> str:
     """The job's script: it has no secret in it, for Slurm keeps it where others may read it."""
     place, kept, told = (shlex.quote(str(program.parent / name)) for name in ("", KEPT, TOLD))
-    python = shlex.quote(wanted.settings.get("python", "python3"))
+    python = shlex.join([wanted.settings.get("python", "python3"), *ALONE])
     each = "srun --ntasks-per-node=1 --kill-on-bad-exit=0 --wait=0"
     if len(wanted.groups) == 1:
         command = f"{each} {python} - 0 < {shlex.quote(str(program))}"
@@ -130,4 +133,4 @@ def step_words(job: str, nodes: Sequence[str], name: str, python: str) -> list[s
     ]
     # What this process runs in may be a step with all of the job's resources.
     how = ["--overlap", "--kill-on-bad-exit=0", "--wait=0", f"--job-name={name}"]
-    return ["srun", *where, *how, python, "-", "0"]
+    return ["srun", *where, *how, python, *ALONE, "-", "0"]

@@ -44,7 +44,10 @@ from tflaunch.sessions.process_wire import ProcessWire
 from tflaunch.sessions.wires import Advice, Wire
 
 SOON_S = 10.0  # on nodes that are free, holders are there sooner
-READ_S = (0.1, 0.25)  # between two looks at what they have said, in that time and later; no question to the controller
+READ_S = (
+    0.1,
+    0.25,
+)  # between two looks at what they have said, in that time and later; no question to the controller
 FIRST_LOOK_S = 1.0
 STARTED_S = 180.0  # for the slot holders to listen, once the job runs
 DOOR_S = 4.0  # for a door to answer, before srun is the way in
@@ -107,7 +110,8 @@ class SlurmEngine:
         about.note(handle)
         try:
             place.mkdir(mode=0o700, parents=True)
-            write(place / TOLD, "")  # a file server would have us wait for a name that was not there at our first look
+            # A file server may hide a name for long that was not there at our first look.
+            write(place / TOLD, "")
             write(place / PROGRAM, _program(wanted, config, {**secret, "key": key}))
             if inside is None:
                 handle = {**handle, "job": self._submit(slurm, wanted, name, place)}

@@ -6,8 +6,8 @@ by GPUs share its cores likewise, and never meet.  A node without GPUs goes to t
 A quota of processor time, as containers have one, is no core less: each thread runs, and then all are stopped at once.
 So the tasks of a host share its quota, and their thread pools are no larger than that.
 
-Where the user asks for it, numactl gives a task memory of the nodes on which its cores are, and of no others, or in turn
-of each.
+Where the user asks for it, numactl gives a task memory of the nodes on which its cores are, and of no others, or of
+each in turn.
 """
 
 from __future__ import annotations
@@ -81,9 +81,9 @@ def share_out(
 ) -> dict[T, Cores]:
     """The cores of these tasks, all that a run has on that host, each with its GPUs; and where their memory is.
 
-    Those that nothing is said of are left out: they are not bound, no quota holds them.  numa: a task gets the parts of its GPUs; one without
-    GPUs gets as much as a GPU has, from those tasks; where no task has GPUs, none is bound.  cores: only the run's own
-    GPUs have parts; without any, the tasks share out the nodes.
+    Those that nothing is said of are left out: they are not bound, no quota holds them.
+    numa: a task gets the parts of its GPUs; one without GPUs gets as much as a GPU has, from those tasks; where no task
+    has GPUs, none is bound.  cores: only the run's own GPUs have parts; without any, the tasks share out the nodes.
     """
     free = bind == "none"
     shares = {} if free or (bind == "auto" and len(facts.nodes) == 1) else _shares(bind, facts, tasks)

@@ -42,13 +42,14 @@ def _in_one_line(script: str) -> str:
     return " ".join(line.strip() for line in script.strip().splitlines())
 
 
-# Finds a python3 that runs $0, the reader: in a slot that of its holder, which is new enough.  $1 is the interpreter that
-# the hostfile names; the rest is for the agent.
+# Finds a python3 that runs $0, the reader: in a slot that of its holder, which is new enough.  $1 is the interpreter
+# that the hostfile names; the rest is for the agent.
 FIND_PYTHON = _in_one_line("""
     TFLAUNCH_BOOT="$0"; TFLAUNCH_NAMED="$1"; shift;
     case "$TFLAUNCH_NAMED" in "~/"*) TFLAUNCH_NAMED="$HOME/${TFLAUNCH_NAMED#??}";; esac;
     export TFLAUNCH_BOOT TFLAUNCH_NAMED;
-    for p in "${TFLAUNCH_SLOT_PYTHON:-python3}" python3 "$TFLAUNCH_NAMED" /usr/bin/python3 /usr/local/bin/python3 /usr/libexec/platform-python; do
+    for p in "${TFLAUNCH_SLOT_PYTHON:-python3}" python3 "$TFLAUNCH_NAMED"
+      /usr/bin/python3 /usr/local/bin/python3 /usr/libexec/platform-python; do
       command -v "$p" >/dev/null 2>&1 && exec "$p" -I -S -X utf8 -c "$0" "$@";
     done;
     echo "tflaunch: no python3 on this host (PATH is $PATH)" >&2; exit 127

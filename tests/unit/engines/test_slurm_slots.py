@@ -54,7 +54,7 @@ def test_one_size_is_one_job() -> None:
     assert made[-2:] == ["-C", "ib"]
     assert "--gres" not in " ".join(sbatch_words(slots("slurm:4"), "t-1", PLACE))
     assert "{ srun --ntasks-per-node=1" in script(asked, PLACE / "holder.py")
-    assert "python3 - 0 < /home/ada/t-1/holder.py" in script(asked, PLACE / "holder.py")
+    assert "python3 -I -S - 0 < /home/ada/t-1/holder.py" in script(asked, PLACE / "holder.py")
 
 
 def test_sizes_by_role_are_the_parts_of_one_job() -> None:
@@ -133,7 +133,9 @@ def test_why_slot_holders_have_not_started() -> None:
             "slurmstepd-n1: error: execve(): /no/python: No such file or directory",
         ],
     )
-    assert str(error).endswith("not started: slurmstepd-n1: error: execve(): /no/python: No such file or directory")
+    assert str(error).endswith(
+        "not started: slurmstepd-n1: error: execve(): /no/python: No such file or directory"
+    )
 
 
 def test_what_can_never_be() -> None:

@@ -352,8 +352,9 @@ class GpuOptions:
     )
     memory_policy: MemoryPolicyChoice = option(
         MemoryPolicyChoice.none,
-        help="Start tasks by the host's numactl. membind: memory of the NUMA nodes of a task's cores, and of no others; "
-        "interleave: of these nodes, or of all where it is not bound, in turn; none: of the node that touches it first.",
+        help="Start tasks by the host's numactl. membind: memory of the NUMA nodes of a task's cores, and of no "
+        "others; interleave: of these nodes, or of all where it is not bound, in turn; none: of the node that touches "
+        "it first.",
     )
     wait: float | None = option(
         None,
