@@ -17,6 +17,7 @@ from tests.runs.test_tensorboard import SCALAR, url_of
 from tests.runs.test_up import BOTH, CLIENT, SERVES_S
 from tests.support import ROOT
 from tests.support.bed import Bed
+from tests.support.frameworks import NO_KERAS
 from tests.support.patience import PATIENCE_S, until
 from tests.support.scheduler import Scheduler
 
@@ -29,7 +30,13 @@ pytestmark = pytest.mark.skipif(not importlib.util.find_spec("tensorflow"), reas
 def test_tensorboard_shows_a_run_on_slots(
     user: OnSlots, bed: Bed, shared: Path, door: Mapping[str, str]
 ) -> None:
-    words = (user.of_these(1, door), user.script(SCALAR), "--ps=0", "--workers=1", f"--env=OUT={shared}")
+    words = (
+        user.of_these(1, door, env=NO_KERAS),
+        user.script(SCALAR),
+        "--ps=0",
+        "--workers=1",
+        f"--env=OUT={shared}",
+    )
     with user.start("run", *words, "--tensorboard=logs") as run:
         url = url_of(run)
         run.wait_for("written")
@@ -69,7 +76,9 @@ def test_bare_servers_on_slots(user: OnSlots, bed: Bed, door: Mapping[str, str])
 
 def test_workers_on_slots_train_together(user: OnSlots) -> None:
     words = ("--ps=0", "--workers=2", "--no-flags", "--grace=2", "--", "--steps=60", "--checkpoint_steps=30")
-    with user.start("run", user.of_these(), EXAMPLES / "multi_worker_mirrored.py", *words) as running:
+    with user.start(
+        "run", user.of_these(env=NO_KERAS), EXAMPLES / "multi_worker_mirrored.py", *words
+    ) as running:
         done = running.done(4 * PATIENCE_S).ran()
     for number in (0, 1):
         assert f"worker {number} of 2" in done.out
@@ -83,7 +92,7 @@ def test_parameter_servers_go_on_from_the_checkpoint_on_new_slots(
     train = shared / "train"
     of_it = ("--steps=4000", "--checkpoint_steps=100", f"--train_dir={train}")
     words = ("--ps=1", "--workers=1", "--restarts=1", "--grace=2", "--", *of_it)
-    with user.start("run", user.of_these(), EXAMPLES / "async_ps.py", *words) as running:
+    with user.start("run", user.of_these(env=NO_KERAS), EXAMPLES / "async_ps.py", *words) as running:
         until(lambda: list(train.glob("model.ckpt-?*00.index")), "a checkpoint", 2 * PATIENCE_S)
         scheduler.take_back("s0")
         running.wait_for("resumes from")
