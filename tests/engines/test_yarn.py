@@ -128,7 +128,11 @@ def test_it_waits_in_yarns_words_and_leaves_nothing(impatient: ImpatientOnYarn, 
         running.wait_for("1 x <memory:2048, vCores:1> pending in the queue root.default; free: ")
         assert "waiting" in user.run("ps").ran().out
         given_back = [each["id"] for each in cluster.applications()]
-        until(lambda: [each for each in cluster.applications() if each["id"] not in given_back], "another", YARN_S)
+        until(
+            lambda: [each for each in cluster.applications() if each["id"] not in given_back],
+            "another",
+            YARN_S,
+        )
         cluster.give_memory(2 * MEMORY_MB)
         try:
             running.wait_for("attempt 0 of", 2)
@@ -145,7 +149,10 @@ def test_it_waits_in_yarns_words_and_leaves_nothing(impatient: ImpatientOnYarn, 
     slots = user.slots("ps=1x0+worker=1x1", "queue=night")
     done = user.run("run", slots, script, *words).ran(75)
     assert "there is room for 1 slot alone" in done.sentences
-    assert "the queue's share for masters is used up: AM Resource Request = <memory:256, vCores:1>" in done.sentences
+    assert (
+        "the queue's share for masters is used up: AM Resource Request = <memory:256, vCores:1>"
+        in done.sentences
+    )
     assert cluster.applications() == []
     assert [*user.home.glob("tflaunch-*")] == []
 
@@ -230,6 +237,7 @@ def test_a_node_that_is_lost_and_one_who_comes_too_late(user: OnYarn, cluster: Y
     """)
     with user.start("run", user.slots("2"), script, *TASKS) as running:
         running.wait_for("attempt 0", 2)
+        [app] = cluster.applications()
         # Not the master's node: another master would come, which is another test.
         [master] = [each.env["NM_HOST"] for each in user.masters()]
         [host] = [each for each in user.bed.hosts if each.name != master]
@@ -247,6 +255,8 @@ def test_a_node_that_is_lost_and_one_who_comes_too_late(user: OnYarn, cluster: Y
         finally:
             cluster.start_node(host)
     cluster.wait_for_nodes()
+    # Who knows the run by YARN alone must not take the end of the one who came too late for its success.
+    assert cluster.application(app["id"])["finalStatus"] != "SUCCEEDED"
 
 
 def test_other_terminals(user: OnYarn, cluster: YarnCluster) -> None:

@@ -211,7 +211,8 @@ def check_limits(made: Sequence[YarnSize], largest: Callable[[str], Mapping[str,
             if wanted > most.get(what, wanted):
                 of = f"the queue {each.queue}" if each.queue else "this cluster"
                 raise PlanError(
-                    f"yarn: a slot of {each.words()} is more than {of} gives a container: {what}:{most[what]} at most",
+                    f"yarn: a slot of {each.words()} is more than {of} gives a container: "
+                    f"{what}:{most[what]} at most",
                     f"ask for less; an administrator sets {_LIMITS[what]}",
                 )
 
@@ -232,7 +233,8 @@ def check_nodes(made: Sequence[YarnSize], nodes: Sequence[YarnNode]) -> None:
         if not fit:
             known = sorted({label for node in nodes for label in node.labels})
             there = f"labels there are: {', '.join(known)}" if known else "no node has a label"
-            raise PlanError(f"yarn: no node that runs has the label {each.label}; {there}", "yarn node -list -showDetails")
+            hint = "yarn node -list -showDetails"
+            raise PlanError(f"yarn: no node that runs has the label {each.label}; {there}", hint)
         for what, wanted in each.amounts():
             most = max(node.has.get(what, 0) for node in fit)
             if wanted > most:

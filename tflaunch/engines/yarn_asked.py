@@ -236,7 +236,7 @@ class Waited:
         waits = any(report.state != "RUNNING" or report.pending or report.pending is None for report in known)
         self._partial = (self._partial or now) if waits and given else None
         if self._partial is not None and now > self._partial + PARTIAL_S:
-            raise PartialSet(f"there is room for {counted(given, 'slot')} alone: {why}")
+            raise PartialSet(f"there is room for {counted(given, 'slot')} alone; the others wait: {why}")
         self._starting = (self._starting or now) if known and not waits else None
         if self._starting is not None and now > self._starting + STARTED_S:
             raise ConnectError(

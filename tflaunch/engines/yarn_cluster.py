@@ -29,7 +29,9 @@ class YarnCluster:
         try:
             classpath = yarn.classpath()
         except YarnFailed as failed:
-            raise ConnectError(f"yarn: {failed}", mends(str(failed), "does yarn classpath work here?")) from None
+            raise ConnectError(
+                f"yarn: {failed}", mends(str(failed), "does yarn classpath work here?")
+            ) from None
         jar = jar_path(settings["jar"]) if "jar" in settings else yarn.jar(classpath)
         conf = configured(classpath)
         if wants_ticket(conf):

@@ -80,7 +80,9 @@ class Manager:
     def largest(self, queue: str) -> Mapping[str, int]:
         """The most that a container may have in that queue ("": in any), as far as the web service says it."""
         for address in self._addresses:
-            with contextlib.suppress(OSError, HTTPException, ValueError, RecursionError, LookupError, TypeError):
+            with contextlib.suppress(
+                OSError, HTTPException, ValueError, RecursionError, LookupError, TypeError
+            ):
                 said = asked(f"{address}/ws/v1/cluster/scheduler")
                 return largest_in(said["scheduler"]["schedulerInfo"], queue)
         return {}

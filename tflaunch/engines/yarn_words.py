@@ -27,7 +27,12 @@ _OVER = {-104: ("memory", 1), -103: ("virtual memory", 3)}
 _ACCEPTED = {
     "AM resource limit exceeded": (
         "no room for the master: the queue's share for masters is used up",
-        ("AM Resource Request", "Queue Resource Limit for AM", "User AM Resource Limit", "Queue AM Resource Usage"),
+        (
+            "AM Resource Request",
+            "Queue Resource Limit for AM",
+            "User AM Resource Limit",
+            "Queue AM Resource Usage",
+        ),
     ),
     "waiting for resources to be assigned for AM": (
         "no room for the master",
@@ -181,7 +186,11 @@ def refused(error: Exception) -> TflaunchError:
     """Why the distributed shell's client has not submitted an application."""
     text = str(error)
     if any(words in text for words in _MISTAKES):
-        of = "mapred queue -showacls lists queues, and what you may do in each" if "queue" in text.lower() else _NODES
+        of = (
+            "mapred queue -showacls lists queues, and what you may do in each"
+            if "queue" in text.lower()
+            else _NODES
+        )
         return UsageError(f"yarn: YARN refuses the application: {text}", of)
     hint = next((hint for words, hint in _FILES.items() if words in text), mends(text, _FILES_AT_ALL))
     return ConnectError(f"yarn: the application cannot be submitted: {text}", hint)

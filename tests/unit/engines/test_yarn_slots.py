@@ -170,19 +170,19 @@ def test_the_command_tells_what_the_web_service_does() -> None:
 
 
 # Of a ResourceManager of Hadoop 3.4.2.
-SHARE = (
-    "[Sat Nov 28 13:27:07 +0000 2026] Application is added to the scheduler and is not yet activated. Queue's AM resource "
-    "limit exceeded.  Details : AM Partition = <DEFAULT_PARTITION>; AM Resource Request = <memory:256, vCores:1>; Queue "
-    "Resource Limit for AM = <memory:64, vCores:1, yarn.io/gpu: 1>; User AM Resource Limit of the queue = <memory:64, "
-    "vCores:1, yarn.io/gpu: 1>; Queue AM Resource Usage = <memory:256, vCores:1>; "
-)
-FULL = (
-    "[Sat Nov 28 13:24:31 +0000 2026] Application is Activated, waiting for resources to be assigned for AM.  Details : AM "
-    "Partition = <DEFAULT_PARTITION> ; Partition Resource = <memory:4096, vCores:16> ; Queue's Absolute capacity = 60.000004 "
-    "% ; Queue's Absolute used capacity = 78.125 % ; Queue's Absolute max capacity = 100.0 % ; Queue's capacity (absolute "
-    "resource) = <memory:2457, vCores:9> ; Queue's used capacity (absolute resource) = <memory:3200, vCores:3> ; Queue's "
-    "max capacity (absolute resource) = <memory:4096, vCores:16> ; "
-)
+SHARE = """\
+[Sat Nov 28 13:27:07 +0000 2026] Application is added to the scheduler and is not yet activated. Queue's AM resource
+limit exceeded.  Details : AM Partition = <DEFAULT_PARTITION>; AM Resource Request = <memory:256, vCores:1>; Queue
+Resource Limit for AM = <memory:64, vCores:1, yarn.io/gpu: 1>; User AM Resource Limit of the queue = <memory:64,
+vCores:1, yarn.io/gpu: 1>; Queue AM Resource Usage = <memory:256, vCores:1>;\x20
+"""
+FULL = """\
+[Sat Nov 28 13:24:31 +0000 2026] Application is Activated, waiting for resources to be assigned for AM.  Details : AM
+Partition = <DEFAULT_PARTITION> ; Partition Resource = <memory:4096, vCores:16> ; Queue's Absolute capacity = 60.0 % ;
+Queue's Absolute used capacity = 78.125 % ; Queue's Absolute max capacity = 100.0 % ; Queue's capacity (absolute
+resource) = <memory:2457, vCores:9> ; Queue's used capacity (absolute resource) = <memory:3200, vCores:3> ; Queue's
+max capacity (absolute resource) = <memory:4096, vCores:16> ;\x20
+"""
 
 
 @pytest.mark.parametrize(
@@ -191,8 +191,8 @@ FULL = (
         (
             SHARE,
             "no room for the master: the queue's share for masters is used up: AM Resource Request = <memory:256, "
-            "vCores:1>; Queue Resource Limit for AM = <memory:64, vCores:1, yarn.io/gpu: 1>; User AM Resource Limit of the "
-            "queue = <memory:64, vCores:1, yarn.io/gpu: 1>; Queue AM Resource Usage = <memory:256, vCores:1>",
+            "vCores:1>; Queue Resource Limit for AM = <memory:64, vCores:1, yarn.io/gpu: 1>; User AM Resource Limit of "
+            "the queue = <memory:64, vCores:1, yarn.io/gpu: 1>; Queue AM Resource Usage = <memory:256, vCores:1>",
         ),
         (
             FULL,
@@ -222,7 +222,11 @@ HIDDEN = {
     "runningContainers": 0,
     "resourceInfo": {
         "resourceUsagesByPartition": [
-            {"partitionName": "", "pending": {"memory": 16384, "vCores": 8}, "used": {"memory": 256, "vCores": 1}}
+            {
+                "partitionName": "",
+                "pending": {"memory": 16384, "vCores": 8},
+                "used": {"memory": 256, "vCores": 1},
+            }
         ]
     },
 }
