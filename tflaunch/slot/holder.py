@@ -797,6 +797,20 @@ def boot_id() -> str:
         return ""
 
 
+def keep_descriptors() -> None:
+    """Give 0, 1 and 2 to nothing else, and no other descriptor to a child."""
+    nothing = 0
+    while nothing < 3:
+        nothing = os.open(os.devnull, os.O_RDWR)
+    os.close(nothing)
+    for each in os.listdir("/proc/self/fd"):
+        try:
+            if int(each) > 2:
+                os.set_inheritable(int(each), False)
+        except OSError:
+            pass  # that of the list itself
+
+
 class Holder:
     """The slot holder."""
 
@@ -826,16 +840,7 @@ class Holder:
 
     def _be_ready(self) -> None:
         """Have descriptors and signals as they must be."""
-        nothing = 0
-        while nothing < 3:
-            nothing = os.open(os.devnull, os.O_RDWR)
-        os.close(nothing)
-        for each in os.listdir("/proc/self/fd"):
-            try:
-                if int(each) > 2:
-                    os.set_inheritable(int(each), False)
-            except OSError:
-                pass  # that of the list itself
+        keep_descriptors()
         ours, self._woken = socket.socketpair()
         for each_end in (ours, self._woken):
             each_end.setblocking(False)
