@@ -15,7 +15,7 @@ from bench.plan import Plan
 from bench.schedulers import on_kubernetes, on_slurm
 from tests.support.spark import missing
 
-PEER = "spark-tensorflow-distributor"
+OURS = "tflaunch"
 LIMIT_S = 900.0
 # All call a function in two tasks of the same application; it says when it was called.  That of MirroredStrategyRunner
 # has a strategy of its own, so that nobody waits for TensorFlow, but for what a peer imports itself; TorchDistributor's
@@ -78,7 +78,7 @@ def engines(plan: Plan) -> Iterator[Table]:
 
 def on_spark(plan: Plan) -> Iterator[Table]:
     """Two tasks on Spark's executors of this machine."""
-    table = Table("A function on Spark's executors, in a session that is there", PEER, ("first call s",), 2)
+    table = Table("A function on Spark's executors, in a session that is there", OURS, ("first call s",), 2)
     if reason := missing():
         table.remarks.append(reason)
         yield table
