@@ -15,15 +15,22 @@ from bench.plan import Plan
 from bench.schedulers import on_kubernetes, on_slurm
 from tests.support.spark import missing
 
-PEER = "spark-tensorflow-distributor"
+OURS = "tflaunch"
 LIMIT_S = 900.0
 # All call a function in two tasks of the same application; it says when it was called.  That of MirroredStrategyRunner
 # has a strategy of its own, so that nobody waits for TensorFlow, but for what a peer imports itself; TorchDistributor's
 # runs in what torchrun has started.  The value is that of all tasks by tflaunch, and of the first task by the peers.
 SESSION = """\
-import json, sys, time
+import json, os, sys, time
 from pyspark.sql import SparkSession
 from tflaunch import spark
+
+try:
+    import torch
+    if torch.__version__ < "2":  # its torchrun fails where it redirects nothing or all, from Python 3.11 on
+        os.environ.update(PET_REDIRECTS="1", PET_TEE="1")
+except ImportError:
+    pass  # as the method says
 
 session = (SparkSession.builder.master("local-cluster[2,1,600]").config("spark.executor.memory", "600m")
     .config("spark.ui.enabled", "false").config("spark.ui.showConsoleProgress", "false")
@@ -42,12 +49,12 @@ def mirrored():
     runner = MirroredStrategyRunner(num_slots=2, use_gpu=False, use_custom_strategy=True)
     return runner.run(called, begun=time.time())
 
-def torch():
+def distributor():
     import torch
     from pyspark.ml.torch.distributor import TorchDistributor
     return TorchDistributor(num_processes=2, local_mode=False, use_gpu=False).run(called, time.time())
 
-methods = {"tflaunch": tflaunch, "spark-tensorflow-distributor": mirrored, "TorchDistributor": torch}
+methods = {"tflaunch": tflaunch, "spark-tensorflow-distributor": mirrored, "TorchDistributor": distributor}
 for _ in range(int(sys.argv[1])):
     for name, run in methods.items():
         begun = time.time()
@@ -71,7 +78,7 @@ def engines(plan: Plan) -> Iterator[Table]:
 
 def on_spark(plan: Plan) -> Iterator[Table]:
     """Two tasks on Spark's executors of this machine."""
-    table = Table("A function on Spark's executors, in a session that is there", PEER, ("first call s",), 2)
+    table = Table("A function on Spark's executors, in a session that is there", OURS, ("first call s",), 2)
     if reason := missing():
         table.remarks.append(reason)
         yield table

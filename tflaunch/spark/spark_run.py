@@ -27,18 +27,35 @@ if TYPE_CHECKING:
 
 OF_ROWS = ("columns", "epochs", "spool", "repartition")
 RESULT = "tflaunch-result-{job}-{index}.pickle"
-# What each task of a run of a function runs.  Its cloudpickle is that of the executors' pyspark.
+# What each task of a run of a function runs.  Its cloudpickle is that of the executors' pyspark, which takes long to
+# import: so cloudpickle comes alone at first, below a package that is empty.
 PROGRAM = '''\
 """Calls the function that came with it, and leaves what it returns to be fetched."""
 
+import importlib.util
 import os
 import sys
+import types
 
 sys.path.extend(filter(None, os.environ.get("TFLAUNCH_PYSPARK", "").split(":")))
-from pyspark import cloudpickle
 
-with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "function.pickle"), "rb") as file:
-    function, args = cloudpickle.load(file)
+
+def read():
+    from pyspark import cloudpickle
+
+    with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "function.pickle"), "rb") as file:
+        return (cloudpickle, *cloudpickle.load(file))
+
+
+alone = types.ModuleType("pyspark")
+alone.__path__ = list(importlib.util.find_spec("pyspark").submodule_search_locations)
+sys.modules["pyspark"] = alone
+try:
+    found = read()
+except Exception:  # it needs more of pyspark, or is wrong, as it will say again
+    found = None
+del sys.modules["pyspark"]
+cloudpickle, function, args = found or read()
 value = function(*args)
 job, _, index = os.environ["TFLAUNCH_TASK"].partition("/")
 name = "tflaunch-result-%s-%s.pickle" % (job, index)
