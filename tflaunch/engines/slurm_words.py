@@ -41,7 +41,7 @@ NEVER = {
     "InvalidAccount": "its account is not valid",
     "InvalidQOS": "its QOS is not valid",
 }
-_NO_LAUNCH = re.compile(r"Task launch for StepId=\S+ failed on node (\S+): (.{1,200})")
+_NO_LAUNCH = " failed on node "  # srun: error: Task launch for StepId=12.0 failed on node n3: WHY
 _MISTAKES = (
     "Invalid partition",
     "Invalid account",
@@ -143,9 +143,10 @@ def not_started(job: str, place: Path, log: Sequence[str] | None) -> ConnectErro
             "do its nodes see that directory? dir=DIRECTORY names another one of yours",
         )
     for line in log:
-        if refused := _NO_LAUNCH.search(line):
+        if _NO_LAUNCH in line:
+            node, _, why = line.partition(_NO_LAUNCH)[2].partition(": ")
             return ConnectError(
-                f"slurm: node {refused[1]} has not started its part of job {job}: {refused[2]}",
+                f"slurm: node {node[:80]} has not started its part of job {job}: {why[:200]}",
                 "is its slurmd up? ask sinfo -R; options=--exclude=NODE leaves a node out",
             )
     said = slurm_commands.said("\n".join(line for line in log[-6:] if "cpu binding" not in line))

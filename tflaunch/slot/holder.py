@@ -863,15 +863,7 @@ class Holder:
                 self.loop.watch(0, READ, self._lifeline)
             except PermissionError:
                 sys.exit("slot: the lifeline, stdin, is a file: nothing could end")
-        environment = self.children.environment = {
-            name: value
-            for name, value in os.environ.items()
-            if not any(fnmatch.fnmatchcase(name, each) for each in settings["clean"])
-        }
-        environment["TFLAUNCH_SLOT"] = os.path.join(self.place.path, SOCKET)
-        environment["TFLAUNCH_SLOT_GPUS"] = settings["gpus"]
-        environment["TFLAUNCH_SLOT_CODE"] = settings["code"]
-        environment["TFLAUNCH_SLOT_PYTHON"] = sys.executable or ""
+        environment = self.children.environment = environment_for(settings, self.place)
         self.listens = {
             "slot": settings["slot"],
             "node": socket.gethostname(),
@@ -1103,6 +1095,20 @@ class Holder:
                 look()
             self.place.remove()
         return self.code or self.ran or (0 if self.called else self.settings["unused"])
+
+
+def environment_for(settings: "Dict[str, Any]", place: HoldersPlace) -> "Dict[str, str]":
+    """That of the commands that are started here."""
+    found = {
+        name: value
+        for name, value in os.environ.items()
+        if not any(fnmatch.fnmatchcase(name, each) for each in settings["clean"])
+    }
+    found["TFLAUNCH_SLOT"] = os.path.join(place.path, SOCKET)
+    found["TFLAUNCH_SLOT_GPUS"] = settings["gpus"]
+    found["TFLAUNCH_SLOT_CODE"] = settings["code"]  # the agent is kept below that; "": below its run_dir
+    found["TFLAUNCH_SLOT_PYTHON"] = sys.executable or ""  # which it runs by
+    return found
 
 
 def part(callers: "Set[SlotCaller]", loop: "Loop") -> None:
