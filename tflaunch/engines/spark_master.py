@@ -7,7 +7,6 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -18,8 +17,8 @@ PAGE_PORT = 8080  # of a master's web page, unless it is told another
 PAGE_S = 1.0  # for that page, while all is well
 LAST_PAGE_S = 5.0  # where it is all that may answer
 PAGE_BYTES = 65536  # of its beginning, which has the version
+VERSION = 40  # characters of it, at most
 JSON_BYTES = 16 * 1024 * 1024  # of the same for programs, which has every worker
-_VERSION = re.compile(r'class="version[^>]{0,100}>\s{0,100}(\d[\w.-]{0,40})')
 
 
 @dataclass(frozen=True)
@@ -103,8 +102,9 @@ class SparkMaster:
 
 def page_version(host: str, port: int, patience_s: float) -> str:
     """The version that a master's web page shows; "": there is no such page."""
-    found = _VERSION.search(_page(host, port, "/", patience_s, PAGE_BYTES))
-    return found[1] if found else ""
+    page = _page(host, port, "/", patience_s, PAGE_BYTES)
+    shown = page.partition('class="version')[2].partition(">")[2].partition("<")[0].strip()
+    return shown[:VERSION] if shown[:1].isdigit() else ""
 
 
 def gone_workers(host: str, port: int) -> set[str]:
