@@ -97,6 +97,10 @@ SHOWN_ELSEWHERE: tuple[tuple[str, str], ...] = (
         r"! \S+ on \S+ has been \S+x slower",
         "takes a minute of training: tests/unit/diagnosis/test_slowness.py",
     ),
+    (
+        r"! GPU \d+ of \S+, which \S+ has, has told of Xid",
+        "takes a sick GPU: tests/unit/diagnosis/test_xids.py",
+    ),
     (r"! the tasks dial each other over", "takes hosts with two networks: tests/runs/test_networks.py"),
     (
         r"! \S+ on \S+ (has done nothing|has waited|is stopped|listens on|takes itself for)",

@@ -130,12 +130,14 @@ def test_a_worker_daemon_that_dies_takes_its_slots_with_it(user: OnSpark) -> Non
         [host] = [host for host in user.bed.hosts if user.on_host(host, "holder")][:1]
         [daemon] = user.on_host(host, "daemon")
         daemon.kill(signal.SIGKILL)
-        done = running.done(SPARK_S).ran(75)
-    assert "Spark has lost executor" in done.sentences
-    user.wait_until_nothing_is_left()
-    done = user.run("run", user.slots("4"), user.script(TRAINER), *TASKS, "--", "1").ran(65)
-    assert "room for 2 slots of this size, and 4 are wanted" in done.sentences
-    user.cluster.start_worker(host)
+        try:
+            done = running.done(SPARK_S).ran(75)
+            assert "Spark has lost executor" in done.sentences
+            user.wait_until_nothing_is_left()
+            done = user.run("run", user.slots("4"), user.script(TRAINER), *TASKS, "--", "1").ran(65)
+            assert "room for 2 slots of this size, and 4 are wanted" in done.sentences
+        finally:
+            user.cluster.start_worker(host)
 
 
 def session(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import pytest
 from tests.support.bed import Bed, FarLauncher
 from tests.support.bed.machines import NODES, PCI, BedHost
 from tests.support.launcher import Done
+from tests.support.numa import why_no_policies
 
 pytestmark = pytest.mark.skipif(
     os.sched_getaffinity(0) < {0, 1} or not (NODES.is_dir() and PCI.is_dir()),
@@ -99,9 +99,10 @@ def test_a_host_that_allows_some_cpus_only(far: FarLauncher, bed: Bed, host: Bed
     assert [task["cpus"] for task in plan["tasks"]] == ["", ""]
 
 
-@pytest.mark.skipif(shutil.which("numactl") is None, reason="there is no numactl here")
 def test_numactl_says_where_memory_comes_from(far: FarLauncher, bed: Bed) -> None:
     """The real one; this machine may have but one node."""
+    if why := why_no_policies():
+        pytest.skip(why)
     [made] = bed.up(1)
     show = "import subprocess; print(subprocess.check_output(['numactl', '--show'], text=True))"
     words = (far.hostfile([made]), far.script(show), "--ps=0", "--workers=1")

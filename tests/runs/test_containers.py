@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.launcher import Launcher
+from tests.support.numa import why_no_policies
 from tests.support.patience import until
 from tflaunch.agent.host import container
 
@@ -163,9 +164,10 @@ def test_tasks_in_containers_are_bound(launcher: Launcher, engine: Engine, tmp_p
     ]
 
 
-@pytest.mark.skipif(shutil.which("numactl") is None, reason="there is no numactl here")
 def test_numactl_is_that_of_the_image(launcher: Launcher, engine: Engine) -> None:
     """Which docker would forbid by its own rules for system calls."""
+    if why := why_no_policies():
+        pytest.skip(why)
     script = launcher.script(
         "import subprocess; print(subprocess.check_output(['numactl', '--show'], text=True))"
     )

@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
 NEAR, FAR = 10, 21  # as firmware says it of two sockets
+
+
+def why_no_policies() -> str:
+    """Why numactl cannot say here where memory comes from; "": it can."""
+    try:
+        tried = subprocess.run(
+            ["numactl", "--interleave=all", "true"], capture_output=True, text=True, check=False
+        )
+    except OSError:
+        return "there is no numactl here"
+    return tried.stderr.strip() if tried.returncode else ""
 
 
 def simulate_nodes(place: Path, nodes: Sequence[str]) -> None:

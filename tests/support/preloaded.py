@@ -79,11 +79,15 @@ while True:
             continue
         asking = listener.accept()[0] if number == listener.fileno() else server
         size, streams, _, _ = socket.recv_fds(asking, 8, 4)
-        if not size:
-            os._exit(0)
         data = b""
-        while len(data) < int(size):
-            data += asking.recv(int(size) - len(data))
+        while size and len(data) < int(size) and (more := asking.recv(int(size) - len(data))):
+            data += more
+        if not size or len(data) < int(size):  # who asks has ended
+            if asking is server:
+                os._exit(0)
+            for each in (*streams, asking.detach()):
+                os.close(each)
+            continue
         pid = os.fork()
         if not pid:
             break

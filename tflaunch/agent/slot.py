@@ -1,7 +1,8 @@
 """The slot that an engine has given for a while: its holder says when the engine takes it back.
 
-The holder starts agents and visits with two words in their environment: where it listens, and which of the machine's
-GPUs the engine has given.  An agent calls it and stays connected: the end of that connection is the end of the slot.
+The holder starts agents and visits with words in their environment: where it listens, which of the machine's GPUs the
+engine has given, its Python, and where the node keeps the agent.  An agent calls it and stays connected: the end of
+that connection is the end of the slot.
 """
 
 import os

@@ -59,8 +59,9 @@ _MISTAKES = (
 
 def waits(facts: JobFacts, now: datetime.datetime) -> str:
     """Why a job waits: `PENDING (Resources), about 14:20`."""
-    # As squeue has it: scontrol puts _ for a space.
-    state, reason = facts.get("JobState"), facts.get("Reason").replace("_", " ")
+    # As squeue has it: scontrol puts _ for a space.  Names of nodes may have one of their own.
+    why, colon, nodes = facts.get("Reason").partition("UnavailableNodes:")
+    state, reason = facts.get("JobState"), why.replace("_", " ") + colon + nodes
     words = f"{state} ({reason})" if reason not in ("", "None") else state
     try:
         start = datetime.datetime.fromisoformat(facts.get("StartTime"))

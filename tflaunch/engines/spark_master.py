@@ -7,6 +7,8 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
+import socket
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -14,9 +16,11 @@ from typing import Any
 PATIENCE_S = 10.0  # for a master to answer
 _PATIENCE = ("spark.rpc.askTimeout", "spark.rpc.lookupTimeout", "spark.rpc.io.connectionTimeout")
 PAGE_PORT = 8080  # of a master's web page, unless it is told another
-PAGE_S = 1.0  # for that page, while all is well
+PAGE_S = 1.0  # to connect for that page, while all is well
 LAST_PAGE_S = 5.0  # where it is all that may answer
 PAGE_BYTES = 65536  # of its beginning, which has the version
+GONE = ("DEAD", "DECOMMISSIONED")  # states of workers; of UNKNOWN are all while a master recovers
+STANDBY = "STANDBY"
 VERSION = 40  # characters of it, at most
 JSON_BYTES = 16 * 1024 * 1024  # of the same for programs, which has every worker
 
@@ -45,7 +49,10 @@ class SparkMaster:
         self._page_port, self._page_s = PAGE_PORT, LAST_PAGE_S
 
     def room(self, size: SlotSize) -> tuple[int, int]:
-        """How many slots of this size its workers have: in all, and not in use.  Raises what py4j raises."""
+        """How many slots of this size its workers have: in all, and not in use.  Raises what py4j raises.
+
+        Raises RuntimeError where another master is the active one.
+        """
         with self._environment() as environment:
             address = self._jvm.org.apache.spark.rpc.RpcAddress(self._host, self._port)
             endpoint = environment.setupEndpointRef(address, "Master")
@@ -56,6 +63,8 @@ class SparkMaster:
                 self._page_port = ports.webUIPort()
             state = self._ask(endpoint, "DeployMessages", "RequestMasterState", "MasterStateResponse")
             self._page_s = PAGE_S
+        if state.status().toString() == STANDBY:
+            raise RuntimeError(f"{self._host} is on standby")
         memory = int(self._conf.getSizeAsMb("spark.executor.memory", "1g"))
         total = cores = 0
         gone = gone_workers(self._host, self._page_port)
@@ -103,6 +112,8 @@ class SparkMaster:
 def page_version(host: str, port: int, patience_s: float) -> str:
     """The version that a master's web page shows; "": there is no such page."""
     page = _page(host, port, "/", patience_s, PAGE_BYTES)
+    if "Spark Master" not in page:
+        return ""
     shown = page.partition('class="version')[2].partition(">")[2].partition("<")[0].strip()
     return shown[:VERSION] if shown[:1].isdigit() else ""
 
@@ -112,18 +123,28 @@ def gone_workers(host: str, port: int) -> set[str]:
 
     Spark's RPC does not tell: whoever reads a worker's description takes it for alive.
     """
-    with contextlib.suppress(ValueError, KeyError, TypeError):
+    with contextlib.suppress(ValueError, KeyError, TypeError, RecursionError):
         said = json.loads(_page(host, port, "/json/", PAGE_S, JSON_BYTES))
-        return {str(worker["id"]) for worker in said["workers"] if worker["state"] != "ALIVE"}
+        return {str(worker["id"]) for worker in said["workers"] if worker["state"] in GONE}
     return set()
 
 
 def _page(host: str, port: int, path: str, patience_s: float, size: int) -> str:
-    """The beginning of that page of a master's; "": it does not come."""
-    line = http.client.HTTPConnection(host.strip("[]"), port, timeout=patience_s)
-    with contextlib.suppress(OSError, http.client.HTTPException), contextlib.closing(line):
-        line.request("GET", path)
-        return line.getresponse().read(size).decode("utf-8", "replace")
+    """The beginning of that page of a master's; "": it does not come.  `patience_s`: until it takes the connection."""
+    with contextlib.suppress(OSError, http.client.HTTPException, UnicodeError):
+        line = http.client.HTTPConnection(host.strip("[]"), port, timeout=patience_s)
+        with contextlib.closing(line):
+            line.connect()
+            line.sock.settimeout(LAST_PAGE_S)
+            # A page that comes a byte at a time meets no timeout of the socket's.
+            limit = threading.Timer(2 * LAST_PAGE_S, line.sock.shutdown, (socket.SHUT_RDWR,))
+            limit.daemon = True
+            limit.start()
+            try:
+                line.request("GET", path)
+                return line.getresponse().read(size).decode("utf-8", "replace")
+            finally:
+                limit.cancel()
     return ""
 
 

@@ -79,12 +79,9 @@ class Manager:
 
     def largest(self, queue: str) -> Mapping[str, int]:
         """The most that a container may have in that queue ("": in any), as far as the web service says it."""
-        for address in self._addresses:
-            with contextlib.suppress(
-                OSError, HTTPException, ValueError, RecursionError, LookupError, TypeError
-            ):
-                said = asked(f"{address}/ws/v1/cluster/scheduler")
-                return largest_in(said["scheduler"]["schedulerInfo"], queue)
+        with contextlib.suppress(ValueError, LookupError, TypeError, AttributeError):
+            said = self._ask("scheduler")
+            return largest_in(said["scheduler"]["schedulerInfo"], queue) if said is not None else {}
         return {}
 
     def report(self, application: str) -> AppReport | None:

@@ -30,7 +30,7 @@ def note(
     _note_collectives(job, placed, notes)
     _note_proxies(job, used, inventory, notes)
     _note_unbound(job, tasks, inventory, notes)
-    _note_memory(job, tasks, notes)
+    note_memory(job, [task.host for task in tasks if not task.numactl], notes)
     _note_machines(placed, inventory, notes)
 
 
@@ -99,13 +99,12 @@ def _note_unbound(job: JobSpec, tasks: Sequence[TaskPlan], inventory: Inventory,
     notes.extend(f"{fold(hosts)} {why}: no task is bound there" for why, hosts in whys.items())
 
 
-def _note_memory(job: JobSpec, tasks: Sequence[TaskPlan], notes: list[str]) -> None:
-    """Where a task is to have memory of the nodes of its cores, and has none of its own."""
-    anywhere = dict.fromkeys(task.host for task in tasks if not task.numactl)
-    if job.memory_policy == "membind" and anywhere:
+def note_memory(job: JobSpec, hosts: Sequence[str], notes: list[str]) -> None:
+    """On these hosts a task, or trial, is to have memory of the nodes of its cores, and has none of its own."""
+    if job.memory_policy == "membind" and hosts:
         notes.append(
-            f"--memory-policy membind is for tasks that are bound to cores, which on {fold(anywhere)} not all are: "
-            "--bind cores binds them"
+            f"on {fold(dict.fromkeys(hosts))} not all tasks are bound to cores, so --memory-policy membind does "
+            "nothing for those" + ("" if job.bind == "cores" else ": --bind cores binds them")
         )
 
 

@@ -47,14 +47,23 @@ def read():
         return (cloudpickle, *cloudpickle.load(file))
 
 
-alone = types.ModuleType("pyspark")
-alone.__path__ = list(importlib.util.find_spec("pyspark").submodule_search_locations)
-sys.modules["pyspark"] = alone
-try:
-    found = read()
-except Exception:  # it needs more of pyspark, or is wrong, as it will say again
-    found = None
-del sys.modules["pyspark"]
+class Alone(types.ModuleType):
+    def __getattr__(self, name):
+        """Where a function has kept this package, it has the real one behind it."""
+        if sys.modules.get("pyspark") is self:
+            raise AttributeError(name)
+        return getattr(importlib.import_module("pyspark"), name)
+
+
+there, found = importlib.util.find_spec("pyspark"), None
+if there is not None:
+    alone = sys.modules["pyspark"] = Alone("pyspark")
+    alone.__path__ = list(there.submodule_search_locations)
+    try:
+        found = read()
+    except Exception:  # it needs more of pyspark, or is wrong, as it will say again
+        pass
+    del sys.modules["pyspark"]
 cloudpickle, function, args = found or read()
 value = function(*args)
 job, _, index = os.environ["TFLAUNCH_TASK"].partition("/")

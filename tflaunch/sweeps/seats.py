@@ -20,6 +20,7 @@ from tflaunch.planning.gpu_choice import choose
 from tflaunch.planning.gpu_limits import left_of, too_many, within_hosts
 from tflaunch.planning.inventory import GpuOrInstance, Inventory, when_free
 from tflaunch.planning.plan import places, usable_gpus
+from tflaunch.planning.plan_notes import note_memory
 from tflaunch.planning.taking import Share
 from tflaunch.planning.task_commands import Command, image
 from tflaunch.protocol.errors import PlanError
@@ -119,7 +120,9 @@ class SeatFinder:
             Seat(host.name, tuple(gpu.uuid for gpu in gpus), tuple(gpu.label for gpu in gpus))
             for host, gpus in self._within(found, inventory, own.total())
         ]
-        return self.bound(seats, inventory)
+        bound = self.bound(seats, inventory)
+        note_memory(request.run.job, [seat.host for seat in bound if not seat.cores.numactl], notes)
+        return bound
 
     def bound(self, seats: Sequence[Seat], inventory: Inventory) -> list[Seat]:
         """These seats with the cores that their trials are bound to."""

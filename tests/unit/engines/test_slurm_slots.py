@@ -103,10 +103,10 @@ def test_inside_a_job() -> None:
         (
             job(
                 JobState="PENDING",
-                Reason="ReqNodeNotAvail,_UnavailableNodes:n2",
+                Reason="ReqNodeNotAvail,_UnavailableNodes:gpu_2",
                 StartTime="2026-11-29T08:00:00",
             ),
-            "PENDING (ReqNodeNotAvail, UnavailableNodes:n2), about Sun 29 Nov 08:00",
+            "PENDING (ReqNodeNotAvail, UnavailableNodes:gpu_2), about Sun 29 Nov 08:00",
         ),
         (job(JobState="CONFIGURING", Reason="None", StartTime="2026-11-27T11:59:00"), "CONFIGURING"),
     ],

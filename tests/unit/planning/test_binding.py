@@ -203,7 +203,7 @@ def test_the_nodes_that_memory_comes_from() -> None:
     assert planned.tasks[0].to_wire()["numactl"] == "--membind=0"
     planned = plan(job("none", workers=1, memory_policy="membind"), facts("c1", nodes=nodes(4, 4)))
     assert "numactl" not in planned.tasks[0].to_wire()
-    assert planned.notes[-1].startswith("--memory-policy membind is for tasks that are bound to cores")
+    assert planned.notes[-1].endswith("does nothing for those: --bind cores binds them")
 
 
 def test_an_unknown_place_of_a_gpu_binds_nothing_by_itself() -> None:

@@ -56,6 +56,16 @@ def test_a_function_that_wants_pyspark_has_all_of_it(tmp_path: Path) -> None:
     assert called(tmp_path, reads, Row(a=7)) == (7, pyspark.__version__, True)
 
 
+def test_a_function_whose_module_has_imported_pyspark(tmp_path: Path) -> None:
+    """Which comes by its name, and is what it was before all of it was there."""
+    import pyspark
+
+    def tells() -> str:
+        return pyspark.sql.Row(a=pyspark.__version__).a  # type: ignore[no-any-return]
+
+    assert called(tmp_path, tells) == pyspark.__version__
+
+
 def test_what_a_function_raises_is_its_own(tmp_path: Path) -> None:
     def fails() -> None:
         raise ValueError("of the user's own")

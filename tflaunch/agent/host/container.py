@@ -142,8 +142,8 @@ def command(
     # podman's are children of this process, which binds them; a rootless podman may not name CPUs.
     if request.get("cpus") and engine["kind"] == "docker":
         words.append("--cpuset-cpus=%s" % request["cpus"])
-    if request.get("numactl") and engine["kind"] == "docker":
-        words.append("--cap-add=SYS_NICE")  # without it docker's seccomp profile forbids memory policies
+    if request.get("numactl"):
+        words.append("--cap-add=SYS_NICE")  # docker and older podmans forbid memory policies without it
     if engine["userns"]:
         words.append("--userns=%s" % engine["userns"])
     marks = {

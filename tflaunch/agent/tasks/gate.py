@@ -31,12 +31,14 @@ exec "$@" </dev/null >&2
 NUMACTL = """\
 command -v numactl >/dev/null 2>&1 || {
     echo "tflaunch: --memory-policy: numactl is not on this host: install it" >&2; exit 127; }
+numactl OPTION true || {
+    echo "tflaunch: --memory-policy: numactl OPTION does not work on this host" >&2; exit 127; }
 """
 
 
 def by_numactl(gate: str, option: str) -> str:
     """The same gate for a program that numactl starts with that option."""
-    return NUMACTL + gate.replace('exec "$@"', 'exec numactl %s "$@"' % option)
+    return NUMACTL.replace("OPTION", option) + gate.replace('exec "$@"', 'exec numactl %s "$@"' % option)
 
 
 class Gate:

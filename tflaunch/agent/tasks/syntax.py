@@ -85,9 +85,13 @@ def _knows(request: "Dict[str, Any]", read_by: str) -> bool:
     """Whether the task's interpreter is this very one, and of the version that has parsed the program."""
     if request["setup"] or request.get("container") or "PATH" in request["env"]:
         return False
-    python = request["argv"][0]
+    python = os.path.expanduser(request["argv"][0])
+    if "/" not in python:  # in a slot the agent may be another one's
+        import shutil
+
+        python = shutil.which(python) or ""
     # The interpreter of a virtual environment is a link to the one that it was made from.
-    ours = python == "python3" or os.path.realpath(os.path.expanduser(python)) == os.path.realpath(
-        sys.executable
+    return (
+        os.path.realpath(python) == os.path.realpath(sys.executable)
+        and read_by == "%d.%d" % sys.version_info[:2]
     )
-    return ours and read_by == "%d.%d" % sys.version_info[:2]
