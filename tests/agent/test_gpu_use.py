@@ -8,11 +8,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.support.agent_over_pipes import Channel, Host, shell
 from tests.support.driver import ask
 from tests.support.lab import PATH
 from tests.support.nvml import Fleet
 from tests.support.patience import until
+from tflaunch.agent.gpus.gpu_driver import HEARS
 from tflaunch.agent.gpus.use import fabric_bytes
 from tflaunch.agent.host import processes
 from tflaunch.agent.host.foreign import ASKS_NVML
@@ -120,10 +123,31 @@ def test_xids_since_the_last_question(library: Path, tmp_path: Path) -> None:
     fleet = Fleet(library, tmp_path / "fleet", *pair(), "xid 0 31")
     told = [*pair(), "xid 0 31", "xid 1 79", "xid 0 43"]
     questions = [(None, LOADS), (told, XIDS), (None, XIDS), ([*told, "xid 1 45"], LOADS)]
-    assert [each.said.get("xids") for each in ask(fleet, *questions)] == [
-        *(None, [[1, 79], [0, 43]], None),
-        [[1, 45]],
-    ]
+    assert [each.xids for each in ask(fleet, *questions)] == [[], [[1, 79], [0, 43]], [], [[1, 45]]]
+
+
+def test_the_xid_of_a_card_that_is_lost(library: Path, tmp_path: Path) -> None:
+    """What is wrong with it has another process ask, which hears of later Xids alone."""
+    fleet = Fleet(library, tmp_path / "fleet", *pair())
+    lost = [*pair("error=15"), "xid 0 79"]
+    first, told, *later = ask(fleet, (None, LOADS), (lost, LOADS), (None, XIDS), (None, LOADS))
+    assert told.xids == [[0, 79]]
+    assert [each["error"] for each in told.found.values()] == ["NVML: GPU is lost", ""]
+    assert told.pids != first.pids
+    assert all(each.pids == told.pids for each in later), "it says nothing new"
+
+
+@pytest.mark.parametrize(
+    ("hangs", "xids"), [("nvmlDeviceGetMemoryInfo hang gpu=0", [[0, 79]]), (f"{HEARS} hang", [])]
+)
+def test_a_call_that_hangs_after_an_xid(
+    library: Path, tmp_path: Path, hangs: str, xids: list[list[int]]
+) -> None:
+    fleet = Fleet(library, tmp_path / "fleet", *pair())
+    sick = [*pair(), "xid 0 79", f"sick {hangs}"]
+    _, told = ask(fleet, (None, LOADS), (sick, LOADS), call_s=0.3)
+    assert (told.xids, told.problem) == (xids, "")
+    assert [*told.found] == ([1] if xids else [0, 1])
 
 
 def test_xids_of_the_gpu_of_a_mig_instance(library: Path, tmp_path: Path) -> None:
@@ -131,14 +155,14 @@ def test_xids_of_the_gpu_of_a_mig_instance(library: Path, tmp_path: Path) -> Non
     fleet = Fleet(library, tmp_path / "fleet", *parts)
     loads = {"ask": "loads", "devices": [("MIG-a", "0.0")]}
     _, told = ask(fleet, (None, loads), ([*parts, "xid 0 94"], loads))
-    assert told.said["xids"] == [[0, 94]]
+    assert told.xids == [[0, 94]]
 
 
 def test_calls_of_nvml_for_each_gpu(library: Path, tmp_path: Path) -> None:
     fleet = Fleet(library, tmp_path / "fleet", *pair(*["sm=63"] * 2))
     asked = ask(fleet, *[(None, LOADS)] * 3)
     first, second, third = (each.calls for each in asked)
-    assert second - first == third - second == 2 * 14 + 1, "14 for each, and one for the Xids of all"
+    assert second - first == third - second == 2 * 14 + 2, "14 for each, and two for the Xids of all"
 
 
 def test_the_end_of_a_task_whose_gpu_has_told_of_an_xid(host: Host, library: Path, tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ for line in sys.stdin:
     answer, = answers
     told = answer.gpus if question["ask"] == "probe" else None
     calls = driver._child.now()[2]
-    print(json.dumps([told, answer.found, answer.failed, answer.problem, driver.pids, answer.said, calls]), flush=True)
+    print(json.dumps([told, answer.found, answer.failed, answer.problem, driver.pids, answer.xids, calls]), flush=True)
     if "kill" in sys.argv:
         for pid in driver.pids:
             os.kill(pid, signal.SIGKILL)
@@ -46,7 +46,7 @@ class Asked:
     """An answer; which processes of the driver's were there then, and how many calls the last one has made so far."""
 
     def __init__(self, line: str) -> None:
-        gpus, found, failed, self.problem, self.pids, self.said, self.calls = json.loads(line)
+        gpus, found, failed, self.problem, self.pids, self.xids, self.calls = json.loads(line)
         self.probed: dict[str, Any] = gpus
         self.found: dict[int, Any] = {int(key): value for key, value in found.items()}
         self.failed: dict[int, str] = {int(key): why for key, why in failed.items()}

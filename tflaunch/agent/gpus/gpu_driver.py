@@ -24,6 +24,7 @@ LATER_S = 2.0  # the same once a device of this host has not answered
 LOOK_S = 20.0  # all devices together, where the launcher says nothing else
 AGAIN_S = 60.0  # a GPU that has not answered is asked again after so long
 SAY_S = 2.0  # a look that takes longer is told of
+HEARS = "nvmlEventSetWait"
 
 
 class DeviceAnswer:
@@ -33,6 +34,7 @@ class DeviceAnswer:
         self.said = {}  # type: Dict[str, Any]  # of the driver as a whole
         self.found = {}  # type: Dict[int, Any]  # of each device, by its number
         self.failed = {}  # type: Dict[int, str]  # why others did not answer
+        self.xids = []  # type: List[List[int]]  # [index of the GPU, Xid]; no process that asks anew hears of them
         self.problem = ""  # why nothing is known
 
     @property
@@ -166,17 +168,16 @@ class GpuDriver:
                 break
             key, value = piece
             if key is None:
-                ailments = _ailments(self._answer)
-                if not self._fresh and ailments and ailments != self._ailments:
+                if self._ails_anew():
                     # The library may be that of an old driver: only a new process loads another one.
                     self._child.drop()
                     self._answer.said, self._answer.found = {}, {}
                     self._begin()
-                    return
-                self._fresh, self._ailments = False, ailments
-                self._finish("")
+                else:
+                    self._finish("")
                 return
             if key < 0:
+                self._answer.xids += value.pop("xids", ())
                 self._answer.said.update(value)
             else:
                 self._answer.found[key] = value
@@ -194,6 +195,16 @@ class GpuDriver:
                 each_s = (now - self._asked_at) / max(1, calls)
                 self._finish("%s: %d calls took %.1f s each, and %s" % (SLOW, calls, each_s, self._last()))
 
+    def _ails_anew(self) -> bool:
+        """Whether something is wrong that was not at the child's answer before."""
+        if self._question["ask"] == "xids":  # its answer does not say how they are
+            return False
+        ailments = _ailments(self._answer)
+        if not self._fresh and ailments and ailments != self._ailments:
+            return True
+        self._fresh, self._ailments = False, ailments
+        return False
+
     def _last(self) -> str:
         """Which GPU answered last."""
         gpus = [self._gpu_of(key) for key in self._answer.found]
@@ -202,8 +213,8 @@ class GpuDriver:
     def _failed(self, key: int, call: str, what: str) -> None:
         """The child hangs, or has ended, in that call: go on without what it was about."""
         self._child.drop()
-        if call == SHUTDOWN:
-            pass  # the last question had its answer
+        if call in (SHUTDOWN, HEARS):
+            pass  # the last question had its answer; the next child hears of later Xids alone
         elif call.startswith(gpu_probe.WHO) and self._users:
             self._users = False
         elif call == MODULE:

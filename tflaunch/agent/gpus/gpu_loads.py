@@ -67,6 +67,7 @@ class Loads:
     def of(self, devices: "Sequence[Tuple[str, str]]", without: "Sequence[int]" = ()) -> "Iterator[Any]":
         """(number, load) of each of these (UUID, label), and the Xids since the last question as `xids` says."""
         nvml = self._nvml
+        yield from self.xids()  # before what a sick card may do to this process
         for key, (uuid, label) in enumerate(devices):
             if key in without:
                 continue
@@ -77,8 +78,7 @@ class Loads:
             except nvml.NVMLError as error:
                 load["error"] = "NVML: %s" % error
             yield key, load
-        for piece in self.xids():
-            yield piece
+        yield from self.xids()  # it may have been these calls that showed the driver what is wrong
 
     def xids(self) -> "Iterator[Any]":
         """(-1, {"xids": [[index, Xid]]}): what the driver has told of these GPUs since the last question."""

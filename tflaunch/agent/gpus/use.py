@@ -89,7 +89,7 @@ class GpuUse:
 
     def _take_xids(self, answer: "DeviceAnswer") -> None:
         now = time.monotonic()
-        self._xids += [(index, number, now) for index, number in answer.said.get("xids", ())]
+        self._xids += [(index, number, now) for index, number in answer.xids]
         del self._xids[:-XIDS]
 
     def _answered(self, answer: "DeviceAnswer") -> None:
