@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.support.agent_over_pipes import Channel, Host, shell
-from tests.support.driver import ask
+from tests.support.driver import PROBE, ask
 from tests.support.lab import PATH
 from tests.support.nvml import Fleet
 from tests.support.patience import until
@@ -130,11 +130,14 @@ def test_the_xid_of_a_card_that_is_lost(library: Path, tmp_path: Path) -> None:
     """What is wrong with it has another process ask, which hears of later Xids alone."""
     fleet = Fleet(library, tmp_path / "fleet", *pair())
     lost = [*pair("error=15"), "xid 0 79"]
-    first, told, *later = ask(fleet, (None, LOADS), (lost, LOADS), (None, XIDS), (None, LOADS))
+    first, told, *later = ask(
+        fleet, (None, LOADS), (lost, LOADS), *[(None, each) for each in (PROBE, XIDS, LOADS, PROBE)]
+    )
     assert told.xids == [[0, 79]]
     assert [each["error"] for each in told.found.values()] == ["NVML: GPU is lost", ""]
     assert told.pids != first.pids
-    assert all(each.pids == told.pids for each in later), "it says nothing new"
+    assert later[0].pids != told.pids, "another kind of question is answered with it for the first time"
+    assert all(each.pids == later[0].pids for each in later), "it is nothing new"
 
 
 @pytest.mark.parametrize(
@@ -179,6 +182,17 @@ def test_the_end_of_a_task_whose_gpu_has_told_of_an_xid(host: Host, library: Pat
     os.kill(pid, signal.SIGABRT)
     assert channel.wait("exit")["facts"]["xids"] == [[0, 79]]
     assert [each[:3] for each in look()["xids"]] == [["GPU-a", 0, 79]]
+
+
+def test_a_sweep_that_looks_for_free_gpus(host: Host, library: Path, tmp_path: Path) -> None:
+    fleet = Fleet(library, tmp_path / "fleet", *pair())
+    channel, pid = started(host, fleet)
+    looked(channel, lambda seen: "gpus" in seen)
+    channel.ask("probe", lease=["GPU-b"], ports=None, count=0, answer="facts")
+    channel.send("keep", gpus=["GPU-a"])
+    fleet.change(*pair(), "xid 0 31")
+    os.kill(pid, signal.SIGABRT)
+    assert channel.wait("exit")["facts"]["xids"] == [[0, 31]], "NVML was open all the time"
 
 
 def test_a_variable_that_setup_overwrites(host: Host, library: Path, tmp_path: Path) -> None:

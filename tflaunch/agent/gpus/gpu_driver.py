@@ -55,7 +55,8 @@ class GpuDriver:
         self._child = DriverChild(selector, lambda: self.tick(time.monotonic()))
         self._module = b""  # the packed source of pynvml, where the launcher has sent it
         self._fresh = True  # the child has answered nothing yet
-        self._ailments = {}  # type: Dict[int, str]  # what was wrong at the last answer
+        self._ailments = {}  # type: Dict[str, Dict[int, str]]  # question -> what was wrong at its last answer
+        self._kept = False  # NVML stays open between two questions
         self._hung = {}  # type: Dict[int, Tuple[float, str]]  # GPU -> when to ask it again, and what it did
         self._users = True  # see gpu_probe.Nvml
         self._question = {}  # type: Dict[str, Any]
@@ -196,13 +197,11 @@ class GpuDriver:
                 self._finish("%s: %d calls took %.1f s each, and %s" % (SLOW, calls, each_s, self._last()))
 
     def _ails_anew(self) -> bool:
-        """Whether something is wrong that was not at the child's answer before."""
-        if self._question["ask"] == "xids":  # its answer does not say how they are
-            return False
-        ailments = _ailments(self._answer)
-        if not self._fresh and ailments and ailments != self._ailments:
+        """Whether something is wrong that was not at the last answer to such a question."""
+        kind, ailments = self._question["ask"], _ailments(self._answer)
+        if not self._fresh and ailments and ailments != self._ailments.get(kind):
             return True
-        self._fresh, self._ailments = False, ailments
+        self._fresh, self._ailments[kind] = False, ailments
         return False
 
     def _last(self) -> str:
@@ -275,8 +274,18 @@ class GpuDriver:
 
     def rest(self) -> None:
         """Have the child leave the driver alone until the next question: somebody may want to reset or replace it."""
-        if not self.busy:
+        if not (self.busy or self._kept):
             self._child.shut_down()
+
+    def keep_open(self, wanted: bool) -> None:
+        """Keep NVML open between two questions, so that no Xid is missed, whoever else wants it to `rest`."""
+        self._kept = wanted
+        self.rest()
+
+    @property
+    def stays_open(self) -> bool:
+        """Whether it is, and has been since it was last asked."""
+        return self._kept and self._child.there and self._child.open
 
     @property
     def pids(self) -> "List[int]":

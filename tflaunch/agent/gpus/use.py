@@ -46,7 +46,6 @@ class GpuUse:
         self._asked_at = -1e9
         self._found = {}  # type: Dict[str, Dict[str, Any]]
         self._found_at = 0.0
-        self._open = False  # NVML stays open, so that no Xid is missed
         self._xids = []  # type: List[Tuple[int, int, float]]  # index of the GPU, Xid, when it was told
 
     def look(self, every_s: float, used: bool) -> "Dict[str, Any]":
@@ -73,7 +72,7 @@ class GpuUse:
 
     def xids_of(self, uuids: "Container[str]", since: float) -> "List[List[int]]":
         """[index, Xid] of all that the driver has told of these GPUs since then (monotonic), up to now."""
-        if self._open:
+        if self._driver.stays_open:
             deadline = time.monotonic() + XIDS_S
             self._wait(deadline)  # another question is being answered
             if not self._driver.busy:
@@ -94,9 +93,7 @@ class GpuUse:
 
     def _answered(self, answer: "DeviceAnswer") -> None:
         self._take_xids(answer)
-        self._open = self._keeps_open
-        if not self._open:
-            self._driver.rest()
+        self._driver.keep_open(self._keeps_open)
         problem = answer.problem or answer.said.get("note") or "NVML is not there"
         self._found_at = self._asked_at
         self._found = {
