@@ -184,15 +184,18 @@ def test_the_end_of_a_task_whose_gpu_has_told_of_an_xid(host: Host, library: Pat
     assert [each[:3] for each in look()["xids"]] == [["GPU-a", 0, 79]]
 
 
-def test_a_sweep_that_looks_for_free_gpus(host: Host, library: Path, tmp_path: Path) -> None:
+def test_a_sweep_that_gets_another_gpu(host: Host, library: Path, tmp_path: Path) -> None:
     fleet = Fleet(library, tmp_path / "fleet", *pair())
     channel, pid = started(host, fleet)
     looked(channel, lambda seen: "gpus" in seen)
     channel.ask("probe", lease=["GPU-b"], ports=None, count=0, answer="facts")
-    channel.send("keep", gpus=["GPU-a"])
+    channel.send("keep", gpus=["GPU-a", "GPU-b"])
     fleet.change(*pair(), "xid 0 31")
     os.kill(pid, signal.SIGABRT)
     assert channel.wait("exit")["facts"]["xids"] == [[0, 31]], "NVML was open all the time"
+    looked(channel, lambda seen: seen["gpus"].keys() == {"GPU-a", "GPU-b"})
+    channel.send("keep", gpus=[])
+    until(lambda: "gpus" not in channel.ask("look", gpus_s=0.1, answer="looked").fields, "GPUs given back")
 
 
 def test_a_variable_that_setup_overwrites(host: Host, library: Path, tmp_path: Path) -> None:

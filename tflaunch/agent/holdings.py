@@ -90,7 +90,10 @@ class Holdings:
             limit.check(len(wanted), limit.held(found, self._directory.run))
         self.gpus.keep(message["gpus"])
         self._place.leave()
-        self.driver.rest()
+        if wanted:
+            self.driver.rest()
+        else:
+            self.driver.keep_open(False)
 
     def _ask(self, viewer: "Viewer") -> None:
         asks, within_s = self._question

@@ -188,7 +188,7 @@ class Staging:
         from tflaunch.agent.tasks.masks import other_masks
 
         if self._gpu_use is None:
-            self._gpu_use = GpuUse(self._holdings.driver, self._holdings.gpus.devices)
+            self._gpu_use = GpuUse(self._holdings.driver, self._holdings.gpus)
             self._team.facts.xids_of = self._gpu_use.xids_of
         using = [task for task in seen if self._team.tasks[task].request.get("gpus")]
         for task in using:

@@ -24,6 +24,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Container, Dict, List, Optional, Tuple
 
+    from tflaunch.agent.gpus.freed import RunGpus
     from tflaunch.agent.gpus.gpu_driver import DeviceAnswer, GpuDriver
 
 WITHIN_S = 15.0  # how long all GPUs together may take
@@ -37,11 +38,12 @@ INFINIBAND = "/sys/class/infiniband"
 
 
 class GpuUse:
-    """What NVML last said of these GPUs, each a UUID and a label."""
+    """What NVML last said of the run's GPUs."""
 
-    def __init__(self, driver: "GpuDriver", devices: "List[Tuple[str, str]]") -> None:
+    def __init__(self, driver: "GpuDriver", gpus: "RunGpus") -> None:
         self._driver = driver
-        self._devices = devices
+        self._gpus = gpus
+        self._devices = []  # type: List[Tuple[str, str]]  # those of the last question: a sweep may get others
         self._keeps_open = False
         self._asked_at = -1e9
         self._found = {}  # type: Dict[str, Dict[str, Any]]
@@ -55,9 +57,12 @@ class GpuUse:
         """
         now = time.monotonic()
         self._keeps_open = used or every_s <= OPEN_S
-        if self._devices and not self._driver.busy and now - self._asked_at >= max(LEAST_S, every_s):
-            self._asked_at = now
-            self._driver.ask({"ask": "loads", "devices": self._devices}, WITHIN_S, self._answered)
+        if not self._driver.busy and now - self._asked_at >= max(LEAST_S, every_s):
+            self._asked_at, self._devices = now, self._gpus.devices
+            if self._devices:
+                self._driver.ask({"ask": "loads", "devices": self._devices}, WITHIN_S, self._answered)
+            else:
+                self._found = {}
         fields = {"fabrics": fabric_bytes()}  # type: Dict[str, Any]
         if self._found:
             fields.update(gpus=self._found, gpus_age_s=round(now - self._found_at, 1))
@@ -93,7 +98,7 @@ class GpuUse:
 
     def _answered(self, answer: "DeviceAnswer") -> None:
         self._take_xids(answer)
-        self._driver.keep_open(self._keeps_open)
+        self._driver.keep_open(self._keeps_open and bool(self._gpus.devices))
         problem = answer.problem or answer.said.get("note") or "NVML is not there"
         self._found_at = self._asked_at
         self._found = {
