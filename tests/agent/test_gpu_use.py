@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support import ROOT
 from tests.support.agent_over_pipes import Channel, Host, shell
 from tests.support.driver import PROBE, ask
 from tests.support.lab import PATH
@@ -196,6 +199,50 @@ def test_a_sweep_that_gets_another_gpu(host: Host, library: Path, tmp_path: Path
     looked(channel, lambda seen: seen["gpus"].keys() == {"GPU-a", "GPU-b"})
     channel.send("keep", gpus=[])
     until(lambda: "gpus" not in channel.ask("look", gpus_s=0.1, answer="looked").fields, "GPUs given back")
+
+
+ENDS = """
+import sys, time
+from tflaunch.agent.gpus.freed import RunGpus
+from tflaunch.agent.gpus.gpu_driver import GpuDriver
+from tflaunch.agent.gpus.use import GpuUse
+driver = GpuDriver()
+gpus = RunGpus("run", driver)
+gpus.seen([{"uuid": "GPU-a", "index": 0, "memory_used_bytes": 0}])
+gpus.keep(["GPU-a"])
+use = GpuUse(driver, gpus)
+use.look(25.0, True)
+while driver.busy:
+    time.sleep(0.01)
+    driver.tick(time.monotonic())
+with open(sys.argv[1], "a") as fleet:
+    print("xid 0 31", *sys.argv[2:], sep="\\n", file=fleet)
+tick, ticks = driver.tick, []
+driver.tick = lambda now: ticks.append(now) or tick(now)
+for _ in range(8):
+    print(use.xids_of(["GPU-a"], 0.0), bool(ticks))
+    ticks.clear()
+driver.stop()
+"""
+
+
+@pytest.mark.parametrize(
+    ("lines", "ends"),
+    [((), ["[[0, 31]] True"] * 8), ((f"sick {HEARS} hang",), ["[] True", *["[] False"] * 7])],
+)
+def test_all_tasks_of_a_host_end_together(
+    library: Path, tmp_path: Path, lines: tuple[str, ...], ends: list[str]
+) -> None:
+    """The first one alone waits for a driver that does not answer."""
+    fleet = Fleet(library, tmp_path / "fleet", SPINS)
+    told = subprocess.run(
+        [sys.executable, "-c", ENDS, fleet.path, *lines],
+        env={**os.environ, "PYTHONPATH": str(ROOT), **fleet.env},
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    assert told.stdout.splitlines() == ends
 
 
 def test_a_variable_that_setup_overwrites(host: Host, library: Path, tmp_path: Path) -> None:

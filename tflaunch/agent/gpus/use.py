@@ -48,6 +48,7 @@ class GpuUse:
         self._asked_at = -1e9
         self._found = {}  # type: Dict[str, Dict[str, Any]]
         self._found_at = 0.0
+        self._patient_at = 0.0  # all tasks may end together: a slow driver is not waited for again before
         self._xids = []  # type: List[Tuple[int, int, float]]  # index of the GPU, Xid, when it was told
 
     def look(self, every_s: float, used: bool) -> "Dict[str, Any]":
@@ -77,12 +78,15 @@ class GpuUse:
 
     def xids_of(self, uuids: "Container[str]", since: float) -> "List[List[int]]":
         """[index, Xid] of all that the driver has told of these GPUs since then (monotonic), up to now."""
-        if self._driver.stays_open:
-            deadline = time.monotonic() + XIDS_S
+        now = time.monotonic()
+        if self._driver.stays_open and now >= self._patient_at:
+            deadline = now + XIDS_S
             self._wait(deadline)  # another question is being answered
-            if not self._driver.busy:
+            if self._driver.stays_open and not self._driver.busy:
                 self._driver.ask({"ask": "xids", "devices": []}, XIDS_S, self._take_xids)
                 self._wait(deadline)
+            if time.monotonic() >= deadline:
+                self._patient_at = deadline + WITHIN_S
         own = {label.partition(".")[0] for uuid, label in self._devices if uuid in uuids}
         return [[index, number] for index, number, at in self._xids if str(index) in own and at >= since]
 
