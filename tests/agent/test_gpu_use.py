@@ -126,7 +126,10 @@ def test_xids_since_the_last_question(library: Path, tmp_path: Path) -> None:
     fleet = Fleet(library, tmp_path / "fleet", *pair(), "xid 0 31")
     told = [*pair(), "xid 0 31", "xid 1 79", "xid 0 43"]
     questions = [(None, LOADS), (told, XIDS), (None, XIDS), ([*told, "xid 1 45"], LOADS)]
-    assert [each.xids for each in ask(fleet, *questions)] == [[], [[1, 79], [0, 43]], [], [[1, 45]]]
+    assert [each.xids for each in ask(fleet, *questions)] == [
+        *([], [["GPU-b", 1, 79], ["GPU-a", 0, 43]], []),
+        [["GPU-b", 1, 45]],
+    ]
 
 
 def test_the_xid_of_a_card_that_is_lost(library: Path, tmp_path: Path) -> None:
@@ -136,7 +139,7 @@ def test_the_xid_of_a_card_that_is_lost(library: Path, tmp_path: Path) -> None:
     first, told, *later = ask(
         fleet, (None, LOADS), (lost, LOADS), *[(None, each) for each in (PROBE, XIDS, LOADS, PROBE)]
     )
-    assert told.xids == [[0, 79]]
+    assert told.xids == [["GPU-a", 0, 79]]
     assert [each["error"] for each in told.found.values()] == ["NVML: GPU is lost", ""]
     assert told.pids != first.pids
     assert later[0].pids != told.pids, "another kind of question is answered with it for the first time"
@@ -144,10 +147,10 @@ def test_the_xid_of_a_card_that_is_lost(library: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("hangs", "xids"), [("nvmlDeviceGetMemoryInfo hang gpu=0", [[0, 79]]), (f"{HEARS} hang", [])]
+    ("hangs", "xids"), [("nvmlDeviceGetMemoryInfo hang gpu=0", [["GPU-a", 0, 79]]), (f"{HEARS} hang", [])]
 )
 def test_a_call_that_hangs_after_an_xid(
-    library: Path, tmp_path: Path, hangs: str, xids: list[list[int]]
+    library: Path, tmp_path: Path, hangs: str, xids: list[list[Any]]
 ) -> None:
     fleet = Fleet(library, tmp_path / "fleet", *pair())
     sick = [*pair(), "xid 0 79", f"sick {hangs}"]
@@ -157,11 +160,16 @@ def test_a_call_that_hangs_after_an_xid(
 
 
 def test_xids_of_the_gpu_of_a_mig_instance(library: Path, tmp_path: Path) -> None:
-    parts = ["gpu uuid=GPU-m mem=40960 cc=8.0 mig=1", "mig gpu=0 uuid=MIG-a mem=19968 cc=8.0 gi=1"]
+    instances = {"a": "gi=1", "b": "gi=2", "c": "gi=2 ci=1"}
+    parts = [
+        "gpu uuid=GPU-m mem=40960 cc=8.0 mig=1",
+        *(f"mig gpu=0 uuid=MIG-{name} mem=9000 cc=8.0 {more}" for name, more in instances.items()),
+    ]
     fleet = Fleet(library, tmp_path / "fleet", *parts)
-    loads = {"ask": "loads", "devices": [("MIG-a", "0.0")]}
-    _, told = ask(fleet, (None, loads), ([*parts, "xid 0 94"], loads))
-    assert told.xids == [[0, 94]]
+    loads = {"ask": "loads", "devices": [("MIG-a", "0.0"), ("MIG-c", "0.2")]}
+    xids = ["xid 0 31 3 0", "xid 0 43 2 0", "xid 0 13 2 1", "xid 0 62 2", "xid 0 94"]
+    _, told = ask(fleet, (None, loads), ([*parts, *xids], loads))
+    assert told.xids == [["MIG-c", 0, 13], ["MIG-c", 0, 62], ["MIG-a", 0, 94], ["MIG-c", 0, 94]]
 
 
 def test_calls_of_nvml_for_each_gpu(library: Path, tmp_path: Path) -> None:

@@ -29,7 +29,7 @@
  *   topo 0 1 10                   # common ancestor: 0 internal 10 one switch 20 several 30 host bridge 40 NUMA node 50 system
  *   nvlink 0 1 18                 # 18 active links between the two
  *   xid 0 79                      # GPU 0 has had this error: who has asked for its events hears of those lines that
- *                                 #  were not there when he did
+ *                                 #  were not there when he did; `xid 0 31 7 0`: of that GPU instance and compute instance
  */
 #include <ctype.h>
 #include <fcntl.h>
@@ -59,7 +59,7 @@ typedef Gpu *Dev;
 static struct { int gpu; u32 pid, gi, graphics; u64 mem; } procs[MAXP];
 static Gpu gpus[MAXG], migs[MAXG];
 static struct { char call[64], how[16], file[128]; int gpu; u32 ms; } ills[8];
-static struct { int gpu; u32 number; } xids[MAXP];
+static struct { int gpu; u32 number, gi, ci; } xids[MAXP];
 static int nill, ngpu, nmig, nproc, nxid, refs, topo[MAXG][MAXG], links[MAXG][MAXG];
 static u32 init_error, delay_ms, cuda = 12040, loaded, opened;
 static char driver[80] = "550.54.15";
@@ -122,8 +122,10 @@ static int load(void)
         }
         else if (!strcmp(word, "topo") && sscanf(l, "%*s %d %d %d", &a, &c, &v) == 3 && a >= 0 && a < MAXG && c >= 0 && c < MAXG)
             topo[a][c] = topo[c][a] = v;
-        else if (!strcmp(word, "xid") && nxid < MAXP && sscanf(l, "%*s %d %d", &xids[nxid].gpu, &v) == 2)
-            xids[nxid++].number = (u32)v;
+        else if (!strcmp(word, "xid") && nxid < MAXP) {
+            xids[nxid].gi = xids[nxid].ci = 0xFFFFFFFF;
+            nxid += sscanf(l, "%*s %d %u %u %u", &xids[nxid].gpu, &xids[nxid].number, &xids[nxid].gi, &xids[nxid].ci) >= 2;
+        }
         else if (!strcmp(word, "nvlink") && sscanf(l, "%*s %d %d %d", &a, &c, &v) == 3 && a >= 0 && a < MAXG && c >= 0 && c < MAXG)
             links[a][c] = links[c][a] = v;
         else if (!strcmp(word, "proc") && nproc < MAXP) {
@@ -441,7 +443,7 @@ API nvmlEventSetWait_v2(Set *s, struct { Dev d; u64 type, data; u32 gi, ci; } *e
     while (s->read < nxid) {
         int i = s->read++;
         if (xids[i].gpu < 0 || xids[i].gpu >= ngpu || !s->of[xids[i].gpu]) continue;
-        e->d = &gpus[xids[i].gpu]; e->type = 8; e->data = xids[i].number; e->gi = e->ci = 0xFFFFFFFF;
+        e->d = &gpus[xids[i].gpu]; e->type = 8; e->data = xids[i].number; e->gi = xids[i].gi; e->ci = xids[i].ci;
         return OK;
     }
     return 10;                                                  /* TIMEOUT */

@@ -34,7 +34,7 @@ class DeviceAnswer:
         self.said = {}  # type: Dict[str, Any]  # of the driver as a whole
         self.found = {}  # type: Dict[int, Any]  # of each device, by its number
         self.failed = {}  # type: Dict[int, str]  # why others did not answer
-        self.xids = []  # type: List[List[int]]  # [index of the GPU, Xid]; no process that asks anew hears of them
+        self.xids = []  # type: List[List[Any]]  # [UUID, index of the GPU, Xid]; no process that asks anew hears of them
         self.problem = ""  # why nothing is known
 
     @property
@@ -118,8 +118,7 @@ class GpuDriver:
         """The numbers in the question of what is on that GPU."""
         if self._question["ask"] == "probe":
             return [gpu]
-        labels = [label for _, label in self._question["devices"]]
-        return [key for key, label in enumerate(labels) if label.partition(".")[0] == str(gpu)]
+        return [key for key in range(len(self._question["devices"])) if self._gpu_of(key) == gpu]
 
     def _gpu_of(self, key: int) -> int:
         if self._question["ask"] == "probe":

@@ -28,6 +28,9 @@ WAIT_MS = 1  # for an Xid: those that have come are there
 # Numbers of nvml.h.
 BY_HEAT = 1  # nvmlPerfPolicyType_t; its times are nanoseconds
 XID_EVENT = 0x8  # nvmlEventTypeXidCriticalError
+WHOLE = 0xFFFFFFFF  # in place of a MIG instance: the Xid is not of one alone
+# What an event says of the MIG instance, and which function says it of a device.
+PARTS = {"gpuInstanceId": "nvmlDeviceGetGpuInstanceId", "computeInstanceId": "nvmlDeviceGetComputeInstanceId"}
 LINK_SPEED, LINK_STATE = 164, 165  # NVML_FI_DEV_NVLINK_GET_SPEED (MB/s), _STATE
 UP = (1, 2)  # NVML_NVLINK_STATE_ACTIVE, _SLEEP
 VALUES = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")  # by nvmlValueType_t
@@ -49,10 +52,19 @@ class _Device:
     def __init__(self, handle: "Any", instance: bool) -> None:
         self.handle = handle
         self.instance = instance  # of MIG: what NVML says for one, where it says it, is the whole GPU's
+        self.index = -1  # of the whole GPU
+        self.hears = 0  # address of its handle, as events have it; 0: nobody has asked for its Xids
+        self.parts = {}  # type: Dict[str, Optional[int]]  # of MIG: PARTS
         self.most = {}  # type: Dict[str, Optional[int]]  # of PCIe: Width, Generation
         self.links = -1  # NVLinks that it has; not asked yet
         self.samples = None  # type: Optional[List[Any]]  # of GPM, the older one first; []: it has none for us
         self.sampled = False  # the newer one of them is filled
+
+    def has(self, event: "Any") -> bool:
+        """Whether that Xid is one of its own, and not of another instance of its GPU."""
+        return self.hears == _address(event.device) and all(
+            part is None or getattr(event, name, WHOLE) in (WHOLE, part) for name, part in self.parts.items()
+        )
 
 
 class Loads:
@@ -62,7 +74,6 @@ class Loads:
         self._nvml = nvml
         self._devices = {}  # type: Dict[str, _Device]
         self._events = None  # type: Any  # the set of events; None: not asked for, or there is none
-        self._places = {}  # type: Dict[int, int]  # address of a handle, as events have it -> index
 
     def of(self, devices: "Sequence[Tuple[str, str]]", without: "Sequence[int]" = ()) -> "Iterator[Any]":
         """(number, load) of each of these (UUID, label), and the Xids since the last question as `xids` says."""
@@ -81,8 +92,8 @@ class Loads:
         yield from self.xids()  # it may have been these calls that showed the driver what is wrong
 
     def xids(self) -> "Iterator[Any]":
-        """(-1, {"xids": [[index, Xid]]}): what the driver has told of these GPUs since the last question."""
-        nvml, found = self._nvml, []  # type: Any, List[List[int]]
+        """(-1, {"xids": [[UUID, index, Xid]]}): what the driver has told of these GPUs since the last question."""
+        nvml, found = self._nvml, []  # type: Any, List[List[Any]]
         nvml.key = -1
         while self._events is not None and len(found) < XIDS:
             try:
@@ -91,9 +102,8 @@ class Loads:
                 break  # a GPU is lost, which its load says
             if event is None:
                 break
-            index = self._places.get(_address(event.device))
-            if index is not None:
-                found.append([index, int(event.eventData)])
+            number = int(event.eventData)
+            found += [[uuid, each.index, number] for uuid, each in self._devices.items() if each.has(event)]
         if found:
             yield -1, {"xids": found}
 
@@ -114,10 +124,14 @@ class Loads:
         whole = device.handle
         if device.instance:
             whole = ask(nvml, "nvmlDeviceGetHandleByIndex", int(index))
+            device.parts = {name: ask(nvml, function, device.handle) for name, function in PARTS.items()}
         if self._events is None:
             self._events = ask(nvml, "nvmlEventSetCreate")
-        if whole is not None and self._events is not None:
-            self._places[_address(whole)] = int(index)
+        if whole is None or self._events is None:
+            return
+        heard = [each.hears for each in self._devices.values()]
+        device.index, device.hears = int(index), _address(whole)
+        if device.hears not in heard:
             ask(nvml, "nvmlDeviceRegisterEvents", whole, XID_EVENT, self._events)
 
     def _load(self, device: _Device, load: "Dict[str, Any]") -> None:

@@ -49,7 +49,7 @@ class GpuUse:
         self._found = {}  # type: Dict[str, Dict[str, Any]]
         self._found_at = 0.0
         self._patient_at = 0.0  # all tasks may end together: a slow driver is not waited for again before
-        self._xids = []  # type: List[Tuple[int, int, float]]  # index of the GPU, Xid, when it was told
+        self._xids = []  # type: List[Tuple[str, int, int, float]]  # UUID, index of the GPU, Xid, when it was told
 
     def look(self, every_s: float, used: bool) -> "Dict[str, Any]":
         """The fields of `looked`; ask NVML anew if that was `every_s` ago: a later look has the answer.
@@ -68,12 +68,8 @@ class GpuUse:
         if self._found:
             fields.update(gpus=self._found, gpus_age_s=round(now - self._found_at, 1))
         if self._xids:
-            fields["xids"] = [
-                [uuid, index, number, round(now - at, 1)]
-                for uuid, label in self._devices
-                for index, number, at in self._xids
-                if label.partition(".")[0] == str(index)
-            ]
+            mine = dict(self._devices)
+            fields["xids"] = [[*told, round(now - at, 1)] for *told, at in self._xids if told[0] in mine]
         return fields
 
     def xids_of(self, uuids: "Container[str]", since: float) -> "List[List[int]]":
@@ -87,8 +83,7 @@ class GpuUse:
                 self._wait(deadline)
             if time.monotonic() >= deadline:
                 self._patient_at = deadline + WITHIN_S
-        own = {label.partition(".")[0] for uuid, label in self._devices if uuid in uuids}
-        return [[index, number] for index, number, at in self._xids if str(index) in own and at >= since]
+        return [[index, number] for uuid, index, number, at in self._xids if uuid in uuids and at >= since]
 
     def _wait(self, deadline: float) -> None:
         while self._driver.busy and time.monotonic() < deadline:
@@ -97,7 +92,7 @@ class GpuUse:
 
     def _take_xids(self, answer: "DeviceAnswer") -> None:
         now = time.monotonic()
-        self._xids += [(index, number, now) for index, number in answer.xids]
+        self._xids += [(uuid, index, number, now) for uuid, index, number in answer.xids]
         del self._xids[:-XIDS]
 
     def _answered(self, answer: "DeviceAnswer") -> None:
