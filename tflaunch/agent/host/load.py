@@ -26,8 +26,7 @@ class Load:
     """Compares each whole reading with the one before."""
 
     def __init__(self) -> None:
-        self._ticks = {}  # type: Dict[tuple[int, int], int]  # pid and start -> clock ticks
-        self._at = 0.0
+        self._seen = {}  # type: Dict[tuple[int, int], tuple[Process, float]]  # pid and start -> when it was last read
         self._others = []  # type: List[List[Any]]
 
     def look(
@@ -42,16 +41,18 @@ class Load:
         return machine
 
     def _compare(self, every: "Dict[int, Process]", own: "Container[int]") -> None:
-        now = time.monotonic()
-        passed_s = (now - self._at) * os.sysconf("SC_CLK_TCK")
-        ticks = {(each.pid, each.start): each.ticks for each in every.values()}
+        now, tick_hz = time.monotonic(), os.sysconf("SC_CLK_TCK")
+        seen = {(each.pid, each.start): (each, now) for each in every.values()}
         used = []  # type: List[tuple[float, int, str]]
-        for each in every.values():
-            before = self._ticks.get((each.pid, each.start))
-            cores = (each.ticks - before) / passed_s if before is not None and passed_s > 0 else 0.0
+        for key, (each, _) in seen.items():
+            was, at = self._seen.get(key, (each, now))
+            if was is each:  # not read anew: what it has used since then is not known yet
+                seen[key] = was, at
+                continue
+            cores = (each.ticks - was.ticks) / (now - at) / tick_hz if now > at else 0.0
             if cores >= LEAST and each.pid not in own:
                 used.append((cores, each.pid, each.name))
-        self._ticks, self._at = ticks, now
+        self._seen = seen
         used.sort(reverse=True)
         self._others = [[pid, name, round(cores, 2)] for cores, pid, name in used[:OTHERS]]
 
