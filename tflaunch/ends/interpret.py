@@ -47,7 +47,8 @@ def meaning(lines: Sequence[str], end: KnownEnd, here: Here = NOWHERE) -> Meanin
     if not xid.words:
         return found
     if not found.text:
-        return Meaning(OF_PROGRAM.format(told=xid.words) if xid.program else xid.words, True)
+        # Programs go on after most others, or they follow from something else.
+        return Meaning(OF_PROGRAM.format(told=xid.words), True) if xid.program else Meaning(xid.words)
     return Meaning(f"{found.text}; {xid.words}", found.cause)
 
 

@@ -534,6 +534,9 @@ def test_xids_that_need_not_be_why_a_task_failed() -> None:
     told = "GPU 3 of gpu02 has told of Xid 63 (a bad row of its memory is replaced at its next reset)"
     assert found == f"{said(text).text}; {told}"
     assert said("step 7", facts={"xids": [[3, 45]]}).text == "", "it comes with every signal"
-    assert said("step 7", facts={"xids": [[3, 999]]}).text == (
+    unknown = said("step 7", facts={"xids": [[3, 999]]})
+    assert unknown.text == (
         "GPU 3 of gpu02 has told of Xid 999, which https://docs.nvidia.com/deploy/xid-errors explains"
     )
+    for alone in (unknown, said("step 7", facts={"xids": [[3, 63]]})):
+        assert not alone.cause, "another task's end may tell more"
