@@ -74,10 +74,11 @@ def narrow_links(paces: Paces, now: float) -> dict[str, Finding]:
         if not parts:
             continue
         who, host = watched.who([name]), watched.places[name].host
+        much = f"{times:.2g}" if times < 10 else f"{times:.0f}"
         text = (
-            f"the GPU of {who} has {' and '.join(parts)}: what goes to and from it takes {times:.2g}x as long; look at"
-            f" its slot, riser or cable, and at what shares them (`lspci -vv`: LnkSta, `nvidia-smi -q -i {uuid}`: GPU"
-            f" Link Info) on {host}"
+            f"the GPU of {who} has {' and '.join(parts)}: what goes to and from it takes {much}x as long; look at its"
+            f" slot, riser or cable, and at what shares them (`lspci -vv`: LnkSta, `nvidia-smi -q -i {uuid}`: GPU Link"
+            f" Info) on {host}"
         )
         found[f"{name} {uuid} lanes"] = Finding(text, f"the GPU of {who} has all of its PCIe again", (name,))
     return found

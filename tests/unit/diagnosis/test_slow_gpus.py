@@ -41,6 +41,8 @@ def test_an_older_generation_of_pcie_and_fewer_lanes() -> None:
         "has 4 of 16 lanes of PCIe and PCIe of generation 3 in place of 4: what goes to and from it takes 8x"
         in both
     )
+    assert " takes 256x as long" in one(seen(of_one(pcie=[1, 5], lanes=[1, 16])))
+    assert " takes 2.7x as long" in one(seen(of_one(lanes=[6, 16])))
 
 
 def test_a_link_that_is_slow_while_the_gpu_does_little() -> None:
