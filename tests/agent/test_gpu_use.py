@@ -212,19 +212,21 @@ def test_a_sweep_that_gets_another_gpu(host: Host, library: Path, tmp_path: Path
 ENDS = """
 import sys, time
 from tflaunch.agent.gpus.freed import RunGpus
+from tflaunch.agent.gpus import use as module
 from tflaunch.agent.gpus.gpu_driver import GpuDriver
-from tflaunch.agent.gpus.use import GpuUse
+module.LEAST_S = 0.0
 driver = GpuDriver()
 gpus = RunGpus("run", driver)
 gpus.seen([{"uuid": "GPU-a", "index": 0, "memory_used_bytes": 0}])
 gpus.keep(["GPU-a"])
-use = GpuUse(driver, gpus)
+use = module.GpuUse(driver, gpus)
 use.look(25.0, True)
 while driver.busy:
     time.sleep(0.01)
     driver.tick(time.monotonic())
 with open(sys.argv[1], "a") as fleet:
     print("xid 0 31", *sys.argv[2:], sep="\\n", file=fleet)
+use.look(1e-9, True)
 tick, ticks = driver.tick, []
 driver.tick = lambda now: ticks.append(now) or tick(now)
 for _ in range(8):
@@ -236,7 +238,10 @@ driver.stop()
 
 @pytest.mark.parametrize(
     ("lines", "ends"),
-    [((), ["[[0, 31]] True"] * 8), ((f"sick {HEARS} hang",), ["[] True", *["[] False"] * 7])],
+    [
+        ((), ["[[0, 31]] True"] * 8),
+        (("sick nvmlDevice hang",), ["[[0, 31]] True", *["[[0, 31]] False"] * 7]),
+    ],
 )
 def test_all_tasks_of_a_host_end_together(
     library: Path, tmp_path: Path, lines: tuple[str, ...], ends: list[str]

@@ -32,7 +32,8 @@ for line in sys.stdin:
     answer, = answers
     told = answer.gpus if question["ask"] == "probe" else None
     calls = driver._child.now()[2]
-    print(json.dumps([told, answer.found, answer.failed, answer.problem, driver.pids, answer.xids, calls]), flush=True)
+    print(json.dumps([told, answer.found, answer.failed, answer.problem, driver.pids, driver.xids, calls]), flush=True)
+    driver.xids = []
     if "kill" in sys.argv:
         for pid in driver.pids:
             os.kill(pid, signal.SIGKILL)

@@ -34,7 +34,6 @@ class DeviceAnswer:
         self.said = {}  # type: Dict[str, Any]  # of the driver as a whole
         self.found = {}  # type: Dict[int, Any]  # of each device, by its number
         self.failed = {}  # type: Dict[int, str]  # why others did not answer
-        self.xids = []  # type: List[List[Any]]  # [UUID, index of the GPU, Xid]; no process that asks anew hears of them
         self.problem = ""  # why nothing is known
 
     @property
@@ -56,6 +55,7 @@ class GpuDriver:
         self._module = b""  # the packed source of pynvml, where the launcher has sent it
         self._fresh = True  # the child has answered nothing yet
         self._ailments = {}  # type: Dict[str, Dict[int, str]]  # question -> what was wrong at its last answer
+        self.xids = []  # type: List[List[Any]]  # [UUID, index of the GPU, Xid], told since somebody took them
         self._kept = False  # NVML stays open between two questions
         self._hung = {}  # type: Dict[int, Tuple[float, str]]  # GPU -> when to ask it again, and what it did
         self._users = True  # see gpu_probe.Nvml
@@ -177,7 +177,7 @@ class GpuDriver:
                     self._finish("")
                 return
             if key < 0:
-                self._answer.xids += value.pop("xids", ())
+                self.xids += value.pop("xids", ())
                 self._answer.said.update(value)
             else:
                 self._answer.found[key] = value

@@ -64,6 +64,7 @@ class GpuUse:
                 self._driver.ask({"ask": "loads", "devices": self._devices}, WITHIN_S, self._answered)
             else:
                 self._found = {}
+        self._take_xids()
         fields = {"fabrics": fabric_bytes()}  # type: Dict[str, Any]
         if self._found:
             fields.update(gpus=self._found, gpus_age_s=round(now - self._found_at, 1))
@@ -79,10 +80,11 @@ class GpuUse:
             deadline = now + XIDS_S
             self._wait(deadline)  # another question is being answered
             if self._driver.stays_open and not self._driver.busy:
-                self._driver.ask({"ask": "xids", "devices": []}, XIDS_S, self._take_xids)
+                self._driver.ask({"ask": "xids", "devices": []}, XIDS_S, lambda _: None)
                 self._wait(deadline)
             if time.monotonic() >= deadline:
                 self._patient_at = deadline + WITHIN_S
+        self._take_xids()
         return [[index, number] for uuid, index, number, at in self._xids if uuid in uuids and at >= since]
 
     def _wait(self, deadline: float) -> None:
@@ -90,13 +92,14 @@ class GpuUse:
             time.sleep(PAUSE_S)
             self._driver.tick(time.monotonic())
 
-    def _take_xids(self, answer: "DeviceAnswer") -> None:
+    def _take_xids(self) -> None:
+        """Also those of a question that waits for a card which hangs."""
         now = time.monotonic()
-        self._xids += [(uuid, index, number, now) for uuid, index, number in answer.xids]
+        self._xids += [(uuid, index, number, now) for uuid, index, number in self._driver.xids]
+        self._driver.xids = []
         del self._xids[:-XIDS]
 
     def _answered(self, answer: "DeviceAnswer") -> None:
-        self._take_xids(answer)
         self._driver.keep_open(self._keeps_open and bool(self._gpus.devices))
         problem = answer.problem or answer.said.get("note") or "NVML is not there"
         self._found_at = self._asked_at
