@@ -91,6 +91,20 @@ def test_what_else_computes_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None
     assert "others" not in load.look(second, set(), False), "that goes over no plain network"
 
 
+def test_one_that_was_not_read_each_time_has_used_its_time_since_it_was(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    load, rested = Load(), process(11, 100.0)
+    for _ in range(4):  # as `HostProcesses` hands on what rests
+        assert load.look({11: rested}, set(), True)["others"] == []
+        now += 10.0
+    assert load.look({11: process(11, 120.0)}, set(), True)["others"] == [[11, "program11", 0.5]]
+    now += 10.0
+    assert load.look({11: process(11, 130.0)}, set(), True)["others"] == [[11, "program11", 1.0]]
+
+
 def test_the_processor_time_of_a_process_is_read(burner: processes.Process) -> None:
     def ticks() -> int:
         found = processes.read(burner.pid)

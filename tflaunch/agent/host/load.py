@@ -23,11 +23,10 @@ LEAST = 0.1  # of a core: who uses less slows nobody down
 
 
 class Load:
-    """Compares each whole reading with the one before."""
+    """Compares each process with what it was when it was last read."""
 
     def __init__(self) -> None:
-        self._ticks = {}  # type: Dict[tuple[int, int], int]  # pid and start -> clock ticks
-        self._at = 0.0
+        self._read = {}  # type: Dict[tuple[int, int], tuple[Process, float]]  # by pid and start; and when
         self._others = []  # type: List[List[Any]]
 
     def look(
@@ -42,16 +41,17 @@ class Load:
         return machine
 
     def _compare(self, every: "Dict[int, Process]", own: "Container[int]") -> None:
-        now = time.monotonic()
-        passed_s = (now - self._at) * os.sysconf("SC_CLK_TCK")
-        ticks = {(each.pid, each.start): each.ticks for each in every.values()}
+        now, second = time.monotonic(), os.sysconf("SC_CLK_TCK")
+        before, self._read = self._read, {}
         used = []  # type: List[tuple[float, int, str]]
         for each in every.values():
-            before = self._ticks.get((each.pid, each.start))
-            cores = (each.ticks - before) / passed_s if before is not None and passed_s > 0 else 0.0
+            key = (each.pid, each.start)
+            was, at = before.get(key, (each, now))
+            # One that rests is handed on as it was (host_processes.py): its next reading counts from this one.
+            self._read[key] = (each, at if was is each else now)
+            cores = (each.ticks - was.ticks) / second / (now - at) if now > at else 0.0
             if cores >= LEAST and each.pid not in own:
                 used.append((cores, each.pid, each.name))
-        self._ticks, self._at = ticks, now
         used.sort(reverse=True)
         self._others = [[pid, name, round(cores, 2)] for cores, pid, name in used[:OTHERS]]
 
