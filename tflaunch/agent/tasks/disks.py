@@ -36,8 +36,8 @@ class Disks:
         self._own = self._own or cgroup()
         return {
             "disks": self._disks(),
-            "pressure": pressures("/proc/pressure/%s"),
-            "own_pressure": pressures(self._own + "/%s.pressure"),
+            "pressure": pressures("/proc/pressure"),
+            "own_pressure": pressures(self._own, ".pressure"),
         }
 
     def _disks(self) -> "Dict[str, List[Any]]":
@@ -67,12 +67,12 @@ class Disks:
         return model[:80] or name.rstrip("0123456789")[:2]
 
 
-def pressures(place: str) -> "Dict[str, int]":
-    """Of each resource what the file at that place counts."""
+def pressures(directory: str, ending: str = "") -> "Dict[str, int]":
+    """Of each resource what its file there counts, `cpu` or `cpu` with that ending; {} without PSI."""
     found = {}
     for name in RESOURCES:
         try:
-            some = contents(place % name).partition(b"\n")[0]
+            some = contents(os.path.join(directory, name + ending)).partition(b"\n")[0]
             found[name] = int(some.rpartition(b"total=")[2]) // 1000
         except (OSError, ValueError):  # no PSI
             return {}
