@@ -6,6 +6,7 @@ import contextlib
 import json
 import math
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,9 @@ import pytest
 from tflaunch.hosts import Hostfile
 from tflaunch.planning.cluster_plan import ClusterPlan
 from tflaunch.protocol.errors import RecordError, UsageError
+from tflaunch.protocol.outcome import TaskExit
 from tflaunch.runs.record import Record
-from tflaunch.sweeps.results import TRIALS, Metric, MetricReading, Results, no_metric
+from tflaunch.sweeps.results import TRIALS, Metric, MetricReading, Results, no_metric, result
 from tflaunch.sweeps.trials import Trial, arguments, draw, grid, numbered, plain, read
 
 
@@ -194,12 +196,36 @@ def test_what_a_log_has_instead_of_the_metric() -> None:
     assert len(many.keys) == 20
 
 
-def test_a_sweep_of_another_tflaunch_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Record]:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     plan, command = ClusterPlan("lr-abcdef", ()), ("tflaunch", "sweep")
-    with contextlib.closing(
-        Record.create("lr-abcdef", plan=plan, hostfile=Hostfile("here", ()), command=command)
-    ) as record:
-        record.write(TRIALS, {"format": 2, "trials": [], "seed": 7})
-        with pytest.raises(RecordError, match=r"sweep\.json has format 2, this tflaunch reads 1"):
-            Results(record)
+    made = Record.create("lr-abcdef", plan=plan, hostfile=Hostfile("here", ()), command=command)
+    with contextlib.closing(made):
+        yield made
+
+
+def test_a_sweep_of_another_tflaunch_is_not_read(record: Record) -> None:
+    record.write(TRIALS, {"format": 2, "trials": [], "seed": 7})
+    with pytest.raises(RecordError, match=r"sweep\.json has format 2, this tflaunch reads 1"):
+        Results(record)
+
+
+def test_a_line_that_was_cut_off_is_no_result_and_who_only_reads_leaves_it_as_it_is(record: Record) -> None:
+    """A report reads while the sweep writes: a newline of its own would be in the middle of a line."""
+    written = Results(record)
+    written.keep_trials([{"lr": "1"}, {"lr": "2"}, {"lr": "3"}], 7, {})
+    ended = [
+        result(each, TaskExit(each.task, "host1", 0, None, 1.0), MetricReading(None), (), Path("log"))
+        for each in (Trial(number, params) for number, params in enumerate(written.known))
+    ]
+    for each in ended[:2]:
+        written.add(each)
+    whole = written.path.read_bytes()
+    written.path.write_bytes(whole[:-20])
+    goes_on = Results(record)
+    assert written.path.read_bytes() == whole[:-20]
+    assert list(goes_on.last) == [0]
+    goes_on.add(ended[2])
+    assert list(Results(record).last) == [0, 2]
+    assert written.path.read_bytes().count(b"\n") == 3
