@@ -147,6 +147,7 @@ def test_trials_keep_their_numbers() -> None:
         ("loss", b'{"loss": NaN}\n["loss"]\n{"loss": true}\nlossy: 3\nval_loss 3\nloss x\n', None),
         ("loss", b"step 10 loss 0.1358\nstep 20 loss 0.1\ndone\n", 0.1),
         ("loss", b"5/5 - accuracy: 0.9 - loss: 0.30 - val_loss: 0.5\n", 0.3),
+        ("loss", b"loss: 3, 0.5,0.9\nloss: 1,234.5\nloss: -0,31\n", 3.0),
         ("loss", b"loss=1.5 val-loss=2 train/loss=3\n", 1.5),
         ("loss", b"{'loss': 0.25, 'step': 3}\nLoss: nan\n", 0.25),
         ("val_loss", b"loss: 0.30 - val_loss: 5.0e-1 - \n", 0.5),
