@@ -63,7 +63,9 @@ def test_what_programs_wait_for(tmp_path: Path) -> None:
             f"{kind} avg10=0.00 avg60=0.71 avg300=2.41 total={number}9999\n" for kind in ("some", "full")
         ]
         (place / f"{name}.pressure").write_text("".join(lines[: 1 if name == "cpu" else 2]))
-    assert pressures(str(place), ".pressure") == {"cpu": 9, "io": 19, "memory": 29}
+    own = Disks(own=str(place))
+    assert own.look()["own_pressure"] == {"cpu": 9, "io": 19, "memory": 29}
+    assert "own_pressure" not in own.look(contained=True), "its engine has the tasks in cgroups of its own"
 
 
 def test_this_machine(tmp_path: Path) -> None:
