@@ -47,6 +47,7 @@ def test_a_place_for_the_agents_of_slots_that_does_not_answer(tmp_path: Path, de
         assert channel.wait("hello")["pid"]
     finally:
         channel.close()
+        channel.wait_end()
 
 
 @pytest.mark.parametrize("what", ["workdir", "python"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from pathlib import Path
 
 from tflaunch.agent.host import foreign
@@ -17,10 +17,11 @@ NO_USER = 3_999_999_999  # no host has that uid
 def logged(path: Path) -> Iterator[None]:
     """Let this process print its errors to that file, as an agent does."""
     before = os.dup(2)
-    with path.open("ab") as log:
+    with path.open("ab") as log, open(2, "w", buffering=1, closefd=False) as stderr:
         os.dup2(log.fileno(), 2)
         try:
-            yield
+            with redirect_stderr(stderr):
+                yield
         finally:
             os.dup2(before, 2)
             os.close(before)
