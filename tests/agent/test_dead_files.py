@@ -40,6 +40,16 @@ def test_a_run_directory_that_does_not_answer(tmp_path: Path, dead: Path, verb: 
         channel.close()
 
 
+def test_a_place_for_the_agents_of_slots_that_does_not_answer(tmp_path: Path, dead: Path) -> None:
+    env = environment(tmp_path, TFLAUNCH_SLOT_CODE=str(dead / "kept"))
+    channel = Channel("visit", "run-abcdef", "host1", tmp_path / "runs", env=env)
+    try:
+        assert channel.wait("hello")["pid"]
+    finally:
+        channel.close()
+        channel.wait_end()
+
+
 @pytest.mark.parametrize("what", ["workdir", "python"])
 def test_what_a_task_needs_does_not_answer(host: Host, dead: Path, what: str) -> None:
     host.env["TFLAUNCH_FOREIGN_S"] = "1"

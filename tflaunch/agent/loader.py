@@ -191,6 +191,8 @@ def load(
         os.write(1, away)
         os._exit(0)
     parent = os.environ.pop("TFLAUNCH_SLOT_CODE", "") or sys.argv[6]
+    if parent != sys.argv[6] and not modules.reach(ancestry, parent):
+        parent = sys.argv[6]  # the run can do without what the holder of its slot keeps
     try:
         modules.find(ancestry, digest, parent, sys.argv[3] == "start")  # a visit makes no store
     except OSError:

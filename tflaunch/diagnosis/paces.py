@@ -181,7 +181,7 @@ class HostLook(NamedTuple):
     others: tuple[tuple[int, str, float], ...]  # pid, name and cores of processes that are not the run's
     disks: Mapping[str, Sequence[Any]] = {}  # name -> reads and writes, bytes, ms of work, model
     pressure: Mapping[str, int] = {}  # `cpu`, `io`, `memory` -> ms in which a program waited for it ...
-    own_pressure: Mapping[str, int] = {}  # ... of the agent's cgroup
+    own_pressure: Mapping[str, int] = {}  # ... of the agent's cgroup, where the tasks are in it
 
 
 class GpuLoad(NamedTuple):

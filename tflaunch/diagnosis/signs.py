@@ -122,7 +122,10 @@ def _first_number(text: str) -> str:
     while True:
         bare = text.lstrip(_BETWEEN)
         if bare[:1].isdigit() or (bare[:1] == "." and bare[1:2].isdigit()):
-            number = bare[: len(bare) - len(bare.lstrip("0123456789.e+-"))].rstrip(".e+-")
+            after = bare.lstrip("0123456789.e+-")
+            number = bare[: len(bare) - len(after)].rstrip(".e+-")
+            if "." not in number and after[:1] == "," and after[1:2].isdigit():
+                return ""  # "1,234.5" and "0,31": what its comma means, nobody says
             return ("-" if text[: len(text) - len(bare)].endswith("-") else "") + number
         filler = next((each for each in _FILLERS if bare.startswith(each)), "")
         if not filler:

@@ -1,8 +1,9 @@
 """Disks that take far longer for each read and write than they did, or than others of their kind do.
 
 A disk that has much to do makes its programs wait, and is well.  What tells is the time for which it is busy with each
-read and write, which a queue does not lengthen, and with each byte: where both are several times what they were before
-the run, or are on the other hosts' disks of the same model, the disk is sick, or held back.
+read and write, which a queue does not lengthen, and with each byte: where both are several times what they were until
+the run was first looked at (by its coordinator, once it is detached), or are on the other hosts' disks of the same
+model, the disk is sick, or held back.
 
 Shipped to hosts, for the coordinator of a detached run.
 """
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from tflaunch.diagnosis.paces import Paces, Window
 
 BUSY = 0.8  # of the time: a disk that has something to do
-LEAST_IOS = 1000  # before the run, so that they say what is usual ...
+LEAST_IOS = 1000  # until the first look, so that they say what is usual ...
 LEAST_IOS_NOW = 50  # ... and on another host
 MIB = 1 << 20
 
@@ -107,7 +108,7 @@ def _sick(paces: Paces, host: str, now: float) -> str:
             times = work.each_ms / max(usual[0], 0.001)
             if min(times, work.mib_ms / max(usual[1], 0.001)) < limits.sick_disk_ratio:
                 continue
-            kind = f" ({model})" if len(model) > 2 else ""
+            kind = f" ({model})" if _is_named(model) else ""
             return (
                 f"{name} of {host}{kind} takes {work.each_ms:.0f} ms for each read or write, {times:.0f}x as long as"
                 f" {whose}, with {amount(work.bytes / work.seconds)}/s in all: it is sick, or held back (a RAID that is"
@@ -115,6 +116,11 @@ def _sick(paces: Paces, host: str, now: float) -> str:
                 f" /dev/{name}` on {host}, and put the data on another disk"
             )
     return ""
+
+
+def _is_named(model: str) -> bool:
+    """Whether that is a model; of a disk that has none (`vda`, `dm-0`) it is what begins its name, which is no kind."""
+    return len(model) > 2
 
 
 def _works(paces: Paces, host: str, now: float) -> Iterator[tuple[str, str, _Work]]:
@@ -138,7 +144,9 @@ def _usual(
     before: Sequence[Any] = paces.first_looks[host].disks.get(name, (0, 0, 0, ""))
     if before[0] >= LEAST_IOS:
         usual = _Work(before[0], before[1], before[2], 0.0, 1.0)
-        yield (usual.each_ms, usual.mib_ms), "before this run"
+        yield (usual.each_ms, usual.mib_ms), "it used to"
+    if not _is_named(model):
+        return
     alike = [
         (other, work)
         for other in paces.machines

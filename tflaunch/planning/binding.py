@@ -65,7 +65,7 @@ class Cores:
         return {name: size for name, size in sizes.items() if name not in self.said}
 
     def part(self, number: int, count: int) -> Cores:
-        """Part `number` of `count` equal ones; all cores where there are fewer."""
+        """Part `number` of `count` equal ones; all cores where there are fewer.  Memory comes from all the nodes."""
         mine = self.cores if len(self.cores) < count else tuple(_part(self.cores, number, count))
         return replace(self, cores=mine, most=max(1, self.most // count) if self.most else 0)
 

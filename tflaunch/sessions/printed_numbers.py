@@ -11,7 +11,8 @@ from functools import lru_cache
 from typing import Any
 
 _SEARCHED = 4000  # characters of a line
-_NUMBER = r"[-+]?(?:\d{1,20}(?:\.\d{0,30})?|\.\d{1,30})(?:e[-+]?\d{1,3})?|nan|[-+]?inf"
+# None is `1,234.5` or `0,31`: what its comma means, nobody says.
+_NUMBER = r"[-+]?(?:\d{1,20}(?:\.\d{0,30}|(?!,\d))|\.\d{1,30})(?:e[-+]?\d{1,3})?|nan|[-+]?inf"
 # What stands between a name and its number: `loss: 0.5`, `loss = nan`, `"loss": 0.5`, `(loss) 0.5`, `loss 0.5`.
 _BETWEEN = r"['\")\]]?[ \t]{0,4}[:=(]?[ \t]{0,4}"
 _NAMED = re.compile(

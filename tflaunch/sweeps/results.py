@@ -25,7 +25,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, BinaryIO, Literal
 
 from tflaunch.protocol.errors import RecordError, UsageError
 from tflaunch.protocol.job import TRIAL
@@ -248,11 +248,11 @@ class Results:
         self.last[result.trial] = result
         if self.failure:
             return
-        line = json.dumps(asdict(result)) + "\n"
+        line = (json.dumps(asdict(result)) + "\n").encode()
         try:
             self.path.touch(0o600)
-            with self.path.open("a") as file:
-                file.write(line)
+            with self.path.open("a+b") as file:
+                file.write(b"\n" * _is_cut_off(file) + line)
                 file.flush()
                 os.fsync(file.fileno())
         except OSError as error:
@@ -285,7 +285,7 @@ class Results:
 
     def _read(self) -> None:
         try:
-            lines = self.path.read_bytes().splitlines(keepends=True)
+            lines = self.path.read_bytes().splitlines()
         except FileNotFoundError:
             return
         except OSError as error:
@@ -296,9 +296,14 @@ class Results:
                 found = Result(**{**data, "gpus": tuple(data["gpus"])})
                 if 0 <= found.trial < len(self.known):
                     self.last[found.trial] = found
-        if lines and not lines[-1].endswith(b"\n"):  # cut off: the next result must begin a new line
-            with contextlib.suppress(OSError), self.path.open("ab") as file:
-                file.write(b"\n")
+
+
+def _is_cut_off(file: BinaryIO) -> bool:
+    """Whether its last line has no end: the next result must begin a new one."""
+    if not file.seek(0, os.SEEK_END):
+        return False
+    file.seek(-1, os.SEEK_END)
+    return file.read(1) != b"\n"
 
 
 def ranked(results: Iterable[Result], metric: Metric | None) -> list[Result]:

@@ -49,19 +49,23 @@ def test_of_many_disks_the_busiest(tmp_path: Path) -> None:
 def test_a_kernel_that_tells_nothing_or_nonsense(tmp_path: Path) -> None:
     assert Disks(str(tmp_path / "none"), str(tmp_path)).look()["disks"] == {}
     assert disks(tmp_path, "8 0 sda x y\n").look()["disks"] == {}
-    assert pressures(str(tmp_path / "%s")) == {}
+    assert pressures(str(tmp_path)) == {}
     for name in ("cpu", "io", "memory"):
         (tmp_path / name).write_text("")
-    assert pressures(str(tmp_path / "%s")) == {}
+    assert pressures(str(tmp_path)) == {}
 
 
 def test_what_programs_wait_for(tmp_path: Path) -> None:
+    place = tmp_path / "100% mine.slice"  # a cgroup may have any name
+    place.mkdir()
     for number, name in enumerate(("cpu", "io", "memory")):
         lines = [
             f"{kind} avg10=0.00 avg60=0.71 avg300=2.41 total={number}9999\n" for kind in ("some", "full")
         ]
-        (tmp_path / f"{name}.pressure").write_text("".join(lines[: 1 if name == "cpu" else 2]))
-    assert pressures(str(tmp_path / "%s.pressure")) == {"cpu": 9, "io": 19, "memory": 29}
+        (place / f"{name}.pressure").write_text("".join(lines[: 1 if name == "cpu" else 2]))
+    own = Disks(own=str(place))
+    assert own.look()["own_pressure"] == {"cpu": 9, "io": 19, "memory": 29}
+    assert "own_pressure" not in own.look(contained=True), "its engine has the tasks in cgroups of its own"
 
 
 def test_this_machine(tmp_path: Path) -> None:

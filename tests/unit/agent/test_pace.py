@@ -91,17 +91,18 @@ def test_what_else_computes_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None
     assert "others" not in load.look(second, set(), False), "that goes over no plain network"
 
 
-def test_a_program_that_was_not_read_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Programs that rest are read more rarely: what such a one has used, it has used since it was last read."""
+def test_one_that_was_not_read_each_time_has_used_its_time_since_it_was(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     now = 1000.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
-    load, rested = Load(), process(10, 100.0)
-    for each in (rested, rested, rested):
-        assert load.look({10: each}, set(), True)["others"] == []
+    load, rested = Load(), process(11, 100.0)
+    for _ in range(4):  # as `HostProcesses` hands on what rests
+        assert load.look({11: rested}, set(), True)["others"] == []
         now += 10.0
-    assert load.look({10: process(10, 130.0)}, set(), True)["others"] == [[10, "program10", 1.0]]
+    assert load.look({11: process(11, 120.0)}, set(), True)["others"] == [[11, "program11", 0.5]]
     now += 10.0
-    assert load.look({10: process(10, 135.0)}, set(), True)["others"] == [[10, "program10", 0.5]]
+    assert load.look({11: process(11, 130.0)}, set(), True)["others"] == [[11, "program11", 1.0]]
 
 
 def test_the_processor_time_of_a_process_is_read(burner: processes.Process) -> None:

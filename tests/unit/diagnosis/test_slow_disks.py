@@ -58,7 +58,7 @@ def waiting(*tasks: str) -> Run:
 def test_a_disk_that_is_slower_than_before_the_run() -> None:
     assert one(go(waiting(), 30, {"host3": SICK})) == (
         "worker/1 on host3 waits for a disk in 83% of the looks of the last 60 s: sda of host3 (SAMSUNG MZ7LH960)"
-        " takes 167 ms for each read or write, 333x as long as before this run, with 384 KiB/s in all: it is sick, or"
+        " takes 167 ms for each read or write, 333x as long as it used to, with 384 KiB/s in all: it is sick, or"
         " held back (a RAID that is rebuilt, a volume in the cloud that has used up its credits); look at `dmesg` and"
         " `smartctl -a /dev/sda` on host3, and put the data on another disk"
     )
@@ -70,6 +70,17 @@ def test_a_disk_that_was_never_quicker_beside_others_of_its_kind() -> None:
     assert "333x as long as the disks of its kind on host2, host4, with" in text
     other = Disk(ios=400, size=65536, busy=0.2, before=[*BEFORE[:3], "ST4000NM0035"])
     assert go(waiting(), 30, {"host3": always, "host2": other}) == []
+
+
+def test_disks_without_a_model_are_no_kind() -> None:
+    """Virtual ones all begin with the same letters, whatever is behind them; what one was before still tells."""
+    always = Disk(ios=6, size=65536, busy=1.0, before=[100_000, 100_000 * 65536, 16_700_000, "vd"])
+    quick = Disk(ios=400, size=65536, busy=0.2, before=[*BEFORE[:3], "vd"])
+    assert go(waiting(), 30, {"host3": always, "host2": quick, "host4": quick}) == []
+    sick = Disk(ios=6, size=65536, busy=1.0, before=[*BEFORE[:3], "vd"])
+    assert "sda of host3 takes 167 ms for each read or write, 333x as long as it used to" in one(
+        go(waiting(), 30, {"host3": sick, "host2": quick})
+    )
 
 
 def test_it_is_the_reason_of_a_slow_worker() -> None:

@@ -6,6 +6,7 @@ import contextlib
 import json
 import math
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,9 @@ import pytest
 from tflaunch.hosts import Hostfile
 from tflaunch.planning.cluster_plan import ClusterPlan
 from tflaunch.protocol.errors import RecordError, UsageError
+from tflaunch.protocol.outcome import TaskExit
 from tflaunch.runs.record import Record
-from tflaunch.sweeps.results import TRIALS, Metric, MetricReading, Results, no_metric
+from tflaunch.sweeps.results import TRIALS, Metric, MetricReading, Results, no_metric, result
 from tflaunch.sweeps.trials import Trial, arguments, draw, grid, numbered, plain, read
 
 
@@ -145,6 +147,7 @@ def test_trials_keep_their_numbers() -> None:
         ("loss", b'{"loss": NaN}\n["loss"]\n{"loss": true}\nlossy: 3\nval_loss 3\nloss x\n', None),
         ("loss", b"step 10 loss 0.1358\nstep 20 loss 0.1\ndone\n", 0.1),
         ("loss", b"5/5 - accuracy: 0.9 - loss: 0.30 - val_loss: 0.5\n", 0.3),
+        ("loss", b"loss: 3, 0.5,0.9\nloss: 1,234.5\nloss: -0,31\n", 3.0),
         ("loss", b"loss=1.5 val-loss=2 train/loss=3\n", 1.5),
         ("loss", b"{'loss': 0.25, 'step': 3}\nLoss: nan\n", 0.25),
         ("val_loss", b"loss: 0.30 - val_loss: 5.0e-1 - \n", 0.5),
@@ -194,12 +197,36 @@ def test_what_a_log_has_instead_of_the_metric() -> None:
     assert len(many.keys) == 20
 
 
-def test_a_sweep_of_another_tflaunch_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Record]:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     plan, command = ClusterPlan("lr-abcdef", ()), ("tflaunch", "sweep")
-    with contextlib.closing(
-        Record.create("lr-abcdef", plan=plan, hostfile=Hostfile("here", ()), command=command)
-    ) as record:
-        record.write(TRIALS, {"format": 2, "trials": [], "seed": 7})
-        with pytest.raises(RecordError, match=r"sweep\.json has format 2, this tflaunch reads 1"):
-            Results(record)
+    made = Record.create("lr-abcdef", plan=plan, hostfile=Hostfile("here", ()), command=command)
+    with contextlib.closing(made):
+        yield made
+
+
+def test_a_sweep_of_another_tflaunch_is_not_read(record: Record) -> None:
+    record.write(TRIALS, {"format": 2, "trials": [], "seed": 7})
+    with pytest.raises(RecordError, match=r"sweep\.json has format 2, this tflaunch reads 1"):
+        Results(record)
+
+
+def test_a_line_that_was_cut_off_is_no_result_and_who_only_reads_leaves_it_as_it_is(record: Record) -> None:
+    """A report reads while the sweep writes: a newline of its own would be in the middle of a line."""
+    written = Results(record)
+    written.keep_trials([{"lr": "1"}, {"lr": "2"}, {"lr": "3"}], 7, {})
+    ended = [
+        result(each, TaskExit(each.task, "host1", 0, None, 1.0), MetricReading(None), (), Path("log"))
+        for each in (Trial(number, params) for number, params in enumerate(written.known))
+    ]
+    for each in ended[:2]:
+        written.add(each)
+    whole = written.path.read_bytes()
+    written.path.write_bytes(whole[:-20])
+    goes_on = Results(record)
+    assert written.path.read_bytes() == whole[:-20]
+    assert list(goes_on.last) == [0]
+    goes_on.add(ended[2])
+    assert list(Results(record).last) == [0, 2]
+    assert written.path.read_bytes().count(b"\n") == 3

@@ -263,8 +263,14 @@ def _in_the_file(uid: int) -> str:
 def _by_the_service(uid: int) -> str:
     import pwd
 
+    def look() -> str:
+        try:
+            return pwd.getpwuid(uid).pw_name
+        except KeyError:
+            return ""
+
     try:
-        return in_time(lambda: pwd.getpwuid(uid).pw_name, NAME_S) or ""
+        return in_time(look, NAME_S) or ""
     except (Late, OSError):
         return ""
 
@@ -276,7 +282,10 @@ def of_process(pid: int, what: str, most: int = -1) -> bytes:
     """
 
     def look() -> str:
-        return beginning(pid, what, most).decode("latin-1")
+        try:
+            return beginning(pid, what, most).decode("latin-1")
+        except OSError:  # it has just ended, or does not show that
+            return ""
 
     try:
         return (in_time(look, 1.0) or "").encode("latin-1")

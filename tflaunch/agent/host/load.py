@@ -23,10 +23,10 @@ LEAST = 0.1  # of a core: who uses less slows nobody down
 
 
 class Load:
-    """Compares each whole reading with the one before."""
+    """Compares each process with what it was when it was last read."""
 
     def __init__(self) -> None:
-        self._seen = {}  # type: Dict[tuple[int, int], tuple[Process, float]]  # pid and start -> when it was last read
+        self._read = {}  # type: Dict[tuple[int, int], tuple[Process, float]]  # by pid and start; and when
         self._others = []  # type: List[List[Any]]
 
     def look(
@@ -41,18 +41,17 @@ class Load:
         return machine
 
     def _compare(self, every: "Dict[int, Process]", own: "Container[int]") -> None:
-        now, tick_hz = time.monotonic(), os.sysconf("SC_CLK_TCK")
-        seen = {(each.pid, each.start): (each, now) for each in every.values()}
+        now, second = time.monotonic(), os.sysconf("SC_CLK_TCK")
+        before, self._read = self._read, {}
         used = []  # type: List[tuple[float, int, str]]
-        for key, (each, _) in seen.items():
-            was, at = self._seen.get(key, (each, now))
-            if was is each:  # not read anew: what it has used since then is not known yet
-                seen[key] = was, at
-                continue
-            cores = (each.ticks - was.ticks) / (now - at) / tick_hz if now > at else 0.0
+        for each in every.values():
+            key = (each.pid, each.start)
+            was, at = before.get(key, (each, now))
+            # One that rests is handed on as it was (host_processes.py): its next reading counts from this one.
+            self._read[key] = (each, at if was is each else now)
+            cores = (each.ticks - was.ticks) / second / (now - at) if now > at else 0.0
             if cores >= LEAST and each.pid not in own:
                 used.append((cores, each.pid, each.name))
-        self._seen = seen
         used.sort(reverse=True)
         self._others = [[pid, name, round(cores, 2)] for cores, pid, name in used[:OTHERS]]
 

@@ -259,7 +259,7 @@ class RunDirectory:
         self.trouble = None  # type: Optional[HostError]  # why this disk takes nothing more
         self.lasting = False  # that cannot change by itself, or nothing is left of the reserve
         self.reserve = Reserve(self.path)
-        self.first = False  # no agent of this run was here before this one, which has made the directory
+        self.first = False  # this agent has made the directory: no other of this run was in it
         self._bound = None  # type: Optional[Tuple[int, int]]  # this process's socket there: device and inode
 
     def create(self) -> None:

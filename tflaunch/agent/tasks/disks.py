@@ -4,7 +4,8 @@ disks         name -> [reads and writes, their bytes, ms in which it had any to 
               model, or what begins its name]: of whole disks that have done some, at most MOST, the busiest
 pressure      `cpu`, `io`, `memory` -> ms in which at least one program of the host could not go on for want of it,
               since its start; from the kernel's PSI, empty without
-own_pressure  the same of the agent's own cgroup, where it has one: the slot's, or the container's
+own_pressure  the same of the agent's own cgroup, where it has one: the slot's, or the container's; left out where tasks
+              run in containers, whose engine puts them elsewhere
 """
 
 import os
@@ -25,20 +26,19 @@ RESOURCES = ("cpu", "io", "memory")
 class Disks:
     """From look to look."""
 
-    def __init__(self, stats: str = "/proc/diskstats", system: str = "/sys/block") -> None:
+    def __init__(self, stats: str = "/proc/diskstats", system: str = "/sys/block", own: str = "") -> None:
         self._stats = stats
         self._system = system
         self._models = {}  # type: Dict[str, Optional[str]]  # None: no whole disk
-        self._own = ""  # the place of the agent's cgroup; "": not asked yet
+        self._own = own  # the place of the agent's cgroup; "": not asked yet
 
-    def look(self) -> "Dict[str, Any]":
-        """The fields above, as far as the kernel tells."""
-        self._own = self._own or cgroup()
-        return {
-            "disks": self._disks(),
-            "pressure": pressures("/proc/pressure/%s"),
-            "own_pressure": pressures(self._own + "/%s.pressure"),
-        }
+    def look(self, contained: bool = False) -> "Dict[str, Any]":
+        """The fields above, as far as the kernel tells; `contained`: tasks run in containers."""
+        seen = {"disks": self._disks(), "pressure": pressures("/proc/pressure")}  # type: Dict[str, Any]
+        if not contained:
+            self._own = self._own or cgroup()
+            seen["own_pressure"] = pressures(self._own, ".pressure")
+        return seen
 
     def _disks(self) -> "Dict[str, List[Any]]":
         found = []  # type: List[Any]
@@ -67,12 +67,12 @@ class Disks:
         return model[:80] or name.rstrip("0123456789")[:2]
 
 
-def pressures(place: str) -> "Dict[str, int]":
-    """Of each resource what the file at that place counts."""
+def pressures(directory: str, ending: str = "") -> "Dict[str, int]":
+    """Of each resource what its file there counts, `cpu` or `cpu` with that ending; {} without PSI."""
     found = {}
     for name in RESOURCES:
         try:
-            some = contents(place % name).partition(b"\n")[0]
+            some = contents(os.path.join(directory, name + ending)).partition(b"\n")[0]
             found[name] = int(some.rpartition(b"total=")[2]) // 1000
         except (OSError, ValueError):  # no PSI
             return {}

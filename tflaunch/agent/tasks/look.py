@@ -97,7 +97,8 @@ class Looks:
             _for_another_host(found)
         ours.add(os.getpid())
         every = self._processes.every if self._processes.whole else None
-        return found, {"machine": dict(self._load.look(every, ours, private), **self._disks.look())}
+        contained = any(task.request.get("container") for task in living)
+        return found, {"machine": dict(self._load.look(every, ours, private), **self._disks.look(contained))}
 
     def _of_processes(self, task: "Task", tree: "List[Process]") -> "Dict[str, Any]":
         moved, written, on_disk = _io(tree)
