@@ -16,6 +16,7 @@ such files, too: it is read only while the bytes of disks grow, by more than a l
 import os
 
 from tflaunch.agent.host.processes import contents
+from tflaunch.agent.tasks.oom_kills import CGROUPS
 from tflaunch.diagnosis.steps import last_step
 
 TYPE_CHECKING = False
@@ -29,7 +30,6 @@ FEW = 8  # threads, which are all asked
 PARTS = 4
 TAIL_BYTES = 2048
 GROWN_BYTES = 65536  # from and to disks between two looks; the lines of a log make some pages
-CGROUPS = "/sys/fs/cgroup"
 
 
 class Waits:
