@@ -32,7 +32,7 @@ from tests.support.launcher import Running
 
 START_S = 180.0  # until the fault must have come about: TensorFlow starts slowly on a busy machine
 HEALTHY_S = 420.0
-SHARED = "/dev/shm/tflaunch-diagnosis"  # -RUN: what the hosts of a cause share
+SHARED = "/tmp/tflaunch-diagnosis"  # -RUN: what the hosts of a cause share
 LATE_S = 4.0  # to say something misleading after the right thing
 MEMORY, FREEZER, CPU, DISK = (Path("/sys/fs/cgroup") / each for each in ("memory", "freezer", "cpu", "blkio"))
 ZRAM = Path("/sys/class/zram-control")
