@@ -31,7 +31,7 @@ while time.monotonic() < until:
 """
 # A directory that all hosts of the bed share, as they would share one by NFS.
 SHARED = """
-shared = "/tmp/tflaunch-diagnosis-" + os.environ["TFLAUNCH_RUN"]
+shared = "/run/tflaunch-diagnosis/" + os.environ["TFLAUNCH_RUN"]
 os.makedirs(shared, exist_ok=True)
 import atexit, shutil
 if role == "chief" or (role == "worker" and index == 0):

@@ -32,7 +32,7 @@ from tests.support.launcher import Running
 
 START_S = 180.0  # until the fault must have come about: TensorFlow starts slowly on a busy machine
 HEALTHY_S = 420.0
-SHARED = "/tmp/tflaunch-diagnosis"  # -RUN: what the hosts of a cause share
+SHARED = Path("/run/tflaunch-diagnosis")  # what the hosts of a cause share: a directory of each run
 LATE_S = 4.0  # to say something misleading after the right thing
 MEMORY, FREEZER, CPU, DISK = (Path("/sys/fs/cgroup") / each for each in ("memory", "freezer", "cpu", "blkio"))
 ZRAM = Path("/sys/class/zram-control")
@@ -78,7 +78,8 @@ class Play:
         self.bed = Bed(directory / "bed")
         self.far = Far(directory, self.bed)
         self.far.record = record
-        self.hosts = self.bed.up(cause.hosts)
+        SHARED.mkdir(exist_ok=True)
+        self.hosts = self.bed.up(cause.hosts, share=[str(SHARED)])
         self.command = list(cause.command)
         self.settings: dict[str, Any] = {"python": sys.executable, **cause.settings}
         self.entries: list[object] = list(self.hosts)  # of the hostfile
@@ -272,7 +273,7 @@ class Play:
                 running.close()
         self.bed.close()
         for run in re.findall(r"^run (\S+)$", self.running.err, re.MULTILINE):
-            shutil.rmtree(f"{SHARED}-{run}", ignore_errors=True)
+            shutil.rmtree(SHARED / run, ignore_errors=True)
         for group in self._groups:
             deadline = time.monotonic() + 10
             while time.monotonic() < deadline:
