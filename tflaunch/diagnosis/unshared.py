@@ -56,13 +56,14 @@ class Unshared(Rule):
         for name, look in fields["tasks"].items():
             if name in self._evaluators:
                 evaluator = self._evaluators[name]
-                since = evaluator.still_since
+                since, before = evaluator.still_since, evaluator.look
                 evaluator.seen(look, now, ())
-                if (
-                    since is not None
-                    and evaluator.still_since is None
-                    and now - since >= self._limits.fresh_s
-                ):
+                if since is None or now - since < self._limits.fresh_s:
+                    continue
+                # An evaluation of milliseconds shows in its log alone, where the line is not one of waiting.
+                reports = evaluator.wrote_at == now and _awaited(look) == _awaited(before)
+                reports = reports and any(at > since for at in self._wrote_at)
+                if evaluator.still_since is None or reports:
                     self._evaluated.add(name)
             elif name == self._watched.chief and self._evaluators:
                 before, self._chief = self._chief, look
@@ -205,3 +206,9 @@ class Unshared(Rule):
             self._evaluators[name].still_since = since
         self._evaluated = set(memory["evaluated"])
         self._wrote_at, self._told = list(memory["wrote_at"]), dict(memory["told"])
+
+
+def _awaited(look: Mapping[str, Any]) -> int:
+    """How often its log has said that it waits for a checkpoint."""
+    count: int = look.get("signs", {}).get(SIGN, [0])[0]
+    return count

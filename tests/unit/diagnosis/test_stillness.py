@@ -319,6 +319,26 @@ def test_an_evaluator_that_saw_nothing_until_the_run_was_over(sees: bool) -> Non
         assert "though chief/0 on a has written files since: does the directory" in one(told)
 
 
+@pytest.mark.parametrize("waits", [False, True])
+def test_an_evaluator_whose_evaluations_take_no_time(waits: bool) -> None:
+    """It writes a line after a checkpoint: which it has seen, unless the line says that it waits for one."""
+    scene = Scene("chief/0", "worker/0", "evaluator/0")
+    scene.stands("evaluator/0", at(6, "evaluate", *FOR_CHECKPOINT), channels=("hrtimer_nanosleep",))
+    assert scene.on(40) == []
+    scene.looks["chief/0"]["io"] += 9000
+    assert scene.on(10) == []
+    scene.looks["evaluator/0"]["log_bytes"] += 40
+    if waits:
+        line = "Estimator is not trained yet. Will start an evaluation when a checkpoint is ready."
+        scene.facts["evaluator/0"] = {"signs": {"checkpoint_awaited": [1, line, 1.0]}}
+    assert scene.on(10) == []
+    for task in ("chief/0", "worker/0"):
+        assert scene.watchdog.happened(TaskExit(TaskId.parse(task), "a", 0, None, 50.0), scene.now) == []
+    said = scene.looks["evaluator/0"]["log_bytes"]
+    stopped = TaskExit(TaskId.parse("evaluator/0"), "c", None, 15, 110.0, stopped=True, log_bytes=said)
+    assert bool(scene.watchdog.happened(stopped, scene.now + 60)) == waits
+
+
 def test_workers_of_which_none_is_the_chief_for_the_program() -> None:
     scene = Scene("ps/0", "worker/0", "worker/1")
     for task in ("worker/0", "worker/1"):
