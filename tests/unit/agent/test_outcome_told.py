@@ -27,13 +27,18 @@ def told(viewer: Viewer, journal: Journal) -> list[str]:
     return [message.type for message in messages]
 
 
-def test_who_says_the_outcome_does_not_get_it_back(tmp_path: Path) -> None:
-    directory = RunDirectory(str(tmp_path / "runs"), "run-abcdef", "h1")
+def begun(place: Path) -> tuple[Detached, Journal]:
+    """A run's, of which one event is told."""
+    directory = RunDirectory(str(place / "runs"), "run-abcdef", "h1")
     directory.create()
     journal = Journal(directory)
     journal.add("swept", killed=[])
     nothing = cast("Any", None)
-    detached = Detached(directory, journal, nothing, nothing, holdings=nothing, team=nothing)
+    return Detached(directory, journal, nothing, nothing, holdings=nothing, team=nothing), journal
+
+
+def test_who_says_the_outcome_does_not_get_it_back(tmp_path: Path) -> None:
+    detached, journal = begun(tmp_path)
     launcher, behind, other = viewer(1), viewer(0), viewer(1)
 
     detached.outcome(launcher, wire.Message("outcome", {"outcome": {"exit_code": 0}}))
@@ -45,12 +50,7 @@ def test_who_says_the_outcome_does_not_get_it_back(tmp_path: Path) -> None:
 
 
 def test_who_has_missed_events_gets_all_of_them(tmp_path: Path) -> None:
-    directory = RunDirectory(str(tmp_path / "runs"), "run-abcdef", "h1")
-    directory.create()
-    journal = Journal(directory)
-    journal.add("swept", killed=[])
-    nothing = cast("Any", None)
-    detached = Detached(directory, journal, nothing, nothing, holdings=nothing, team=nothing)
+    detached, journal = begun(tmp_path)
     launcher = viewer(0)
     detached.outcome(launcher, wire.Message("outcome", {"outcome": {"exit_code": 0}}))
     assert told(launcher, journal) == ["swept", "outcome"]
