@@ -166,4 +166,5 @@ def consent_for(request: Request, connections: Connections) -> Consent:
 def spares_of(request: Request, hosts: Sequence[Host]) -> tuple[Host, ...]:
     """The hosts that take the place of a host that is lost or absent."""
     usable = usable_hosts(request.job, request.hostfile, request.gpus)
-    return tuple(host for host in usable if host not in hosts)
+    there = {host.name for host in hosts}
+    return tuple(host for host in usable if host.name not in there)

@@ -117,7 +117,7 @@ def a_gpu_number(value: "Any") -> bool:
 
 
 def a_port(value: "Any") -> bool:
-    return isinstance(value, int) and not a_flag(value) and 0 < value < 65536
+    return type(value) is int and 0 < value < 65536  # a host tells of many: no second call
 
 
 def an_exit_code(value: "Any") -> bool:
@@ -199,7 +199,8 @@ def _check(spec: "Any", value: "Any") -> None:
     elif isinstance(spec, list):
         if not isinstance(value, list):
             raise _is_not(value, "a list")
-        _check_all(spec * len(value), range(len(value)), value)
+        if not (callable(spec[0]) and all(map(spec[0], value))):
+            _check_all(spec * len(value), range(len(value)), value)
     elif isinstance(spec, tuple):
         if not (isinstance(value, list) and len(value) == len(spec)):
             raise _is_not(value, "a list of %d" % len(spec))

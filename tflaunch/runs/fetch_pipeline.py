@@ -82,6 +82,7 @@ class Pipeline(Linked):
         self.unreached: dict[str, ConnectError] = {}  # hosts that did not answer everything, each with why
         self._dial = dial
         self._lanes: dict[str, _Lane] = {}
+        self._open: set[str] = set()  # hosts whose lane is not over
         self._look_at = 0.0  # when all hosts are looked at next
         self._given_up: dict[
             str, ConnectError
@@ -101,14 +102,16 @@ class Pipeline(Linked):
             for host, each in steps.items()
             if host not in self.unreached
         }
+        self._open = set(self._lanes)
         try:
             for host in self._lanes:
                 self._pump(host)
-            while not all(lane.over for lane in self._lanes.values()):
+            while self._open:
                 if self.awake_s >= deadline:
                     return False
                 self._turn(deadline)
         finally:
+            self._open.clear()
             for lane in self._lanes.values():
                 lane.close()
         return True
@@ -122,8 +125,8 @@ class Pipeline(Linked):
         for host, why in self.links.down.items():
             if self.links.away_s(host, now) > REST_S:
                 self.give_up(host, ConnectError(f"not all of its files came: {why}", "fetch again"))
-        for host, lane in self._lanes.items():
-            if not lane.over and self.awake_s - lane.answered > STALLED_S:
+        for host in sorted(self._open):
+            if self.awake_s - self._lanes[host].answered > STALLED_S:
                 why = f"not all of its files came: it has not answered for {STALLED_S / 60:g} minutes"
                 self.give_up(
                     host, ConnectError(why, "fetch again, with patterns that search fewer directories")
@@ -164,6 +167,8 @@ class Pipeline(Linked):
                     thread.open += 1
                     lane.asked.append((step, thread))
                     self._ask(host, step)
+        if lane.over:
+            self._open.discard(host)
 
     def _ask(self, host: str, request: FetchRequest) -> None:
         if host in self.links.up:
@@ -172,7 +177,8 @@ class Pipeline(Linked):
     def dead(self, host: str, error: ConnectError) -> None:
         """Fetch nothing more from that host."""
         self._given_up.setdefault(host, error)
-        if host in self._lanes and not self._lanes[host].over:
+        if host in self._open:
+            self._open.discard(host)
             self.unreached[host] = error
             self._lanes[host].close()
 

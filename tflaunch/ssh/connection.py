@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from fabric import Config, Connection
-from paramiko.config import SSHConfig
+from paramiko.config import SSHConfig, SSHConfigDict
 from paramiko.ssh_exception import ChannelException, SSHException
 
 from tflaunch.protocol.errors import ConnectError
@@ -19,9 +19,18 @@ from tflaunch.ssh.transport import SshStream
 # RFC 4254: SSH_OPEN_ADMINISTRATIVELY_PROHIBITED, SSH_OPEN_CONNECT_FAILED
 _FORBIDDEN, _FAILED = 1, 2
 
-# One for all, for each takes a millisecond to make.  ssh_config is in the targets already: fabric would read it anew,
-# and walk the hosts of a ProxyJump from the last to the first.
-_CONFIG = Config(ssh_config=SSHConfig(), lazy=True)
+
+
+class _NoSettings(SSHConfig):  # type: ignore[misc]  # paramiko has no types
+    """ssh_config is in the targets already: fabric would read it anew, and walk a ProxyJump from its end."""
+
+    def lookup(self, _: str) -> SSHConfigDict:
+        return SSHConfigDict()
+
+
+# One for all, for each takes a millisecond to make.
+_CONFIG = Config(ssh_config=_NoSettings(), lazy=True)
+_CONFIG._set(connect_kwargs={})  # an attribute: the setting would be wrapped at each look, by way of two exceptions
 
 
 class HostConnection(Connection):  # type: ignore[misc]  # fabric has no types
@@ -30,9 +39,8 @@ class HostConnection(Connection):  # type: ignore[misc]  # fabric has no types
     `open()` is fabric's: it opens a stream, `stream` itself or one through the gateway, and has `client` log in.
     """
 
-    # fabric takes an attribute that no class declares for a setting.  This is one of its own: undeclared, it would make
-    # fabric merge the settings, which all connections share, anew for each connection.
-    inline_ssh_env = None
+    # fabric takes an attribute that no class declares for a setting, and lists all attributes to find out.
+    __setattr__ = object.__setattr__
 
     client: LoginClient
     target: Target
@@ -56,10 +64,11 @@ class HostConnection(Connection):  # type: ignore[misc]  # fabric has no types
             port=target.port,
             gateway=gateway or False,
             forward_agent=False,
+            connect_timeout=0,  # `deadline` has it
             config=_CONFIG,
             connect_kwargs={"sock": stream} if stream else {},
         )
-        self._set(client=client, target=target, deadline=deadline, _on_stream=on_stream)
+        self.client, self.target, self.deadline, self._on_stream = client, target, deadline, on_stream
 
     def open_gateway(self) -> SshStream:
         """A stream through the jump host; raises ConnectError.  fabric's would wait for an hour."""
