@@ -197,6 +197,13 @@ _outcome = {
     "?host_logs": Each(a_task, a_path),
     "?restarts": a_whole_number,
 }
+
+
+def _of_the_launcher(outcome: "Any") -> bool:
+    """Its own outcome: the agent passes it on unread, but for the exit code; it tells of each task to each host."""
+    return isinstance(outcome, dict) and an_exit_code(outcome.get("exit_code"))
+
+
 # tflaunch.launch.request.about_run: what a launcher, maybe an older one, has left on the hosts
 _about = {
     "?command": [an_argument],
@@ -521,7 +528,7 @@ TO_AGENT = dict(
     tensorboard={"logdir": a_path},
     said={"text": a_text, "?replanned": a_flag},
     holds={"sentences": [a_text], "blind": [a_text]},
-    outcome={"outcome": _outcome},
+    outcome={"outcome": _of_the_launcher},
     memory={"offset": a_whole_number, "last": a_flag},
     bye={},
     entrust={"secret": a_digest, "address": a_word, "?later": a_flag},
@@ -559,6 +566,7 @@ _PEERS = (
 )
 FROM_PEER = {name: TO_AGENT[name] for name in _PEERS}  # type: Dict[str, Any]
 FROM_PEER["watch"] = dict(FROM_PEER["watch"], logs=nothing)
+FROM_PEER["outcome"] = {"outcome": _outcome}
 
 # To a visit, until it shows a run.
 TO_VISIT = {

@@ -175,7 +175,7 @@ def _lean(module: str) -> str:
 @functools.cache
 def _packed() -> bytes:
     sources = {name: _lean(name) for name in _contents() if name != _LOADER}
-    return wire.encode(_AGENT, zlib.compress(marshal.dumps(sources, _MARSHAL)))
+    return wire.encode(_AGENT, zlib.compress(marshal.dumps(sources, _MARSHAL), 9))
 
 
 def packages() -> list[str]:

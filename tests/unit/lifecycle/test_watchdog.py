@@ -15,7 +15,7 @@ from tflaunch.lifecycle.watchdog import Watchdog
 from tflaunch.protocol.dialling import SILENT
 from tflaunch.protocol.events import Event
 from tflaunch.protocol.job import TaskId
-from tflaunch.protocol.messages import TO_AGENT, check
+from tflaunch.protocol.messages import FROM_PEER, TO_AGENT, check
 from tflaunch.protocol.outcome import EndedByRule, TaskExit, TimedOut, outcome_data, outcome_from
 from tflaunch.protocol.wire import Message
 
@@ -211,7 +211,7 @@ def test_no_sentence_is_longer_than_the_agents_of_other_hosts_take() -> None:
     run.on(10)
     assert run.drive.state.first_failure is not None
     data = outcome_data(outcome_of(run.drive.state, "run", 60.0))
-    check(Message("outcome", {"outcome": json.loads(json.dumps(data))}), TO_AGENT)
+    check(Message("outcome", {"outcome": json.loads(json.dumps(data))}), FROM_PEER)
     assert run.scribe.warned
     for text in (*run.scribe.warned, *run.scribe.said):
         check(Message("said", {"text": text}), TO_AGENT)

@@ -87,7 +87,7 @@ def _knows(request: "Dict[str, Any]", read_by: str) -> bool:
         return False
     python = os.path.expanduser(request["argv"][0])
     if "/" not in python:  # in a slot the agent may be another one's
-        places = [os.path.join(place, python) for place in os.get_exec_path()]
+        places = [os.path.join(place, python) for place in os.environ.get("PATH", os.defpath).split(":")]
         python = next((place for place in places if os.access(place, os.X_OK)), "")
     # The interpreter of a virtual environment is a link to the one that it was made from.
     return (
