@@ -19,6 +19,7 @@ from tests.support.bed.machines import BedHost
 from tests.support.nvml import build
 
 TFLAUNCH = str(Path(sys.executable).with_name("tflaunch"))
+MANY = 256  # hosts: two cores boot the agents of more in no less than the usual --connect-timeout
 GPU = 'gpu name="NVIDIA H100 80GB HBM3" uuid=GPU-{host}-{gpu} mem=81559 used={used} util={used} power=71000'
 
 
@@ -112,6 +113,11 @@ class Lab:
     def names_file(self, names: Sequence[str]) -> str:
         """A file with a host's name in each line, for the peers."""
         return self.file(f"names-{len(names)}", "".join(f"{name}\n" for name in names))
+
+
+def patience(count: int, option: str = "--connect-timeout") -> tuple[str, ...]:
+    """The options with which tflaunch waits for so many hosts of one machine."""
+    return (option, "300") if count > MANY else ()
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from bench import fanout, memory, probe, reaction
-from bench.beds import TFLAUNCH
+from bench.beds import TFLAUNCH, patience
 from bench.measure import Failed, Table, interleave
 from bench.plan import Plan
 
@@ -35,6 +35,6 @@ def thousand(plan: Plan) -> Iterator[Table]:
 
 def _ps(plan: Plan, count: int) -> Table:
     table = Table(f"ps, {count} hosts", "tflaunch ps", ("wall s", "client CPU s"), count)
-    hostfile = plan.lab.hostfile(count)
-    methods = {"tflaunch ps": lambda: plan.lab.run(TFLAUNCH, "ps", hostfile).figures()}
+    words = (TFLAUNCH, "ps", plan.lab.hostfile(count), *patience(count))
+    methods = {"tflaunch ps": lambda: plan.lab.run(*words).figures()}
     return interleave(table, methods, plan.rounds, plan.tell)

@@ -234,6 +234,8 @@ def test_an_agent_loads_little(python: str) -> None:
         "from tflaunch.agent.tasks import exit_facts, oom_kills, syntax, team\n"
         "from tflaunch.in_task import stacks_site\n"
         "processes.become_subreaper()\n"
+        "task = {'id': 'worker/0', 'argv': ['python3'], 'env': {}, 'cwd': None, 'setup': []}\n"
+        "syntax.who_checks([task], {'': {'file': 'trainer.py', 'read_by': ''}})\n"
         "gpu_probe.probe()\n"
         "said = {'a': [1, 2.5, None, True, 'x\\udcff\\u00e9'], 'b': {}}\n"
         "assert wire.loads(wire.dumps(said)) == said\n"
@@ -243,8 +245,8 @@ def test_an_agent_loads_little(python: str) -> None:
     )
     done = subprocess.run([python, "-I", "-S", "-c", script], capture_output=True, text=True, check=True)
     heavy = (
-        "array ast collections ctypes dataclasses encodings.idna enum inspect json re selectors signal socket "
-        "subprocess tarfile threading typing"
+        "array ast collections ctypes dataclasses encodings.idna enum fnmatch inspect json re selectors shutil signal "
+        "socket subprocess tarfile threading typing"
     )
     assert set(heavy.split()).isdisjoint(done.stdout.split())
 

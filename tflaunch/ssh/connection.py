@@ -20,8 +20,7 @@ from tflaunch.ssh.transport import SshStream
 _FORBIDDEN, _FAILED = 1, 2
 
 
-
-class _NoSettings(SSHConfig):  # type: ignore[misc]  # paramiko has no types
+class _NoSettings(SSHConfig):
     """ssh_config is in the targets already: fabric would read it anew, and walk a ProxyJump from its end."""
 
     def lookup(self, _: str) -> SSHConfigDict:
@@ -30,7 +29,8 @@ class _NoSettings(SSHConfig):  # type: ignore[misc]  # paramiko has no types
 
 # One for all, for each takes a millisecond to make.
 _CONFIG = Config(ssh_config=_NoSettings(), lazy=True)
-_CONFIG._set(connect_kwargs={})  # an attribute: the setting would be wrapped at each look, by way of two exceptions
+# An attribute: the setting would be wrapped anew at each look, by way of two exceptions.
+_CONFIG._set(connect_kwargs={})
 
 
 class HostConnection(Connection):  # type: ignore[misc]  # fabric has no types

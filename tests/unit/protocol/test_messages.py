@@ -169,6 +169,16 @@ def test_an_agent_on_another_host_cannot_start_programs_nor_read_what_tasks_wrot
     assert fault("watch", {**watch, "logs": None}, FROM_PEER) == ""
 
 
+def test_an_agent_passes_on_the_outcome_of_its_own_launcher_unread_but_that_of_no_other_host() -> None:
+    odd = {
+        "outcome": {"status": "succeeded", "exit_code": 0, "seconds": 1.0, "exits": ["of a later version"]}
+    }
+    assert fault("outcome", dict(odd), TO_AGENT) == ""
+    assert "exits.0 is not an object" in fault("outcome", dict(odd), FROM_PEER)
+    for outcome in ({}, {"exit_code": 256}, []):
+        assert "outcome is not" in fault("outcome", {"outcome": outcome}, TO_AGENT)
+
+
 def test_json_of_python_cannot_bring_what_json_does_not_have() -> None:
     head = json.dumps({**EXIT, "seconds": float("nan"), "type": "exit"}).encode()
     (message,) = wire.Decoder().feed(len(head).to_bytes(4, "big") + bytes(4) + head)
