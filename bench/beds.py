@@ -110,6 +110,20 @@ class Lab:
         names = "".join(f"  - {name}\n" for name in self.hosts(count))
         return self.file(f"hosts-{count}.yaml", f"hosts:\n{names}")
 
+    def launch(self, count: int, program: str, *options: str, tasks: int = 0) -> tuple[str, ...]:
+        """The words of `tflaunch run` with one task on each of the first hosts, or so many `tasks` on them."""
+        words = (
+            TFLAUNCH,
+            "run",
+            self.hostfile(count),
+            program,
+            "--ps",
+            "0",
+            "--workers",
+            str(tasks or count),
+        )
+        return (*words, *patience(count), *options)
+
     def names_file(self, names: Sequence[str]) -> str:
         """A file with a host's name in each line, for the peers."""
         return self.file(f"names-{len(names)}", "".join(f"{name}\n" for name in names))

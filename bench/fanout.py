@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from bench import peers
-from bench.beds import MANY, TFLAUNCH, Lab, patience
+from bench.beds import MANY, Lab
 from bench.measure import Figures, Table, interleave
 from bench.peers import Peer, present
 from bench.plan import Plan
@@ -20,19 +20,8 @@ WHOLE = "--dial-check all"  # which is N x N: on real hosts each does its row, h
 
 def trivial(lab: Lab, count: int, tasks: int, *options: str) -> Callable[[], Figures]:
     """tflaunch with so many trivial tasks in all: connect, boot, probe, ports, leases, start, exit, clean-up."""
-    hostfile, program = lab.hostfile(count), lab.file("nothing/nothing.py", "pass\n")
-    words = (
-        TFLAUNCH,
-        "run",
-        hostfile,
-        program,
-        "--ps",
-        "0",
-        "--workers",
-        str(tasks),
-        *patience(count),
-        *options,
-    )
+    program = lab.file("nothing/nothing.py", "pass\n")
+    words = lab.launch(count, program, *options, tasks=tasks)
     return lambda: lab.run(*words).figures()
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from bench import peers
-from bench.beds import TFLAUNCH, Lab, patience
+from bench.beds import Lab
 from bench.measure import Figures, Table, interleave
 from bench.peers import present
 from bench.plan import Plan
@@ -30,17 +30,7 @@ def memory(plan: Plan) -> Iterator[Table]:
             f"PSS; on a host: sshd's session and all that it has started, without the task; "
             f"idle CPU over {IDLE_S:.0f} s"
         )
-        run = (
-            TFLAUNCH,
-            "run",
-            lab.hostfile(count),
-            program,
-            "--ps",
-            "0",
-            "--workers",
-            str(count),
-            *patience(count),
-        )
+        run = lab.launch(count, program)
         methods = {"tflaunch run": _method(lab, run, count)}
         chosen = (peers.SSH, peers.MPIRUN, peers.PARAMIKO, peers.FABRIC, peers.ASYNCSSH, peers.PARALLEL_SSH)
         for peer in present(chosen, plan, count, table.remarks):

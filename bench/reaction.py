@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 from bench import peers
-from bench.beds import TFLAUNCH, Lab, patience
+from bench.beds import TFLAUNCH, Lab
 from bench.measure import Figures, Table, interleave
 from bench.peers import present
 from bench.plan import Plan
@@ -36,8 +36,7 @@ Act = Callable[[Lab, Sequence[str], int], Figures]
 
 
 def _ours(lab: Lab, count: int) -> Sequence[str]:
-    options = ("--ps", "0", "--workers", str(count), *patience(count))
-    return (TFLAUNCH, "run", lab.hostfile(count), str(lab.home / "sleeper/sleeper.py"), *options)
+    return lab.launch(count, str(lab.home / "sleeper/sleeper.py"))
 
 
 def _table(plan: Plan, count: int, title: str, act: Act, chosen: Sequence[peers.Peer]) -> Table:
