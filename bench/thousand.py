@@ -11,7 +11,7 @@ from bench.beds import TFLAUNCH, patience
 from bench.measure import Failed, Table, interleave
 from bench.plan import Plan
 
-HOST_BYTES = 13 * 2**20  # namespaces, an sshd and its session, an agent
+HOST_BYTES = 40 * 2**20  # namespaces, an sshd and its session, an agent with its guard, a task
 PORTS = 1000  # hosts on the bed's bridge, which has 1,024 ports
 NOBODY = ("none",)  # of the peers: their figures stand beside fewer hosts
 
