@@ -119,7 +119,7 @@ class Slowness(Rule):
             found["slower"] = slower
         return found
 
-    def _adds(self, key: str, finding: Finding, told: AbstractSet[str]) -> bool:
+    def _adds(self, key: str, finding: Finding, told: set[str]) -> bool:
         """Whether it says more than what is found of the tasks `told`; a host that is crowded, than was ever said."""
         if key.endswith(CROWDED):
             others = [each.tasks for other, (each, _) in self._told.items() if not other.endswith(CROWDED)]
