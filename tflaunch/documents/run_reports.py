@@ -83,7 +83,7 @@ def run_report(record: Record, unasked: str = "", only: str = "") -> ReportedRun
         "verdicts": [],
         "timeline": timeline(about.events, sampled),
         "tasks": _tasks(about.tasks, sampled),
-        "hosts": _hosts(sampled) if sampled is not None else [],
+        "hosts": _hosts(about.tasks, sampled) if sampled is not None else [],
         "command": list(record.command),
         "directory": str(record.about.get("cwd", "")),
         "programs": dict(about.programs),
@@ -180,8 +180,11 @@ def _tasks(tasks: Iterable[ReportedTask], sampled: Sampled | None) -> list[Repor
     return found
 
 
-def _hosts(sampled: Sampled) -> list[ReportedHostData]:
-    values = _values_of(sampled.hosts, sampled.host_bins, HOST_NAMES)
+def _hosts(tasks: Iterable[ReportedTask], sampled: Sampled) -> list[ReportedHostData]:
+    """In the order of their tasks."""
+    places = {host: number for number, host in enumerate(dict.fromkeys(task.host for task in tasks))}
+    ordered = sorted(sampled.hosts, key=lambda host: places.get(host, len(places)))
+    values = _values_of(ordered, sampled.host_bins, HOST_NAMES)
     return [
         {
             "host": host,

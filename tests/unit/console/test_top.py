@@ -11,6 +11,7 @@ from tflaunch.console.pen import ASCII, UNICODE, Marks
 from tflaunch.console.run_top.drawing import TopDrawing
 from tflaunch.console.run_top.table_rows import SORTS, PastLooks, task_rows
 from tflaunch.console.run_top.view import TopView
+from tflaunch.console.safe_text import Text
 from tflaunch.runs.looking import SeenHost, SeenRun, SeenTask
 from tflaunch.runs.run_states import HostShare, RunState
 from tflaunch.runs.samples import HOST_NAMES, NAMES
@@ -61,8 +62,12 @@ class Shown:
         return [self.view.press(key, key if len(key) == 1 else None) for key in keys][-1]
 
     @property
+    def styled(self) -> list[Text]:
+        return self._drawing.screen(*self.size)
+
+    @property
     def lines(self) -> list[str]:
-        return [line.plain.rstrip() for line in self._drawing.screen(*self.size)]
+        return [line.plain.rstrip() for line in self.styled]
 
     @property
     def text(self) -> str:
@@ -133,6 +138,21 @@ def test_a_host_that_is_down_has_no_number_of_now() -> None:
     shown.press("tab")
     (host,) = [line for line in shown.lines if line[1:].startswith("gpu02")]
     assert "unreachable  no route to host" in host and "100/12" not in host, host
+    assert "2 hosts · 3.00 cores · 5.7M/s" in shown.text
+    shown.press("tab")
+    assert "4 tasks · 3.00 cores · 5.7M/s" in shown.text
+
+
+def test_only_the_name_of_a_row_is_bold() -> None:
+    shown = Shown(130)
+    for _ in ("tasks", "hosts"):
+        for line in shown.styled[2:4]:
+            bold = "".join(
+                line.plain[part.start : part.end] for part in line.spans if "bold" in str(part.style)
+            )
+            assert "bold" not in str(line.style)
+            assert bold.lstrip("> ").split() == [line.plain[1:].split()[0]]
+        shown.press("tab")
 
 
 def test_they_are_sorted_and_filtered() -> None:

@@ -96,7 +96,7 @@ class Columns:
 
     def row(self, row: Row, *, selected: bool) -> Text:
         """The line of a task or host."""
-        line = Text(">" if selected else " ", "bold")
+        line = Text.assemble((">" if selected else " ", "bold"))  # the rest is not bold
         line.append_text(
             fitted(Text(row.name, "bold reverse" if selected else "bold"), self._name, self._more)
         )

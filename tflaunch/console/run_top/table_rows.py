@@ -110,8 +110,9 @@ def task_rows(run: SeenRun, past: PastLooks) -> list[Row]:
     """A row for each task."""
     rows = []
     for task in run.tasks:
-        values, before = task.values or {}, past.past(task.task)
         state = "unreachable" if task.state == "running" and task.host in run.down else task.state
+        # What one out of reach has used is in its graphs; what it uses now is not known.
+        values, before = (task.values or {}) if state != "unreachable" else {}, past.past(task.task)
         rows.append(
             Row(
                 task.task,
