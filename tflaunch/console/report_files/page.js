@@ -47,6 +47,7 @@
     const unit = UNITS[column];
     if (unit === "B/s") return bytes(value, "/s");
     if (unit === "B") return bytes(value, "");
+    if (unit === "%") return `${Math.round(value * 10) / 10} %`;
     return short(value, column === "step" ? 9 : 3) + (unit && unit !== "cores" ? ` ${unit}` : "");
   }
   function lasted(seconds) {
