@@ -49,16 +49,16 @@ _SORTED = {
 }
 _TITLES = {
     "cores": "cores",
+    "cpu_pressure": "percent of the time in which programs waited for a processor",
     "net": "bytes a second to and from all its peers",
     "gpu": "GPU: percent of the time in which it computed",
-    "watts": "power of its GPUs",
-    "gpu_bytes": "memory in use on its GPUs",
-    "files": "bytes of files a second",
     "sm": "SMs of its GPUs that computed",
     "tensor": "tensor cores: percent of the time in which they computed",
     "dram": "memory of its GPUs: percent of its speed that was used",
-    "cpu_pressure": "percent of the time in which programs waited for a processor",
+    "watts": "power of its GPUs",
+    "gpu_bytes": "memory in use on its GPUs",
     "memory_pressure": "percent of the time in which programs waited for memory",
+    "files": "bytes of files a second",
     "io_pressure": "percent of the time in which programs waited for a disk",
 }
 _GRAPH_ROWS = 4
