@@ -31,6 +31,7 @@ def recorded(
     events: Sequence[Mapping[str, Any]] = (),
     outcome: Outcome | None = None,
     detached: bool = False,
+    spares: Sequence[str] = (),
 ) -> Record:
     """A record with these tasks, each on its host; its launcher is gone.  `time` of events: seconds after BEGAN."""
     monkeypatch.setenv("TFLAUNCH_STATE", str(root))
@@ -38,7 +39,7 @@ def recorded(
         TaskPlan(TaskId.parse(task), host, "10.0.0.1", 2222, (), (), ("python3", "t.py"), {}, (), None)
         for task, host in tasks.items()
     )
-    hostfile = Hostfile("hosts.yaml", tuple(Host(host) for host in dict.fromkeys(tasks.values())))
+    hostfile = Hostfile("hosts.yaml", tuple(Host(host) for host in dict.fromkeys([*tasks.values(), *spares])))
     record = Record.create(
         run_id,
         plan=ClusterPlan(run_id, plans),

@@ -23,8 +23,8 @@ from tflaunch.documents.run_timeline import timeline
 from tflaunch.documents.run_verdicts import verdicts
 from tflaunch.protocol.errors import UsageError
 from tflaunch.protocol.job import TRIAL
-from tflaunch.runs.host_samples import HOST_SAMPLES, merged, read_host_samples
-from tflaunch.runs.record import Record
+from tflaunch.runs.host_samples import HOST_SAMPLES, HostSamples, merged, read_host_samples
+from tflaunch.runs.record import Record, hostfile_from
 from tflaunch.runs.record_files import reading
 from tflaunch.runs.samples import (
     COLUMNS,
@@ -61,9 +61,7 @@ def run_report(record: Record, unasked: str = "", only: str = "") -> ReportedRun
     with reading(record.path):
         kept = list(read_events(record.path))
         sampled = read_samples(record.path / SAMPLES)
-        plan = record.plan
-        tasks, hosts = {str(task.id) for task in plan.tasks}, {task.host for task in plan.tasks}
-        there = read_host_samples(record.path / HOST_SAMPLES, tasks, hosts)
+        there = _of_the_hosts(record)
     if there is not None:
         sampled = merged(sampled, there)
     about, end = reported(record, kept, sampled, outcome), outcome
@@ -99,6 +97,15 @@ def run_report(record: Record, unasked: str = "", only: str = "") -> ReportedRun
             if not (only and each["kind"] == "slow start")  # of which one task says nothing
         ]
     return found
+
+
+def _of_the_hosts(record: Record) -> HostSamples | None:
+    """What its hosts have kept of its tasks, and of themselves: one may have been a spare when it began."""
+    path = record.path / HOST_SAMPLES
+    if not path.exists():
+        return None
+    hosts = {host.name for host in hostfile_from(record).hosts}
+    return read_host_samples(path, {str(task.id) for task in record.plan.tasks}, hosts)
 
 
 def _status(record: Record, outcome: Mapping[str, Any] | None) -> Any:
