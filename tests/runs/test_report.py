@@ -12,6 +12,8 @@ from tests.support.patience import until
 from tflaunch.documents.json_objects import of_document, of_event
 from tflaunch.runs.samples import read_samples
 
+PSI = Path("/proc/pressure/cpu").exists()
+
 # worker/0 sends to ps/0 as fast as it can; the run ends when the test says so.
 TRAINER = """
     import json, os, pathlib, socket, time
@@ -87,6 +89,11 @@ def test_a_run_is_reported_while_it_goes_on_and_later(bed: Bed, far: FarLauncher
     assert worker["means"]["peers"] > 10_000 and ps["means"]["peers"] > 10_000, (ps, worker)
     assert worker["step"] > 10 and worker["steps_s"] > 0 and 0 < worker["loss"] < 1
     assert worker["means"]["cores"] > 0
+    names = [host.name for host in hosts]
+    assert sorted(host["host"] for host in run["hosts"]) == (names if PSI else [])
+    assert all(
+        0 <= host["means"]["cpu_pressure"] <= host["most"]["cpu_pressure"] <= 100 for host in run["hosts"]
+    )
     assert "--env=HF_TOKEN=***" in run["command"]
 
     (record,) = launcher.state.iterdir()
@@ -106,6 +113,10 @@ def test_a_run_is_reported_while_it_goes_on_and_later(bed: Bed, far: FarLauncher
         event["name"] == "worker/0: exit code 1" for event in json.loads(trace.read_text())["traceEvents"]
     )
     assert f'tflaunch_run_exit_code{{run="{run["run_id"]}"}} 1' in metrics.read_text()
+    for host in names if PSI else ():
+        assert (
+            f'tflaunch_host_io_pressure_percent{{run="{run["run_id"]}",host="{host}"}}' in metrics.read_text()
+        )
     assert "geheim1234" not in trace.read_text() + metrics.read_text()
     assert {path.name for path in tmp_path.iterdir()} >= {"trace.json", "run.prom", "page.html"}
     one = launcher.run("report", run["run_id"], "worker/0", "--json").ran()
@@ -156,6 +167,7 @@ def test_a_detached_run_has_the_curves_of_its_hosts(launcher: Launcher, tmp_path
     worker, other = run["tasks"]
     assert worker["step"] > 10 and worker["loss"] == 0.5 and worker["means"]["cores"] > 0
     assert other["step"] is None and other["means"]["cores"] < worker["means"]["cores"]
+    assert [host["host"] for host in run["hosts"]] == (["local1", "local2"] if PSI else [])
     for path in launcher.hosts.glob("tflaunch-*/*/*/samples.jsonl"):
         assert "loss" not in path.read_text(), "numbers alone leave a host"
     launcher.run("stop").ran()

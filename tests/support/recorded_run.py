@@ -31,6 +31,7 @@ def recorded(
     events: Sequence[Mapping[str, Any]] = (),
     outcome: Outcome | None = None,
     detached: bool = False,
+    spares: Sequence[str] = (),
 ) -> Record:
     """A record with these tasks, each on its host; its launcher is gone.  `time` of events: seconds after BEGAN."""
     monkeypatch.setenv("TFLAUNCH_STATE", str(root))
@@ -38,7 +39,7 @@ def recorded(
         TaskPlan(TaskId.parse(task), host, "10.0.0.1", 2222, (), (), ("python3", "t.py"), {}, (), None)
         for task, host in tasks.items()
     )
-    hostfile = Hostfile("hosts.yaml", tuple(Host(host) for host in dict.fromkeys(tasks.values())))
+    hostfile = Hostfile("hosts.yaml", tuple(Host(host) for host in dict.fromkeys([*tasks.values(), *spares])))
     record = Record.create(
         run_id,
         plan=ClusterPlan(run_id, plans),
@@ -55,8 +56,12 @@ def recorded(
     return Record.open(run_id)
 
 
-def sampled(record: Record, **columns: Mapping[str, Sequence[float | None]]) -> None:
-    """Write samples into it: column -> task -> its values, one to a bin."""
+def sampled(
+    record: Record,
+    hosts: Mapping[str, Sequence[Sequence[float | None]]] | None = None,
+    **columns: Mapping[str, Sequence[float | None]],
+) -> None:
+    """Write samples into it: column -> task -> its values, one to a bin; host -> its rows, one to a bin."""
     tasks = list(dict.fromkeys(task for values in columns.values() for task in values))
     file = SampleFile(record.path / SAMPLES, tasks, BEGAN + 2)
     length = max(len(values) for of_tasks in columns.values() for values in of_tasks.values())
@@ -68,7 +73,9 @@ def sampled(record: Record, **columns: Mapping[str, Sequence[float | None]]) -> 
             ]
             for task in tasks
         }
-        file.add(number, {task: row for task, row in rows.items() if any(each is not None for each in row)})
+        of_hosts = {host: of_it[number] for host, of_it in (hosts or {}).items() if number < len(of_it)}
+        known = {task: row for task, row in rows.items() if any(each is not None for each in row)}
+        file.add(number, known, of_hosts)
 
 
 def started(tasks: Mapping[str, str], time: float = 2.0) -> list[dict[str, Any]]:

@@ -253,7 +253,7 @@ class Coordinator:
                     self.say(self._unsaid, urgent=False)
                     self._unsaid = ""
             if message.type == "looked":
-                self._tallies.looked(message.fields, now)
+                self._tallies.looked(host, message.fields, now)
             self._drive.said(host, message.type, message.fields, b"", now)  # without the ends of logs
 
     def watch(self, host: str, after: int) -> None:

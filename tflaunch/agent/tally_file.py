@@ -1,7 +1,7 @@
 """What the tasks of a detached run have used: `samples.jsonl` of the run directory on its coordinator's host.
 
     {"format": 1, "began": 1764.5, "every_s": 5.0}      the first line; epoch seconds by this host's clock
-    [3.2, {"worker/0": [...]}]                          seconds after that; tallies (lifecycle/tallies.py)
+    [3.2, {"worker/0": [...], "gpu02": [...]}]          seconds after that; tallies (lifecycle/tallies.py)
     {"over": true}                                      the last line, once the run is over
 
 A file that has become too large loses every second tally of each task; the counters in the others have all.
@@ -11,7 +11,7 @@ import os
 
 from tflaunch.agent.host.journal import note
 from tflaunch.agent.host.rundir import hosts_of, replace
-from tflaunch.lifecycle.tallies import EVERY_S, Spacing, tallies_of, thinned
+from tflaunch.lifecycle.tallies import EVERY_S, Spacing, of_host, tallies_of, thinned
 from tflaunch.protocol import wire
 
 TYPE_CHECKING = False
@@ -46,10 +46,13 @@ class TallyFile:
         """Some tasks are on other hosts now."""
         self._tallies = tallies_of(watched)
 
-    def looked(self, fields: "Mapping[str, Any]", now: float) -> None:
+    def looked(self, host: str, fields: "Mapping[str, Any]", now: float) -> None:
         """Take the fields of a `looked` message; they are written every EVERY_S, those of all hosts together."""
         at, gpus = round(now - self._zero, 1), fields.get("gpus") or {}
         tallies = {task: self._tallies.of(task, look, gpus) for task, look in fields["tasks"].items()}
+        of_it = of_host(fields.get("machine") or {})
+        if of_it:
+            tallies[host] = of_it
         self._waiting += thinned(self._spacing, [[at, tallies]])
         if now >= self._write_at:
             self._write_at = now + EVERY_S

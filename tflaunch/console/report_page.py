@@ -5,13 +5,19 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from tflaunch.console.graph import sparkline
 from tflaunch.console.pen import BAD, GOOD, WARN, Sheet, hint, whole
 from tflaunch.console.safe_text import Text, hung, paragraph, unstacked
 from tflaunch.console.text_table import Column, Table
 from tflaunch.documents.json_documents import ReportDocument
-from tflaunch.documents.json_reports import MomentData, ReportedRunData, ReportedTaskData
+from tflaunch.documents.json_reports import (
+    MomentData,
+    ReportedHostData,
+    ReportedRunData,
+    ReportedTaskData,
+)
 from tflaunch.text.numbers import amount, counted
 from tflaunch.text.times import duration
 
@@ -61,6 +67,9 @@ def _run(run: ReportedRunData, sheet: Sheet) -> Iterator[Text]:
     yield Text()
     yield from _tasks(run, sheet)
     yield Text()
+    if run["hosts"]:
+        yield from _hosts(run, sheet)
+        yield Text()
     yield from _ran(run)
 
 
@@ -93,7 +102,8 @@ def _tasks(run: ReportedRunData, sheet: Sheet) -> list[Text]:
             return Text()
         return Text(f"{amount(value)}/s" if shown == "bytes" else shown.format(value))
 
-    curves = _curves(run, sheet)
+    samples = run["samples"]
+    curves = _curves(samples["tasks"], samples["bins"], sheet) if samples else {}
     columns = [
         Column("task", [Text(task["task"], "bold") for task in tasks]),
         Column("metric", [Text(_metric(task)) for task in tasks], right=True),
@@ -103,6 +113,10 @@ def _tasks(run: ReportedRunData, sheet: Sheet) -> list[Text]:
         Column("sent", [mean(task, "sent", "bytes") for task in tasks], right=True),
         Column("received", [mean(task, "received", "bytes") for task in tasks], right=True),
         Column("GPU", [mean(task, "gpu", "{:.0f} %") for task in tasks], right=True),
+        *(
+            Column(name, [mean(task, column, "{:.0f} %") for task in tasks], right=True, drop=4)
+            for name, column in (("SMs", "sm"), ("tensor", "tensor"), ("DRAM", "dram"))
+        ),
         Column("power", [mean(task, "watts", "{:.0f} W") for task in tasks], right=True, drop=2),
         Column(
             "steps/s",
@@ -134,19 +148,38 @@ def _values(task: ReportedTaskData) -> str:
     return " ".join(f"{name}={value}" for name, value in params.items())
 
 
-def _curves(run: ReportedRunData, sheet: Sheet) -> dict[str, str]:
-    """Task -> its cores over time."""
-    samples, values = run["samples"], dict[int, list[float]]()
-    if samples is None:
-        return {}
-    for _, *rows in samples["bins"]:
+def _hosts(run: ReportedRunData, sheet: Sheet) -> list[Text]:
+    """How much of the time programs of each host had to wait: mean, and most."""
+    hosts, samples = run["hosts"], run["samples"]
+    curves = _curves(samples["hosts"], samples["host_bins"], sheet) if samples else {}
+
+    def shares(host: ReportedHostData, column: str) -> Text:
+        mean, most = host["means"].get(column), host["most"].get(column)
+        return Text() if mean is None else Text(f"{mean:.0f} %, most {most:.0f} %")
+
+    columns = [
+        Column("waits for", [Text(each["host"], "bold") for each in hosts], shrink=1),
+        *(
+            Column(name, [shares(each, column) for each in hosts], right=True)
+            for name, column in (
+                ("processor", "cpu_pressure"),
+                ("memory", "memory_pressure"),
+                ("disk", "io_pressure"),
+            )
+        ),
+        Column("processor over time", [Text(curves.get(each["host"], "")) for each in hosts], drop=1),
+    ]
+    return _unwrapped(Table(columns, sheet.columns, sheet.marks.more, margin="  ").lines())
+
+
+def _curves(names: Sequence[str], bins: Sequence[Sequence[Any]], sheet: Sheet) -> dict[str, str]:
+    """Task, or host -> its first column over time."""
+    values: dict[int, list[float]] = {}
+    for _, *rows in bins:
         for number, *row in rows:
             if row and row[0] is not None:
                 values.setdefault(number, []).append(row[0])
-    return {
-        samples["tasks"][number]: sparkline(each, CURVE, sheet.marks.blocks)
-        for number, each in values.items()
-    }
+    return {names[number]: sparkline(each, CURVE, sheet.marks.blocks) for number, each in values.items()}
 
 
 def _end(task: ReportedTaskData) -> str:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tflaunch.diagnosis.rule import Watched
 
 KEPT_S = 150.0  # how long a look is kept
+PRESSURE_PARTS = 6
 QUEUE_BYTES = 65536  # a send queue that is longer waits for the network
 MOST, MOST_W = 2**62, 1e5  # a host may lie
 
@@ -325,6 +326,12 @@ class Paces:
             before = [each for each in self.machines.get(host, ()) if each.at <= time]
             ends += [each for each in before[-1:] if each.at >= time - 1.5 * self.limits.look_s]
         return (ends[0], ends[1]) if len(ends) == 2 and ends[1].at >= ends[0].at + 1.0 else None
+
+    def lasting(self, host: str, what: str, since: float, until: float) -> float:
+        """What `stalled` is in each part of that time, at least: not that of a burst."""
+        part_s = (until - since) / PRESSURE_PARTS
+        starts = [since + number * part_s for number in range(PRESSURE_PARTS)]
+        return min(self.stalled(host, what, start, start + part_s) for start in starts)
 
     def stalled(self, host: str, what: str, since: float, until: float) -> float:
         """The share of that time in which programs of the agent's cgroup, else of the host, waited for that resource.

@@ -1,4 +1,4 @@
-"""Hosts that slow their tasks down: packets that are sent again and again, swap, too little memory.
+"""Hosts that slow their tasks down: packets that are sent again and again, swap, too little memory, too few processors.
 
 Shipped to hosts, for the coordinator of a detached run.
 """
@@ -8,6 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tflaunch.diagnosis.lasting import Finding
+from tflaunch.diagnosis.paces import KEPT_S
+from tflaunch.diagnosis.stragglers import limit_of, others_of
 from tflaunch.text.numbers import amount
 
 if TYPE_CHECKING:
@@ -15,8 +17,11 @@ if TYPE_CHECKING:
 
 SEGMENTS = 50  # of fewer, a share says little
 PARTS = 3
-MEMORY_PARTS = 6
 FAULTS_S = 5.0  # pages a second that a disk must bring back for a task
+# Times slow_s: a straggler, and a ps that holds the others up, are told before, with what they cost.
+LATER = 1.5
+WAITS = 0.5  # seconds that threads wait for a processor, for each that they run
+OTHERS_PART = 0.2  # of the cores in use there: so much other programs must have
 
 
 def lossy(paces: Paces, now: float) -> dict[str, Finding]:
@@ -82,15 +87,10 @@ def swapping(paces: Paces, now: float) -> dict[str, Finding]:
 def short_of_memory(paces: Paces, now: float) -> dict[str, Finding]:
     """Hosts whose programs wait for memory all the time, though they may swap nothing."""
     limits = paces.limits
-    part_s = limits.slow_s / MEMORY_PARTS
     windows = paces.over(now - limits.slow_s, now)
     found = {}
     for host in paces.machines:
-        # In each part, so that it was not a burst.
-        share = min(
-            paces.stalled(host, "memory", now - left * part_s, now - (left - 1) * part_s)
-            for left in range(1, MEMORY_PARTS + 1)
-        )
+        share = paces.lasting(host, "memory", now - limits.slow_s, now)
         # Other programs of the host may be short of memory in a part of it that is theirs.
         here = [
             name
@@ -108,4 +108,36 @@ def short_of_memory(paces: Paces, now: float) -> dict[str, Finding]:
             " more"
         )
         found[f"{host} short"] = Finding(text, f"{host} is no more short of memory", (name,))
+    return found
+
+
+def crowded(paces: Paces, now: float) -> dict[str, Finding]:
+    """Hosts whose tasks wait for a processor all the time: other programs have it, or a quota holds them back.
+
+    Tasks that want more cores than there are, and have them to themselves, wait for each other, and are well.
+    """
+    watched, limits = paces.watched, paces.limits
+    seconds = min(LATER * limits.slow_s, KEPT_S - 2 * limits.look_s)
+    windows = paces.over(now - seconds, now)
+    found = {}
+    for host in paces.machines:
+        share = paces.lasting(host, "cpu", now - seconds, now)
+        here = {name: each for name, each in windows.items() if watched.places[name].host == host}
+        waiting = [name for name, each in here.items() if each.waiting >= max(WAITS * each.cores, WAITS)]
+        if share < limits.cpu_share or not waiting:
+            continue
+        name = max(waiting, key=lambda each: here[each].waiting)
+        mine, used = here[name], sum(each.cores for each in here.values())
+        why = limit_of(mine, paces.tasks[name].cores, limits)
+        if not why and paces.other(host, now - seconds)[1] >= OTHERS_PART / (1 - OTHERS_PART) * used:
+            why = others_of(paces, host, now)
+        if why:
+            who = watched.who([name])
+            text = (
+                f"{host} has too few processors for {who}: programs have waited for one in {share:.0%} of the last"
+                f" {seconds:.0f} s, and its threads {mine.waiting / max(mine.cores, 0.001):.1f} s for each second that"
+                f" they run; {why}"
+            )
+            over = f"{host} has processors for {who} again"
+            found[f"{host} crowded"] = Finding(text, over, tuple(waiting))
     return found

@@ -21,7 +21,7 @@ from tflaunch.diagnosis.paces import Paces
 from tflaunch.diagnosis.rule import Rule, Sentence
 from tflaunch.diagnosis.slow_disks import sick_disks
 from tflaunch.diagnosis.slow_gpus import fewer_nvlinks, held_gpus, idle_gpus, narrow_links
-from tflaunch.diagnosis.slow_hosts import lossy, short_of_memory, swapping
+from tflaunch.diagnosis.slow_hosts import crowded, lossy, short_of_memory, swapping
 from tflaunch.diagnosis.slow_input import out_of_step, waits_for_input
 from tflaunch.diagnosis.slow_ps import bound
 from tflaunch.diagnosis.slower import Steps
@@ -38,7 +38,9 @@ if TYPE_CHECKING:
 
     Finder = Callable[[Paces, float], Mapping[str, Finding]]
 
-OF_WORKERS = (" slow", " holds up", " out of step", "input")  # keys that say of a worker that it is slow
+CROWDED = " crowded"  # ends the key of a host whose tasks lack processors
+# Keys that say of a worker that it is slow.
+OF_WORKERS = (" slow", " holds up", " out of step", "input", CROWDED)
 A_ROUND_S = 0.9  # of look_s: the finders are not asked again sooner
 
 
@@ -66,7 +68,7 @@ class Slowness(Rule):
             ),
             lambda paces, now: out_of_step(paces, rounds, now),
             lambda paces, now: waits_for_input(paces, rounds, now),
-            *(sick_disks, idle_gpus),
+            *(crowded, sick_disks, idle_gpus),
         )
         self._told: dict[str, tuple[Finding, float]] = {}  # with the time when it was last so
         self._asked = 0.0
@@ -108,8 +110,7 @@ class Slowness(Rule):
             of_it = {
                 key: finding
                 for key, finding in finder(self._paces, now).items()
-                if told.isdisjoint(finding.tasks)
-                or (key.endswith(OF_WORKERS) and not told.issuperset(finding.tasks))
+                if self._adds(key, finding, told)
             }
             found.update(of_it)
             told.update(task for finding in of_it.values() for task in finding.tasks)
@@ -117,6 +118,15 @@ class Slowness(Rule):
         if slower is not None and not found:
             found["slower"] = slower
         return found
+
+    def _adds(self, key: str, finding: Finding, told: set[str]) -> bool:
+        """Whether it says more than what is found of the tasks `told`; a host that is crowded, than was ever said."""
+        if key.endswith(CROWDED):
+            others = [each.tasks for other, (each, _) in self._told.items() if not other.endswith(CROWDED)]
+            return told.union(*others).isdisjoint(finding.tasks)
+        return told.isdisjoint(finding.tasks) or (
+            key.endswith(OF_WORKERS) and not told.issuperset(finding.tasks)
+        )
 
     def sentences(self, now: float, explained: AbstractSet[str]) -> list[Sentence]:
         if self._watched.serves or now - self._asked < A_ROUND_S * self._limits.look_s:

@@ -75,6 +75,7 @@ class Thresholds:
         0.5  # of the looks at calls to a task, without an answer yet: the others wait for it
     )
     crowded_wait: float = 1.0  # seconds that threads wait for a processor, for each that they run
+    cpu_share: float = 0.5  # of the time, in each sixth of it: so long programs wait for a processor
     held_share: float = 0.2  # of the time: so long the quota of its cgroup stops a task that it slows
     ps_cores: float = 0.9  # of the cores that it may use: a ps that is bound by them
     ps_waiting: float = 1.0  # ... or so many of its threads wait for one, on average

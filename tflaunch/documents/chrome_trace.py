@@ -49,6 +49,11 @@ def _of_run(run: ReportedRunData, pid: int) -> Iterator[_Event]:
             yield {**slice_, "pid": number}
     if (samples := run["samples"]) is not None:
         yield from _counters(samples, run["began"], pids)
+        first = pid + 1 + len(run["tasks"])
+        of_hosts = {each["host"]: number for number, each in enumerate(run["hosts"], first)}
+        for host, number in of_hosts.items():
+            yield _named("process_name", number, host)
+        yield from _counters(_of_hosts(samples), run["began"], of_hosts)
 
 
 def _slice(task: ReportedTaskData, began: float, started: float | None) -> _Event | None:
@@ -59,6 +64,16 @@ def _slice(task: ReportedTaskData, began: float, started: float | None) -> _Even
     how = "stopped" if end["stopped"] else end["signal"] or f"exit code {end['code']}"
     name = f"{task['task']}: {how}"
     return {"ph": "X", "name": name, "tid": 1, "ts": _us(started - began), "dur": _us(end["seconds"])}
+
+
+def _of_hosts(samples: SamplesData) -> SamplesData:
+    """The same with the hosts in the place of the tasks."""
+    return {
+        **samples,
+        "columns": samples["host_columns"],
+        "tasks": samples["hosts"],
+        "bins": samples["host_bins"],
+    }
 
 
 def _counters(samples: SamplesData, began: float, pids: dict[str, int]) -> Iterator[_Event]:

@@ -73,8 +73,19 @@ class ReportedTaskData(TypedDict):
     """of a sweep: which trial it is, or null"""
 
 
+class ReportedHostData(TypedDict):
+    """A host of a run, and how its programs had to wait."""
+
+    host: str
+    """its name"""
+    means: dict[str, float]
+    """column of the samples' hosts -> its mean while tasks ran"""
+    most: dict[str, float]
+    """the same for its largest value"""
+
+
 class SamplesData(TypedDict):
-    """What the tasks used, over time."""
+    """What the tasks used, over time, and how programs of their hosts had to wait."""
 
     began: float
     """when the first bin began, in epoch seconds"""
@@ -86,6 +97,12 @@ class SamplesData(TypedDict):
     """the tasks, by their numbers in the bins"""
     bins: list[list[Any]]
     """each `[number, [task, value, ...], ...]`; null: not known; those at the end of a row may be missing"""
+    host_columns: dict[str, str]
+    """the same of hosts"""
+    hosts: list[str]
+    """the hosts, by their numbers in their bins"""
+    host_bins: list[list[Any]]
+    """each `[number, [host, value, ...], ...]`; of hosts whose kernel tells it (PSI)"""
 
 
 class ReportedRunData(TypedDict):
@@ -108,6 +125,8 @@ class ReportedRunData(TypedDict):
     """what happened, in order"""
     tasks: list[ReportedTaskData]
     """its tasks, in order"""
+    hosts: list[ReportedHostData]
+    """those of its hosts of which there are samples"""
     command: list[str]
     """the launcher's command line, without values of variables"""
     directory: str
@@ -202,6 +221,7 @@ REPORT_THINGS: Mapping[str, type] = {
     "moment": MomentData,
     "reported trial": ReportedTrialData,
     "reported task": ReportedTaskData,
+    "reported host": ReportedHostData,
     "samples": SamplesData,
     "compared": ComparedData,
     "round": RoundData,

@@ -1,15 +1,16 @@
 """The report of runs as metrics: OpenMetrics text without times, for a directory of Prometheus' node exporter.
 
-A metric has the newest value that is known: that of the last sample, or of the end.
+A metric has the newest value that is known: that of the last sample, or of the end.  No series is written twice, by
+which Prometheus would refuse the whole file.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from tflaunch.documents.json_documents import ReportDocument
-from tflaunch.documents.json_reports import ReportedRunData, SamplesData
+from tflaunch.documents.json_reports import ReportedRunData
 
 _Labels = Mapping[str, str]
 _ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
@@ -36,6 +37,22 @@ _OF_COLUMNS = {
     "gpu": _Metric("tflaunch_task_gpu_busy_percent", "", "Time in which its GPUs computed, their mean"),
     "watts": _Metric("tflaunch_task_gpu_power_watts", "watts", "Power of its GPUs together"),
     "gpu_bytes": _Metric("tflaunch_task_gpu_memory_bytes", "bytes", "Memory in use on its GPUs together"),
+    "sm": _Metric("tflaunch_task_gpu_sm_percent", "", "SMs of its GPUs that computed, their mean"),
+    "tensor": _Metric(
+        "tflaunch_task_gpu_tensor_percent", "", "Time in which the tensor cores of its GPUs computed"
+    ),
+    "dram": _Metric("tflaunch_task_gpu_dram_percent", "", "Speed of the memory of its GPUs that was used"),
+}
+_OF_HOST_COLUMNS = {
+    "cpu_pressure": _Metric(
+        "tflaunch_host_cpu_pressure_percent", "", "Time in which programs waited for a processor"
+    ),
+    "memory_pressure": _Metric(
+        "tflaunch_host_memory_pressure_percent", "", "Time in which programs waited for memory"
+    ),
+    "io_pressure": _Metric(
+        "tflaunch_host_io_pressure_percent", "", "Time in which programs waited for a disk"
+    ),
 }
 _STEPS_S = _Metric("tflaunch_task_steps_per_second", "", "Steps in a second, by those that its log names")
 _RESTARTS = _Metric("tflaunch_task_restarts", "", "How often the task was started again")
@@ -47,17 +64,17 @@ _BEGAN = _Metric("tflaunch_run_began_timestamp_seconds", "seconds", "When the ru
 
 def openmetrics(document: ReportDocument) -> str:
     """The text."""
-    values: dict[_Metric, list[tuple[_Labels, float]]] = {}
+    values: dict[_Metric, dict[str, float]] = {}
     for run in document["runs"]:
         for metric, labels, value in _of_run(run):
-            values.setdefault(metric, []).append((labels, value))
+            values.setdefault(metric, {})[_written(labels)] = value
     lines = []
     for metric, found in values.items():
         lines.append(f"# TYPE {metric.name} gauge")
         if metric.unit:
             lines.append(f"# UNIT {metric.name} {metric.unit}")
         lines.append(f"# HELP {metric.name} {metric.says}.")
-        lines += [f"{metric.name}{{{_written(labels)}}} {value!r}" for labels, value in found]
+        lines += [f"{metric.name}{{{labels}}} {value!r}" for labels, value in found.items()]
     return "\n".join([*lines, "# EOF", ""])
 
 
@@ -69,7 +86,8 @@ def _of_run(run: ReportedRunData) -> Iterator[tuple[_Metric, _Labels, float]]:
         yield _EXIT_CODE, name, run["exit_code"]
     if run["seconds"] is not None:
         yield _SECONDS, name, run["seconds"]
-    last = _last_values(run["samples"]) if run["samples"] is not None else {}
+    samples = run["samples"]
+    last = _last_values(samples["columns"], samples["tasks"], samples["bins"]) if samples else {}
     for task in run["tasks"]:
         labels = {**name, "task": task["task"], "host": task["host"]}
         yield _RESTARTS, labels, task["restarts"]
@@ -78,18 +96,25 @@ def _of_run(run: ReportedRunData) -> Iterator[tuple[_Metric, _Labels, float]]:
         for column, metric in _OF_COLUMNS.items():
             if (value := last.get(task["task"], {}).get(column)) is not None:
                 yield metric, labels, value
+    if samples:
+        of_hosts = _last_values(samples["host_columns"], samples["hosts"], samples["host_bins"])
+        for host, known in of_hosts.items():
+            for column, value in known.items():
+                yield _OF_HOST_COLUMNS[column], {**name, "host": host}, value
 
 
-def _last_values(samples: SamplesData) -> dict[str, dict[str, float]]:
-    """Task -> column -> its value in the last bin that has one of the task; step and loss of an earlier one, too."""
-    names = list(samples["columns"])
+def _last_values(
+    columns: Iterable[str], subjects: Sequence[str], bins: Iterable[Sequence[Any]]
+) -> dict[str, dict[str, float]]:
+    """Task, or host -> column -> its value in its last bin; step and loss of an earlier one, too."""
+    names = list(columns)
     found: dict[str, dict[str, float]] = {}
-    for _, *rows in samples["bins"]:
-        for task, *values in rows:
+    for _, *rows in bins:
+        for number, *values in rows:
             known = dict(zip(names, values, strict=False))
-            before = found.get(samples["tasks"][task], {})
+            before = found.get(subjects[number], {})
             kept = {name: before[name] for name in ("step", "loss") if name in before}
-            found[samples["tasks"][task]] = kept | {
+            found[subjects[number]] = kept | {
                 name: value for name, value in known.items() if value is not None
             }
     return found

@@ -10,17 +10,32 @@ from typing import Any
 
 from tflaunch import __version__
 from tflaunch.documents.json_documents import ReportDocument
-from tflaunch.documents.json_reports import ComparedData, ReportedRunData, ReportedTaskData, SamplesData
+from tflaunch.documents.json_reports import (
+    ComparedData,
+    ReportedHostData,
+    ReportedRunData,
+    ReportedTaskData,
+    SamplesData,
+)
 from tflaunch.documents.kept_events import read_events
 from tflaunch.documents.reported_tasks import ReportedTask, reported
 from tflaunch.documents.run_timeline import timeline
 from tflaunch.documents.run_verdicts import verdicts
 from tflaunch.protocol.errors import UsageError
 from tflaunch.protocol.job import TRIAL
-from tflaunch.runs.host_samples import HOST_SAMPLES, merged, read_host_samples
-from tflaunch.runs.record import Record
+from tflaunch.runs.host_samples import HOST_SAMPLES, HostSamples, merged, read_host_samples
+from tflaunch.runs.record import Record, hostfile_from
 from tflaunch.runs.record_files import reading
-from tflaunch.runs.samples import COLUMNS, NAMES, SAMPLES, Sampled, read_samples
+from tflaunch.runs.samples import (
+    COLUMNS,
+    HOST_COLUMNS,
+    HOST_NAMES,
+    NAMES,
+    SAMPLES,
+    Rows,
+    Sampled,
+    read_samples,
+)
 
 _MEANS = tuple(name for name in NAMES if name not in ("step", "loss", "quiet_s"))
 LEAST_S = 10.0  # of two steps that a log names, for a rate
@@ -46,7 +61,7 @@ def run_report(record: Record, unasked: str = "", only: str = "") -> ReportedRun
     with reading(record.path):
         kept = list(read_events(record.path))
         sampled = read_samples(record.path / SAMPLES)
-        there = read_host_samples(record.path / HOST_SAMPLES, {str(task.id) for task in record.plan.tasks})
+        there = _of_the_hosts(record)
     if there is not None:
         sampled = merged(sampled, there)
     about, end = reported(record, kept, sampled, outcome), outcome
@@ -55,7 +70,7 @@ def run_report(record: Record, unasked: str = "", only: str = "") -> ReportedRun
         if not about.tasks:
             what = f"{record.run_id} has no {only}"
             raise UsageError(what, f"what it has: tflaunch report {record.run_id}")
-        sampled = sampled.only(only) if sampled is not None else None
+        sampled = sampled.only(only, about.tasks[0].host) if sampled is not None else None
         end = outcome if outcome and (outcome["first_failure"] or {}).get("task") == only else None
     found: ReportedRunData = {
         "run_id": record.run_id,
@@ -66,6 +81,7 @@ def run_report(record: Record, unasked: str = "", only: str = "") -> ReportedRun
         "verdicts": [],
         "timeline": timeline(about.events, sampled),
         "tasks": _tasks(about.tasks, sampled),
+        "hosts": _hosts(about.tasks, sampled) if sampled is not None else [],
         "command": list(record.command),
         "directory": str(record.about.get("cwd", "")),
         "programs": dict(about.programs),
@@ -81,6 +97,15 @@ def run_report(record: Record, unasked: str = "", only: str = "") -> ReportedRun
             if not (only and each["kind"] == "slow start")  # of which one task says nothing
         ]
     return found
+
+
+def _of_the_hosts(record: Record) -> HostSamples | None:
+    """What its hosts have kept of its tasks, and of themselves: one may have been a spare when it began."""
+    path = record.path / HOST_SAMPLES
+    if not path.exists():
+        return None
+    hosts = {host.name for host in hostfile_from(record).hosts}
+    return read_host_samples(path, {str(task.id) for task in record.plan.tasks}, hosts)
 
 
 def _status(record: Record, outcome: Mapping[str, Any] | None) -> Any:
@@ -114,19 +139,23 @@ def _missing(record: Record, told: bool, sampled: Sampled | None, unasked: str) 
 
 def samples_data(sampled: Sampled) -> SamplesData:
     """The samples as a document has them."""
-    numbers = {task: number for number, task in enumerate(sampled.tasks)}
-    bins: list[list[Any]] = [
-        [number, *([numbers[task], *map(_whole, row)] for task, row in rows.items())]
-        for number, rows in sampled.bins
-    ]
-    columns = {column.name: column.says for column in COLUMNS}
     return {
         "began": sampled.began,
         "every_s": sampled.every_s,
-        "columns": columns,
+        "columns": {column.name: column.says for column in COLUMNS},
         "tasks": list(sampled.tasks),
-        "bins": bins,
+        "bins": _bins(sampled.tasks, sampled.bins),
+        "host_columns": {column.name: column.says for column in HOST_COLUMNS},
+        "hosts": list(sampled.hosts),
+        "host_bins": _bins(sampled.hosts, sampled.host_bins),
     }
+
+
+def _bins(names: Iterable[str], bins: Iterable[tuple[int, Rows]]) -> list[list[Any]]:
+    numbers = {name: number for number, name in enumerate(names)}
+    return [
+        [number, *([numbers[name], *map(_whole, row)] for name, row in rows.items())] for number, rows in bins
+    ]
 
 
 def _whole(value: float | None) -> float | None:
@@ -158,14 +187,36 @@ def _tasks(tasks: Iterable[ReportedTask], sampled: Sampled | None) -> list[Repor
     return found
 
 
+def _hosts(tasks: Iterable[ReportedTask], sampled: Sampled) -> list[ReportedHostData]:
+    """In the order of their tasks."""
+    places = {host: number for number, host in enumerate(dict.fromkeys(task.host for task in tasks))}
+    ordered = sorted(sampled.hosts, key=lambda host: places.get(host, len(places)))
+    values = _values_of(ordered, sampled.host_bins, HOST_NAMES)
+    return [
+        {
+            "host": host,
+            "means": {name: statistics.fmean(each) for name, each in of_it.items()},
+            "most": {name: max(each) for name, each in of_it.items()},
+        }
+        for host, of_it in values.items()
+        if of_it
+    ]
+
+
 def values_of(sampled: Sampled) -> dict[str, dict[str, list[float]]]:
     """Task -> column -> its values, as far as they are known."""
-    found: dict[str, dict[str, list[float]]] = {task: {} for task in sampled.tasks}
-    for _, rows in sampled.bins:
-        for task, row in rows.items():
-            for name, value in zip(NAMES, row, strict=False):
+    return _values_of(sampled.tasks, sampled.bins, NAMES)
+
+
+def _values_of(
+    subjects: Iterable[str], bins: Iterable[tuple[int, Rows]], names: Sequence[str]
+) -> dict[str, dict[str, list[float]]]:
+    found: dict[str, dict[str, list[float]]] = {subject: {} for subject in subjects}
+    for _, rows in bins:
+        for subject, row in rows.items():
+            for name, value in zip(names, row, strict=False):
                 if value is not None:
-                    found[task].setdefault(name, []).append(value)
+                    found[subject].setdefault(name, []).append(value)
     return found
 
 
@@ -189,7 +240,14 @@ def compared(first: ReportedRunData, second: ReportedRunData) -> list[ComparedDa
         ("seconds, from the command to the end", lambda run: run["seconds"]),
         ("seconds until the tasks ran", _start_s),
         ("steps in a second of a task, mean", lambda run: _mean(task["steps_s"] for task in run["tasks"])),
-        *((f"{column.name}: {column.says}; mean of the tasks", _mean_of(column.name)) for column in COLUMNS),
+        *(
+            (f"{column.name}: {column.says}; mean of the tasks", _mean_of("tasks", column.name))
+            for column in COLUMNS
+        ),
+        *(
+            (f"{column.name}: {column.says}; mean of the hosts", _mean_of("hosts", column.name))
+            for column in HOST_COLUMNS
+        ),
     )
     found: list[ComparedData] = []
     for what, number in rows:
@@ -201,8 +259,8 @@ def compared(first: ReportedRunData, second: ReportedRunData) -> list[ComparedDa
     return found
 
 
-def _mean_of(column: str) -> Any:
-    return lambda run: _mean(task["means"].get(column) for task in run["tasks"])
+def _mean_of(subjects: str, column: str) -> Any:
+    return lambda run: _mean(each["means"].get(column) for each in run[subjects])
 
 
 def _mean(values: Iterable[float | None]) -> float | None:

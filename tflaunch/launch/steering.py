@@ -170,7 +170,7 @@ class Steering(Linked):
         if message.type == "log":
             self._feed.take(host, message)
         elif message.type == "looked" and self.sampling is not None:
-            self.sampling.looked(message.fields, time.monotonic())
+            self.sampling.looked(host, message.fields, time.monotonic())
         elif message.type == "detach":
             self._asked.add(host)
         elif message.type == "swept":

@@ -17,9 +17,12 @@ EVERY_S = 5.0  # the agents are asked as often
 EARLY = 0.9  # of that time: a look may come a little before it is due
 
 # A tally: the counters cpu_s, bytes sent, received, exchanged with tasks of the run, and of files; then quiet_s, step,
-# loss, use (percent), power (watts) and bytes of its GPUs, and what the task has done by now.  null: not known.
+# loss, use (percent), power (watts) and bytes of its GPUs, where NVML has GPM what it tells (gpus/use.py), and what the
+# task has done by now.  null: not known.
 COUNTERS = 5
 DID = ("printed", "listens", "peers")  # a bit each, the lowest first
+# A host's: ms in which programs have waited for each of these, and 0.
+PRESSURES = ("cpu", "memory", "io")
 
 
 class Tallies:
@@ -63,15 +66,24 @@ class Tallies:
     def _of_gpus(self, task: str, gpus: Mapping[str, Any]) -> list[float | None]:
         own = [gpus[uuid] for uuid in self._gpus.get(task, ()) if uuid in gpus]
 
-        def known(name: str) -> list[float]:
+        def known(name: str) -> list[Any]:
             return [each[name] for each in own if each.get(name) is not None]
 
         use, watts, memory = known("use"), known("power_w"), known("memory_bytes")
+        of_gpm = [round(sum(part) / len(part), 1) for part in zip(*known("gpm"))]  # noqa: B905  Python 3.8
         return [
             round(sum(use) / len(use), 1) if use else None,
             sum(watts) if watts else None,
             sum(memory) if memory else None,
+            *of_gpm,
         ]
+
+
+def of_host(machine: Look) -> Tally | None:
+    """The tally of a host by that field of a `looked` message; None where its kernel does not tell."""
+    counted = machine.get("own_pressure") or machine.get("pressure") or {}
+    found = [counted.get(name) for name in PRESSURES]
+    return None if None in found else [*found, 0]
 
 
 def _loss(look: Look) -> float | None:
@@ -98,7 +110,10 @@ def tallies_of(watched: Mapping[str, Any]) -> Tallies:
 
 
 class Spacing:
-    """Leaves out tallies that follow their task's last one sooner than `every_s`, unless the task did something new."""
+    """Leaves out tallies that follow the last one of their task, or host, sooner than `every_s`.
+
+    Unless the task did something new.
+    """
 
     def __init__(self, every_s: float) -> None:
         self.every_s = every_s

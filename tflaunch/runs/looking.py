@@ -20,7 +20,7 @@ from tflaunch.protocol.outcome import HostLost, TaskExit
 from tflaunch.protocol.wire import Message
 from tflaunch.runs.follow import Follower
 from tflaunch.runs.run_states import RunState, TaskState
-from tflaunch.runs.samples import NAMES
+from tflaunch.runs.samples import HOST_NAMES, NAMES
 from tflaunch.runs.sampling import Rates
 from tflaunch.sessions.group import Typed
 from tflaunch.sessions.linked import Linked
@@ -48,6 +48,15 @@ class SeenTask:
 
 
 @dataclass(frozen=True)
+class SeenHost:
+    """What a host does beside the run, and how its programs have to wait."""
+
+    others: float  # cores that processes beside the run use
+    values: Values | None = None  # by the names of the samples' columns of hosts; None: not known
+    seen: float = 0.0  # when it was looked at, monotonic
+
+
+@dataclass(frozen=True)
 class SeenRun:
     """The run as its hosts have told of it by now."""
 
@@ -55,7 +64,7 @@ class SeenRun:
     at: float  # monotonic
     clock: float  # epoch seconds
     tasks: tuple[SeenTask, ...]
-    others: Mapping[str, float]  # host -> cores that processes beside the run use
+    hosts: Mapping[str, SeenHost]
     down: Mapping[str, str]  # host -> why nothing comes from there
     # When, in epoch seconds, the run's launcher or coordinator said what.
     said: tuple[tuple[float, str], ...] = ()
@@ -76,7 +85,7 @@ class Looking(Linked):
         ports = {task.task: task.port for task in run.tasks}
         self._rates = Rates(Tallies(ports, {task.task: task.gpus for task in run.tasks}, set()))
         self._asked: dict[str, float] = {}  # host -> since when its answer is awaited
-        self._others: dict[str, float] = {}
+        self._hosts: dict[str, SeenHost] = {}
         self._over: dict[str, str] = {}  # host -> why no more comes from there
         self._said: list[tuple[float, str]] = []
         self._ended = ""
@@ -120,7 +129,7 @@ class Looking(Linked):
             time.monotonic(),
             time.time(),
             tuple(self._tasks.values()),
-            dict(self._others),
+            dict(self._hosts),
             down if not self._ended else {},
             tuple(self._said),
             self._ended,
@@ -140,7 +149,10 @@ class Looking(Linked):
     def _looked(self, host: str, fields: Mapping[str, Any]) -> None:
         now = time.monotonic()
         machine = fields.get("machine") or {}
-        self._others[host] = sum(cores for _, _, cores in machine.get("others", ()))
+        others = sum(cores for _, _, cores in machine.get("others", ()))
+        pressures = self._rates.of_host(host, machine, now)
+        known = None if pressures is None else dict(zip(HOST_NAMES, pressures, strict=True))
+        self._hosts[host] = SeenHost(others, known, now)
         for name, look in fields["tasks"].items():
             before = self._tasks.get(name)
             if before is None and len(self._tasks) >= MOST_TASKS:

@@ -1,15 +1,17 @@
 """What the tasks of a run used while it went on: `samples.jsonl` of its record, which stays small however long it runs.
 
 Time is cut into bins of equal length, from the first release of the tasks on.  A bin has, of each task, one value for
-each of COLUMNS.  When the file has as many bins as it may have, each two become one that is twice as long: a run of
-1,000 tasks keeps below 5 MB.
+each of COLUMNS, and of each host one for each of HOST_COLUMNS.  When the file has as many bins as it may have, each two
+become one that is twice as long: a run of 1,000 tasks keeps below 5 MB.
 
-    {"format": 1, "began": 1764.5, "every_s": 5.0, "most": 56, "tasks": ["ps/0", "worker/0"]}     always the first line
+    {"format": 1, "began": 1764.5, "every_s": 5.0, "most": 46, "tasks": ["ps/0", "worker/0"], "hosts": ["gpu01"]}
+                                                  always the first line
     {"at": 3.2, "task": 1, "first": "listens"}    how many seconds after that a task did something for the first time
     [7, [0, 0.98, 120000, 90000], [1, 0.99]]      a bin: its number, and a row for each task with its values
+    {"hosts": [7, [0, 12.5, 0, 0.3]]}             the same of hosts
 
 Missing values are null, those at the end of a row are left out.  A row that was torn when the disk was full, or the
-launcher was killed, is passed over.
+launcher was killed, is passed over.  Older files have nothing of hosts.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,11 +31,13 @@ from tflaunch.runs.record_files import sentence
 SAMPLES = "samples.jsonl"
 FORMAT = 1
 MOST_BYTES = 4_500_000
-ROW_BYTES = 80  # of a task that has all values
+ROW_BYTES = 95  # of a task that has all values
+HOST_ROW_BYTES = 22
 MOST_BINS, LEAST_BINS = 720, 16
 MOST_BINS_OF_TRIALS = 5760  # of a sweep: few of its trials run at a time, and each in some of the bins alone
 
 Values = list[float | None]
+Rows = dict[str, Values]  # by task, or by host
 
 
 class SampleColumn(NamedTuple):
@@ -64,20 +68,33 @@ COLUMNS = (
     SampleColumn("gpu", "percent of the time in which its GPUs computed, their mean", _mean),
     SampleColumn("watts", "power of its GPUs together", _mean),
     SampleColumn("gpu_bytes", "memory in use on its GPUs together", max),
+    # By NVML's GPM: Hopper and newer, while no other program uses it.
+    SampleColumn("sm", "percent of the SMs of its GPUs that computed, their mean", _mean),
+    SampleColumn("tensor", "percent of the time in which their tensor cores computed", _mean),
+    SampleColumn("dram", "percent of the speed of their memory that was used", _mean),
 )
 NAMES = tuple(column.name for column in COLUMNS)
+# By the kernel's PSI; of the programs in the agent's cgroup, where it has one of its own, else of all of the host.
+HOST_COLUMNS = (
+    SampleColumn("cpu_pressure", "percent of the time in which programs waited for a processor", _mean),
+    SampleColumn("memory_pressure", "percent of the time in which programs waited for memory", _mean),
+    SampleColumn("io_pressure", "percent of the time in which programs waited for a disk", _mean),
+)
+HOST_NAMES = tuple(column.name for column in HOST_COLUMNS)
 
 
 @dataclass
 class Sampled:
-    """The samples of a run: for each bin its number and, by task, its values in the order of COLUMNS."""
+    """The samples of a run: for each bin its number and, by task, its values in the order of COLUMNS; so of hosts."""
 
     began: float  # epoch seconds
     every_s: float
     most: int
     tasks: list[str]
-    bins: list[tuple[int, dict[str, Values]]] = field(default_factory=list)
+    bins: list[tuple[int, Rows]] = field(default_factory=list)
     firsts: dict[str, dict[str, float]] = field(default_factory=dict)  # task -> what -> seconds after `began`
+    hosts: list[str] = field(default_factory=list)
+    host_bins: list[tuple[int, Rows]] = field(default_factory=list)
 
     def series(self, task: str, name: str) -> Iterator[tuple[float, float]]:
         """(middle of the bin in seconds after `began`, value) wherever that task has one."""
@@ -97,10 +114,10 @@ class Sampled:
                     found.setdefault(task, []).append((middle, value))
         return found
 
-    def only(self, task: str) -> Sampled:
-        """Those of this task; they begin with its first bin."""
+    def only(self, task: str, host: str) -> Sampled:
+        """Those of this task, and of its host at that time; they begin with its first bin."""
         bins = [(number, {task: rows[task]}) for number, rows in self.bins if task in rows]
-        first = bins[0][0] if bins else 0
+        first, last = (bins[0][0], bins[-1][0]) if bins else (0, -1)
         later_s = first * self.every_s
         firsts = {what: max(0.0, at - later_s) for what, at in self.firsts.get(task, {}).items()}
         return Sampled(
@@ -110,23 +127,38 @@ class Sampled:
             [task],
             [(number - first, rows) for number, rows in bins],
             {task: firsts},
+            [host] if host in self.hosts else [],
+            [
+                (number - first, {host: rows[host]})
+                for number, rows in self.host_bins
+                if host in rows and first <= number <= last
+            ],
         )
 
     def thin(self) -> None:
         """Make one bin of each two."""
-        merged: dict[int, dict[str, Values]] = {}
-        for number, rows in self.bins:
-            into = merged.setdefault(number // 2, {})
-            for task, row in rows.items():
-                into[task] = merged_rows(into[task], row) if task in into else row
-        self.bins = list(merged.items())
+        self.bins = _thinned(self.bins, COLUMNS)
+        self.host_bins = _thinned(self.host_bins, HOST_COLUMNS)
         self.every_s *= 2
 
 
-def merged_rows(first: Sequence[float | None], second: Sequence[float | None]) -> Values:
+def _thinned(bins: Sequence[tuple[int, Rows]], columns: Sequence[SampleColumn]) -> list[tuple[int, Rows]]:
+    merged: dict[int, Rows] = {}
+    for number, rows in bins:
+        into = merged.setdefault(number // 2, {})
+        for name, row in rows.items():
+            into[name] = merged_rows(into[name], row, columns) if name in into else row
+    return list(merged.items())
+
+
+def merged_rows(
+    first: Sequence[float | None],
+    second: Sequence[float | None],
+    columns: Sequence[SampleColumn] = COLUMNS,
+) -> Values:
     """One row for two that follow each other."""
     made: Values = []
-    for number, column in enumerate(COLUMNS):
+    for number, column in enumerate(columns):
         one = first[number] if number < len(first) else None
         two = second[number] if number < len(second) else None
         made.append(
@@ -147,11 +179,15 @@ def read_samples(path: Path) -> Sampled | None:
         return None
     try:
         sampled = Sampled(head["began"], head["every_s"], head["most"], list(head["tasks"]))
+        sampled.hosts = list(head.get("hosts", ()))
         for line in found[1:]:
-            if isinstance(line, dict):
-                sampled.firsts.setdefault(sampled.tasks[line["task"]], {})[line["first"]] = line["at"]
-            else:
+            if not isinstance(line, dict):
                 sampled.bins.append((line[0], {sampled.tasks[row[0]]: row[1:] for row in line[1:]}))
+            elif (of_hosts := line.get("hosts")) is not None:
+                rows = {sampled.hosts[row[0]]: row[1:] for row in of_hosts[1:]}
+                sampled.host_bins.append((of_hosts[0], rows))
+            else:
+                sampled.firsts.setdefault(sampled.tasks[line["task"]], {})[line["first"]] = line["at"]
     except (KeyError, IndexError, TypeError):
         return None
     return sampled
@@ -164,9 +200,9 @@ def _parsed(line: str) -> Any:
         return None
 
 
-def most_bins(rows: int, most: int = MOST_BINS) -> int:
-    """How many bins a file may have in whose bins so many tasks have values."""
-    bins = max(LEAST_BINS, min(most, MOST_BYTES // (ROW_BYTES * max(1, rows))))
+def most_bins(tasks: int, hosts: int, most: int = MOST_BINS) -> int:
+    """How many bins a file may have in whose bins so many tasks and hosts have values."""
+    bins = max(LEAST_BINS, min(most, MOST_BYTES // (ROW_BYTES * max(1, tasks) + HOST_ROW_BYTES * hosts)))
     return bins // 2 * 2  # even: what is thinned out ends where a new bin begins
 
 
@@ -179,18 +215,12 @@ class SampleFile:
         at_once: so many of the tasks run at a time, as of the trials of a sweep; None: all.
         """
         self.path = path
-        most = most_bins(len(tasks)) if at_once is None else most_bins(at_once, MOST_BINS_OF_TRIALS)
         self.failure = ""
+        self._at_once = at_once
         with self._writing():
-            before = read_samples(path)
-            if before is None:
-                self._head = Sampled(now, EVERY_S, most, list(tasks))
-            else:
-                known = set(before.tasks)
-                before.tasks += [task for task in tasks if task not in known]
-                before.most = min(before.most, most if at_once else most_bins(len(before.tasks)))
-                self._head = before
-            self._rewrite(self._head)
+            kept = read_samples(path) or Sampled(now, EVERY_S, MOST_BINS_OF_TRIALS, [])
+            kept.tasks = list(dict.fromkeys([*kept.tasks, *tasks]))
+            self._begin(kept)
 
     @property
     def every_s(self) -> float:
@@ -206,19 +236,26 @@ class SampleFile:
         """The number of the bin in which that time is: never one before the last that was written."""
         return max(self._last + 1, int(seconds / self._head.every_s))
 
-    def add(self, number: int, rows: Mapping[str, Sequence[float | None]]) -> None:
+    def add(
+        self,
+        number: int,
+        rows: Mapping[str, Sequence[float | None]],
+        of_hosts: Mapping[str, Sequence[float | None]] | None = None,
+    ) -> None:
         """Add a bin; where there is no room, thin out what is there.  Raises RecordError."""
         if self.failure:
             return
         with self._writing():
+            if new := [host for host in of_hosts or {} if host not in self._host_numbers]:
+                sampled = self._read()
+                sampled.hosts += new
+                self._begin(sampled)
             while number >= self._head.most:
-                sampled = read_samples(self.path)
-                if sampled is None:
-                    raise OSError(5, "", str(self.path))
+                sampled = self._read()
                 sampled.thin()
                 self._rewrite(sampled)
                 number //= 2
-            self._append([number, *self._rows(rows)])
+            self._append(*self._bin(number, rows), *self._bin_of_hosts(number, of_hosts or {}))
             self._last = number
 
     def first(self, task: str, what: str, seconds: float) -> None:
@@ -229,41 +266,56 @@ class SampleFile:
             with self._writing():
                 self._append(self._first(task, what, known[what]))
 
-    def _rows(self, rows: Mapping[str, Sequence[float | None]]) -> Iterator[list[Any]]:
-        for task, row in rows.items():
-            if task in self._numbers:
-                values = list(row)
-                while values and values[-1] is None:
-                    values.pop()
-                yield [self._numbers[task], *values]
+    def _read(self) -> Sampled:
+        sampled = read_samples(self.path)
+        if sampled is None:
+            raise OSError(5, "", str(self.path))
+        return sampled
 
-    def _first(self, task: str, what: str, at: float) -> dict[str, Any]:
-        return {"at": at, "task": self._numbers[task], "first": what}
+    def _begin(self, sampled: Sampled) -> None:
+        """Go on with these tasks and hosts, for which there may be less room than before."""
+        room = (self._at_once, MOST_BINS_OF_TRIALS) if self._at_once else (len(sampled.tasks), MOST_BINS)
+        sampled.most = min(sampled.most, most_bins(room[0], len(sampled.hosts), room[1]))
+        self._rewrite(sampled)
 
-    def _append(self, line: Any) -> None:
+    def _bin(self, number: int, rows: Mapping[str, Sequence[float | None]]) -> list[str]:
+        return [_text(number, _numbered(rows, self._numbers))] if rows else []
+
+    def _bin_of_hosts(self, number: int, rows: Mapping[str, Sequence[float | None]]) -> list[str]:
+        text = _text(number, _numbered(rows, self._host_numbers)) if rows else ""
+        return [f'{{"hosts":{text}}}'] if text else []
+
+    def _first(self, task: str, what: str, at: float) -> str:
+        return _dumped({"at": at, "task": self._numbers[task], "first": what})
+
+    def _append(self, *lines: str) -> None:
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         with os.fdopen(os.open(self.path, flags, 0o600), "w", encoding="ascii") as file:
-            file.write(_text(line) + "\n")
+            file.writelines(line + "\n" for line in lines)
 
     def _rewrite(self, sampled: Sampled) -> None:
-        head = {name: getattr(sampled, name) for name in ("began", "every_s", "most", "tasks")}
-        lines: list[Any] = [{"format": FORMAT, **head}]
+        head = {name: getattr(sampled, name) for name in ("began", "every_s", "most", "tasks", "hosts")}
         self._head = Sampled(**head, firsts=sampled.firsts)
         self._numbers = {task: number for number, task in enumerate(sampled.tasks)}
+        self._host_numbers = {host: number for number, host in enumerate(sampled.hosts)}
+        lines = [_dumped({"format": FORMAT, **head})]
         lines += [
             self._first(task, what, at)
             for task, firsts in sampled.firsts.items()
             for what, at in firsts.items()
         ]
-        lines += [[number, *self._rows(rows)] for number, rows in sampled.bins]
+        for number, rows in sampled.bins:
+            lines += self._bin(number, rows)
+        for number, rows in sampled.host_bins:
+            lines += self._bin_of_hosts(number, rows)
         building = self.path.with_name(f".{self.path.name}")
         descriptor = os.open(
             building, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
         )
         with os.fdopen(descriptor, "w", encoding="ascii") as file:
-            file.writelines(_text(line) + "\n" for line in lines)
+            file.writelines(line + "\n" for line in lines)
         building.replace(self.path)
-        self._last = max((number for number, _ in sampled.bins), default=-1)
+        self._last = max((number for number, _ in (*sampled.bins, *sampled.host_bins)), default=-1)
 
     def _writing(self) -> _Refused:
         return _Refused(self)
@@ -287,13 +339,26 @@ class _Refused:
             ) from error
 
 
-def _text(line: Any) -> str:
-    """As JSON without blanks.  A bin's numbers take few characters: three digits, and steps as they are."""
-    if isinstance(line, dict):
-        return json.dumps(line, separators=(",", ":"))
-    rows = [",".join(map(_short, row)) for row in line[1:]]
-    text = f"[{line[0]}{''.join(f',[{row}]' for row in rows)}]"
-    return text.replace("e+0", "e").replace("e+", "e")
+def _numbered(
+    rows: Mapping[str, Sequence[float | None]], numbers: Mapping[str, int]
+) -> Iterator[list[float | None]]:
+    """Each row behind its number, without what is missing at its end."""
+    for name, row in rows.items():
+        if name in numbers:
+            values = list(row)
+            while values and values[-1] is None:
+                values.pop()
+            yield [numbers[name], *values]
+
+
+def _dumped(line: Mapping[str, Any]) -> str:
+    return json.dumps(line, separators=(",", ":"))
+
+
+def _text(number: int, rows: Iterable[Sequence[float | None]]) -> str:
+    """A bin as JSON in few characters: three digits, and steps as they are."""
+    text = "".join(f",[{','.join(map(_short, row))}]" for row in rows)
+    return f"[{number}{text}]".replace("e+0", "e").replace("e+", "e")
 
 
 def _short(value: float | None) -> str:

@@ -8,9 +8,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tflaunch.diagnosis.signs import LOSS
-from tflaunch.lifecycle.tallies import COUNTERS, DID, tallies_of
+from tflaunch.lifecycle.tallies import COUNTERS, DID, of_host, tallies_of
 from tflaunch.protocol.errors import RecordError
-from tflaunch.runs.samples import COLUMNS, SAMPLES, SampleFile, Values
+from tflaunch.runs.samples import (
+    COLUMNS,
+    HOST_COLUMNS,
+    NAMES,
+    SAMPLES,
+    SampleColumn,
+    SampleFile,
+    Values,
+)
 from tflaunch.sessions.printed_numbers import finite, number_of, step_in
 
 if TYPE_CHECKING:
@@ -49,6 +57,15 @@ class Rates:
         """What that task has done by the last look at it, of those of DID."""
         return deeds(self._before[task][1])
 
+    def of_host(self, host: str, machine: _Look, now: float) -> Values | None:
+        """The values of HOST_COLUMNS since the look at that host before; None where the kernel does not tell."""
+        tally = of_host(machine)
+        if tally is None:
+            return None
+        at, before = self._before.get(host, (now, tally))
+        self._before[host] = now, tally
+        return pressures_between(before, tally, now - at) if now > at else None
+
 
 def values_between(
     before: Tally, tally: Tally, passed_s: float, *, step: float | None, loss: float | None
@@ -60,7 +77,14 @@ def values_between(
         for old, new in zip(before[:COUNTERS], tally[:COUNTERS], strict=True)
     ]
     quiet_s, _, _, *of_gpus, _ = tally[COUNTERS:]
-    return [*rates, quiet_s, step, loss, *of_gpus]
+    row = [*rates, quiet_s, step, loss, *of_gpus]
+    return row + [None] * (len(NAMES) - len(row))
+
+
+def pressures_between(before: Tally, tally: Tally, passed_s: float) -> Values:
+    """The values of HOST_COLUMNS from one tally of a host to a later one."""
+    waited_ms = [new - old for old, new in zip(before[:-1], tally[:-1], strict=True)]
+    return [round(min(100.0, max(0.0, each / 10 / passed_s)), 1) for each in waited_ms]
 
 
 def deeds(tally: Tally) -> Iterator[str]:
@@ -89,6 +113,7 @@ class Sampling:
         self._rates = Rates(tallies_of(watched))
         self._refused = refused
         self._open: dict[str, _Sum] = {}
+        self._open_hosts: dict[str, _Sum] = {}
         self._number = 0
         steady, epoch = clocks
         self._file: SampleFile | None = None
@@ -103,8 +128,8 @@ class Sampling:
         """That task has started: it may end soon, as trials do."""
         self._rates.started(task, now)
 
-    def looked(self, fields: _Look, now: float) -> None:
-        """Take the fields of a `looked` message; `now` is of the steady clock."""
+    def looked(self, host: str, fields: _Look, now: float) -> None:
+        """Take the fields of a `looked` message of that host; `now` is of the steady clock."""
         if self._file is None:
             return
         try:
@@ -115,6 +140,9 @@ class Sampling:
             for task, look in fields["tasks"].items():
                 if task in self._places:
                     self._take(self._file, task, look, fields.get("gpus") or {}, now)
+            of_host = self._rates.of_host(host, fields.get("machine") or {}, now)
+            if of_host is not None:
+                self._open_hosts.setdefault(host, _Sum(HOST_COLUMNS)).add(of_host)
         except RecordError as error:
             self._give_up(error)
 
@@ -127,10 +155,11 @@ class Sampling:
                 self._give_up(error)
 
     def _shut(self, file: SampleFile) -> None:
-        if self._open:
+        if self._open or self._open_hosts:
             rows = {task: each.row for task, each in self._open.items()}
-            self._open = {}
-            file.add(self._number, rows)
+            of_hosts = {host: each.row for host, each in self._open_hosts.items()}
+            self._open, self._open_hosts = {}, {}
+            file.add(self._number, rows, of_hosts)
 
     def _give_up(self, error: RecordError) -> None:
         self._file = None
@@ -141,7 +170,7 @@ class Sampling:
         for what in self._rates.did(task):
             file.first(task, what, now - self._zero)
         if row is not None:
-            self._open.setdefault(task, _Sum()).add(row)
+            self._open.setdefault(task, _Sum(COLUMNS)).add(row)
 
 
 def sampling_into(
@@ -164,9 +193,10 @@ def sampling_into(
 
 
 class _Sum:
-    """The values of a task in a bin, of as many looks as came."""
+    """The values of a task, or a host, in a bin, of as many looks as came."""
 
-    def __init__(self) -> None:
+    def __init__(self, columns: Sequence[SampleColumn]) -> None:
+        self._columns = columns
         self._rows: list[Sequence[float | None]] = []
 
     def add(self, row: Sequence[float | None]) -> None:
@@ -176,7 +206,7 @@ class _Sum:
     def row(self) -> list[float | None]:
         """Means where the column has a mean; else as the column merges them."""
         made: list[float | None] = []
-        for number, column in enumerate(COLUMNS):
+        for number, column in enumerate(self._columns):
             values = [value for row in self._rows if (value := row[number]) is not None]
             if not values:
                 made.append(None)

@@ -63,7 +63,10 @@ def document(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ReportDocument:
         record = recorded(tmp_path, monkeypatch, run, TASKS, events=events, outcome=ended)
         rising = [float(number) for number in range(BINS)]
         sampled(
-            record, cores={"ps/0": rising, "worker/0": rising}, step={"worker/0": rising, "worker/1": rising}
+            record,
+            {EVIL: [[number, 0.0, 100.0] for number in rising]},
+            cores={"ps/0": rising, "worker/0": rising},
+            step={"worker/0": rising, "worker/1": rising},
         )
         records.append(record)
     return report(records)
@@ -107,7 +110,9 @@ def test_a_browser_draws_all_of_it_and_asks_no_network(document: ReportDocument,
     dom, asked = opened(text, tmp_path)
     assert 'data-drawn="yes"' in dom, "the script ran to its end"
     assert asked == []
-    assert dom.count("<canvas") == 2 + 2 * 2, "both over each other, and each alone: processor and step"
+    assert dom.count("<canvas") == 4 + 2 * 4, (
+        "both over each other, and each alone: two of tasks, two of hosts"
+    )
     assert "<img" not in dom
     assert "&lt;img src=http" in dom, "the evil host is there as text"
     # One that does ask the network is found out: what it wants of it is not let through, and is seen without a policy.
@@ -145,14 +150,15 @@ def test_a_thousand_tasks_make_a_page_below_5_mb(tmp_path: Path, monkeypatch: py
     tasks = {f"worker/{number}": f"gpu{number:04}" for number in range(1000)}
     record = recorded(tmp_path, monkeypatch, "trainer-k3f9x2", tasks, events=started(tasks))
     columns = {name: dict.fromkeys(tasks, (1.23e8, 0.123)) for name in NAMES}
-    sampled(record, **columns)
+    sampled(record, dict.fromkeys(tasks.values(), [[99.9, 0.1, 33.3]] * 2), **columns)
     document = report([record])
     samples = document["runs"][0]["samples"]
     assert samples is not None
     with_two = len(page(document).encode())
     samples["bins"].pop()
+    samples["host_bins"].pop()
     one = with_two - len(page(document).encode())
-    assert with_two + (most_bins(1000) - 2) * one < 5_000_000
+    assert with_two + (most_bins(1000, 1000) - 2) * one < 5_000_000
 
 
 @pytest.mark.parametrize("columns", [None, 80, 40])
@@ -160,6 +166,7 @@ def test_the_text_fits_and_acts_on_no_terminal(document: ReportDocument, columns
     lines = [line.plain for line in report_lines(document, Sheet(columns))]
     assert not [line for line in lines if "\x1b" in line or "\n" in line]
     shown = "\n".join(lines)
-    for word in ("trainer-k3f9x2 succeeded after", "worker/1", "command", "0123abcd"):
+    for word in ("trainer-k3f9x2 succeeded after", "worker/1", "waits for", "command", "0123abcd"):
         assert word in shown, word
+    assert columns == 40 or "100 %, most 100 %" in shown
     assert "▁" in shown or columns is not None, "a curve for each task"

@@ -11,9 +11,10 @@ from tflaunch.console.pen import ASCII, UNICODE, Marks
 from tflaunch.console.run_top.drawing import TopDrawing
 from tflaunch.console.run_top.table_rows import SORTS, PastLooks, task_rows
 from tflaunch.console.run_top.view import TopView
-from tflaunch.runs.looking import SeenRun, SeenTask
+from tflaunch.console.safe_text import Text
+from tflaunch.runs.looking import SeenHost, SeenRun, SeenTask
 from tflaunch.runs.run_states import HostShare, RunState
-from tflaunch.runs.samples import NAMES
+from tflaunch.runs.samples import HOST_NAMES, NAMES
 
 NOW = 1_764_500_000.0
 HOSTS = {"ps/0": "gpu01", "worker/0": "gpu01", "worker/1": "gpu02", "worker/2": "gpu02"}
@@ -35,10 +36,17 @@ def look(number: int, **changed: SeenTask) -> SeenRun:
                 "step": round(STEPS_S[name] * at),
                 "loss": 0.25,
                 "gpu": 95.0 if name != "worker/1" else 10.0,
+                "sm": 63.0,
+                "tensor": 21.4,
+                "dram": 40.0,
             }
         tasks[name] = SeenTask(name, host, "running", "", values, f"{EVIL} step {at}", at + 1)
     tasks |= {name.replace("_", "/"): task for name, task in changed.items()}
-    return SeenRun(RUN, at, NOW + at, tuple(tasks.values()), {"gpu01": 0.0, "gpu02": 3.5}, {})
+    hosts = {
+        "gpu01": SeenHost(0.0),
+        "gpu02": SeenHost(3.5, dict(zip(HOST_NAMES, (100.0, 12.4, 0.6), strict=True)), at + 1),
+    }
+    return SeenRun(RUN, at, NOW + at, tuple(tasks.values()), hosts, {})
 
 
 class Shown:
@@ -54,8 +62,12 @@ class Shown:
         return [self.view.press(key, key if len(key) == 1 else None) for key in keys][-1]
 
     @property
+    def styled(self) -> list[Text]:
+        return self._drawing.screen(*self.size)
+
+    @property
     def lines(self) -> list[str]:
-        return [line.plain.rstrip() for line in self._drawing.screen(*self.size)]
+        return [line.plain.rstrip() for line in self.styled]
 
     @property
     def text(self) -> str:
@@ -86,7 +98,9 @@ def test_a_task_has_its_numbers_and_their_graphs() -> None:
     shown = Shown(130)
     assert "mnist-4f2a9c" in shown.lines[0] and "4/4 tasks run for 1m" in shown.lines[0]
     (worker,) = [line for line in shown.lines if "worker/1" in line]
-    assert re.search(r"worker/1 gpu02 +█{5}  1\.50 +█{5} +2\.9M .*10% +40 +2 +0\.25 ", worker), worker
+    assert re.search(r"worker/1 gpu02 +█{5}  1\.50 +█{5} +2\.9M .*10% +63/21/40 +40 +2 +0\.25 ", worker), (
+        worker
+    )
     assert "<b> step 20.0" in worker, "its log, harmless"
     assert "4 tasks · 6.00 cores · 11M/s · GPUs 67%" in shown.text
     narrow = Shown(80)
@@ -98,7 +112,47 @@ def test_hosts_have_what_their_tasks_use_together_and_what_others_use() -> None:
     shown.press("tab")
     assert shown.names == ["gpu01", "gpu02"]
     (host,) = [line for line in shown.lines if "gpu02" in line]
-    assert re.search(r"gpu02 .*█ +3\.00 .*5\.7M .* 52% +3\.5 +worker/1, worker/2", host), host
+    waits = r"63/21/40 +100/12/1 +3\.5"
+    assert re.search(rf"gpu02 .*█ +3\.00 .*5\.7M .* 52% +{waits} +worker/1, worker/2", host), host
+    (host,) = [line for line in shown.lines if "gpu01" in line]
+    assert re.search(r"63/21/40 +- +0 +ps/0, worker/0", host), host
+    narrow = Shown(80)
+    narrow.press("tab")
+    (host,) = [line for line in narrow.lines if "gpu02" in line]
+    assert re.search(r"gpu02 .*█ +3\.00 .*5\.7M .* 52% +100/12/1 +3\.5 +worker/1, worker/2", host), host
+
+
+def test_a_host_alone_has_the_graphs_of_its_waits() -> None:
+    shown = Shown(80, 90)
+    shown.press("tab", "down", "enter")
+    for title, value in (("a processor", "100%"), ("memory", "12%"), ("a disk", "1%")):
+        assert f"percent of the time in which programs waited for {title}: {value}" in shown.text
+    assert "tensor cores: percent of the time in which they computed: 21%" in shown.text
+    shown.press("left")
+    assert "programs waited" not in shown.text, "its kernel does not tell"
+
+
+def test_a_host_that_is_down_has_no_number_of_now() -> None:
+    shown = Shown(130)
+    shown.view.take(dataclasses.replace(look(9), down={"gpu02": "no route to host"}))
+    shown.press("tab")
+    (host,) = [line for line in shown.lines if line[1:].startswith("gpu02")]
+    assert "unreachable  no route to host" in host and "100/12" not in host, host
+    assert "2 hosts · 3.00 cores · 5.7M/s" in shown.text
+    shown.press("tab")
+    assert "4 tasks · 3.00 cores · 5.7M/s" in shown.text
+
+
+def test_only_the_name_of_a_row_is_bold() -> None:
+    shown = Shown(130)
+    for _ in ("tasks", "hosts"):
+        for line in shown.styled[2:4]:
+            bold = "".join(
+                line.plain[part.start : part.end] for part in line.spans if "bold" in str(part.style)
+            )
+            assert "bold" not in str(line.style)
+            assert bold.lstrip("> ").split() == [line.plain[1:].split()[0]]
+        shown.press("tab")
 
 
 def test_they_are_sorted_and_filtered() -> None:
@@ -165,8 +219,8 @@ def test_a_task_that_was_started_again_counts_its_steps_anew() -> None:
             for task in seen.tasks
             if task.task == "worker/0"
         ]
-        past.take(tasks)
-        past.take(tasks)  # a look that is told twice counts once
+        past.take(tasks, {})
+        past.take(tasks, {})  # a look that is told twice counts once
     assert past.steps_s("worker/0") == 6.0
     assert len(past.past("worker/0")["cores"]) == 4
     assert task_rows(look(3), past)[0].steps_s is None, "a ps"

@@ -91,6 +91,113 @@ def test_a_crowded_host() -> None:
     )
 
 
+# ---- hosts whose tasks all lack processors
+
+
+BURNS = [[77, "stress", 1.9]]
+
+
+def pressed(
+    run: Run, seconds: float, cpu: float = 0.9, own: float | None = None, others: Any = BURNS
+) -> list[str]:
+    """Hosts of all workers on which programs wait for a processor in that share of the time."""
+    said, shares = [], {"pressure": cpu, **({} if own is None else {"own_pressure": own})}
+    for _ in range(int(seconds / LOOK_S)):
+        for host in ("host2", "host3", "host4"):
+            before = run.machines.get(host, {})
+            waited = {
+                name: {"cpu": before.get(name, {"cpu": 0})["cpu"] + int(share * LOOK_S * 1000)}
+                for name, share in shares.items()
+            }
+            run.machines[host] = {"swapped": 0, "others": others, **waited}
+        said += run.on(LOOK_S)
+    return said
+
+
+def full(cores: float = 1.0, waiting: float = 1.1) -> Run:
+    """All workers want more than they get."""
+    run = asynchronous()
+    for task in WORKERS:
+        run.cores[task], run.waiting[task] = cores, waiting
+    return run
+
+
+def test_hosts_that_others_crowd_are_told_though_no_worker_is_slower_than_the_others() -> None:
+    run = full()
+    said = pressed(run, 150)
+    assert [text.split(":")[0] for text in said] == [
+        f"host{number} has too few processors for worker/{number - 2} on host{number}" for number in (2, 3, 4)
+    ]
+    assert said[0] == (
+        "host2 has too few processors for worker/0 on host2: programs have waited for one in 90% of the last 90 s, and"
+        " its threads 1.1 s for each second that they run; programs that are not the run's use 1.9 cores of host2 (pid"
+        " 77 stress); end them, or give the task another host"
+    )
+    assert pressed(run, 300) == [], "once"
+    for task in WORKERS:
+        run.waiting[task] = 0.0
+    assert pressed(run, 240, cpu=0.0, others=[]) == [
+        f"host{number} has processors for worker/{number - 2} on host{number} again" for number in (2, 3, 4)
+    ]
+
+
+def test_a_quota_that_holds_all_of_them() -> None:
+    run = full()
+    for task in WORKERS:
+        run.held[task], run.facts[task] = 0.6, {"cores": 1.0}
+    said = pressed(run, 150, cpu=0.0, own=0.95, others=[])
+    assert len(said) == 3
+    assert "the quota of its cgroup, 1 cores, stops it in 60% of the time; raise its limit" in said[0]
+
+
+@pytest.mark.parametrize(
+    ("cores", "waiting", "pressure"),
+    [
+        (4.0, 9.0, {"others": []}),  # more threads than cores, all its own
+        (4.0, 9.0, {"others": [[77, "node_exporter", 0.6]]}),  # ... beside one that uses little
+        (1.0, 0.3, {}),  # others compute, and it waits little
+        (0.2, 0.3, {}),  # it hardly runs
+        (1.0, 1.1, {"cpu": 0.3}),  # now and then
+        (1.0, 1.1, {"own": 0.1}),  # they wait in their cgroup, and ours do not
+        (1.0, 1.1, {"cpu": 0.0}),  # a kernel that does not tell
+    ],
+)
+def test_who_wants_all_processors_and_has_them_is_well(
+    cores: float, waiting: float, pressure: dict[str, Any]
+) -> None:
+    assert pressed(full(cores, waiting), 300, **pressure) == []
+
+
+def test_a_burst_of_others_is_no_crowd() -> None:
+    run = full()
+    assert pressed(run, 60) == []
+    assert pressed(run, 60, cpu=0.1) == []
+
+
+def test_of_a_straggler_on_such_a_host_its_sentence_is_enough() -> None:
+    run = full(1.0, 0.1)
+    run.waiting["worker/1"] = 2.5
+    run.speed("worker/1", 150_000)
+    assert "worker/1 on host3 has been 3.3x slower" in (text := one(pressed(run, 300)))
+    assert "and programs that are not the run's use 1.9 cores of host3" in text
+
+
+def test_of_a_crowded_host_it_is_not_said_again_that_its_worker_is_slow() -> None:
+    run = full()
+    assert len(pressed(run, 150)) == 3
+    run.speed("worker/1", 150_000)
+    assert pressed(run, 150) == []
+
+
+def test_a_ps_that_others_crowd_is_told_once() -> None:
+    run = Run(
+        "ps/0", "worker/0", "worker/1", hosts={"worker/0": "host2", "worker/1": "host2", "ps/0": "host2"}
+    )
+    run.link(*(("ps/0", each) for each in WORKERS[:2]), *((each, "ps/0") for each in WORKERS[:2]))
+    run.cores["ps/0"], run.waiting["ps/0"] = 0.05, 2.5
+    assert "ps/0 on host2 holds up the workers" in one(pressed(run, 300))
+
+
 def test_hosts_that_are_all_as_crowded_are_not_the_reason() -> None:
     run = slowed()
     for task in WORKERS:

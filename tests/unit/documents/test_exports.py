@@ -16,7 +16,7 @@ from tflaunch.documents.openmetrics import openmetrics
 from tflaunch.documents.run_reports import report
 from tflaunch.protocol.job import TaskId
 from tflaunch.protocol.outcome import Outcome, TaskExit
-from tflaunch.runs.samples import NAMES
+from tflaunch.runs.samples import HOST_NAMES, NAMES
 
 TASKS = {"ps/0": "gpu01", "worker/0": 'a "host"\\\n'}
 RISING = [float(number) for number in range(BINS)]
@@ -40,7 +40,12 @@ def document(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ReportDocument:
         events=[*phases, *started(TASKS), warned],
         outcome=ended,
     )
-    sampled(first, cores={"ps/0": RISING, "worker/0": RISING}, step={"worker/0": [*RISING[:-2], None, None]})
+    sampled(
+        first,
+        {"gpu01": [[number, 0.0, 1.5] for number in RISING]},
+        cores={"ps/0": RISING, "worker/0": RISING},
+        step={"worker/0": [*RISING[:-2], None, None]},
+    )
     second = recorded(tmp_path, monkeypatch, "trainer-7d01be", TASKS, events=started(TASKS))
     return report([first, second])
 
@@ -48,16 +53,17 @@ def document(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ReportDocument:
 def test_a_trace_has_steps_tasks_and_curves(document: ReportDocument) -> None:
     trace = chrome_trace(document)
     events: list[dict[str, Any]] = trace["traceEvents"]
-    assert Counter(event["ph"] for event in events)["C"] == 2 * BINS + BINS - 2
+    assert Counter(event["ph"] for event in events)["C"] == 2 * BINS + BINS - 2 + 3 * BINS
     processes = {event["pid"]: event["args"]["name"] for event in events if event["name"] == "process_name"}
     assert sorted(processes.values()) == sorted(
         [
             "trainer-k3f9x2 (succeeded)",
             "trainer-7d01be (unknown)",
             *2 * [f"{task} on {TASKS[task]}" for task in TASKS],
+            "gpu01",
         ]
     )
-    assert len(processes) == 6, "two runs are apart"
+    assert len(processes) == 7, "two runs are apart"
     slices = {event["name"]: event for event in events if event["ph"] == "X"}
     began = document["runs"][0]["began"]
     assert slices["connecting"]["ts"] == round((BEGAN + 0.5 - began) * 1e6)
@@ -95,6 +101,10 @@ def test_metrics_have_the_newest_values_and_keep_to_the_format(document: ReportD
     worker = 'run="trainer-k3f9x2",task="worker/0",host="a \\"host\\"\\\\\\n"'
     assert f"tflaunch_task_cores{{{worker}}} {RISING[-1]:g}" in text
     assert f"tflaunch_task_step{{{worker}}} {RISING[-3]:g}" in text, "the last that is known"
+    host = 'run="trainer-k3f9x2",host="gpu01"'
+    assert f"tflaunch_host_cpu_pressure_percent{{{host}}} {RISING[-1]:g}" in text
+    assert f"tflaunch_host_memory_pressure_percent{{{host}}} 0" in text
+    assert f"tflaunch_host_io_pressure_percent{{{host}}} 1.5" in text
     assert 'tflaunch_run_exit_code{run="trainer-k3f9x2"} 0' in text
     assert 'tflaunch_run_exit_code{run="trainer-7d01be"}' not in text
 
@@ -106,3 +116,11 @@ def test_each_column_of_the_samples_has_its_metric(document: ReportDocument) -> 
     text = openmetrics(document)
     values = set(re.findall(r'^tflaunch_task_\w+\{[^\n]*task="ps/0"[^\n]*\} (\d+)$', text, re.MULTILINE))
     assert values >= {str(number) for number in range(len(NAMES))}
+    assert set(re.findall("^tflaunch_host_([a-z_]+)_percent", text, re.MULTILINE)) == set(HOST_NAMES)
+
+
+def test_no_series_is_there_twice(document: ReportDocument) -> None:
+    twice: ReportDocument = {**document, "runs": [*document["runs"], document["runs"][0]]}
+    series = [line.rpartition(" ")[0] for line in openmetrics(twice).splitlines() if not line.startswith("#")]
+    assert len(series) == len(set(series))
+    assert openmetrics(twice) == openmetrics(document)

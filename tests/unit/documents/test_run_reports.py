@@ -218,10 +218,12 @@ def test_what_is_missing_is_said(make: Any, detached: bool, said: str) -> None:
 
 
 def test_what_a_detached_runs_hosts_have_kept_is_reported_and_else_why_it_is_not_here(make: Any) -> None:
-    record = make(detached=True)
+    record = make(detached=True, spares=["gpu09"])
     [_, missing] = run_report(record, "gpu01: timed out")["missing"]
     assert missing.endswith("do not tell it now: gpu01: timed out")
     tallies = [[at, {"worker/0": [2 * at, *[None] * 4, 0, at, *[None] * 4, 1]}] for at in (0, 5, 10)]
+    for at, line in zip((0, 5, 10), tallies, strict=True):
+        line[1] |= {host: [1000 * at, 0, 100 * at, 0] for host in ("gpu09", "gpu01", "elsewhere")}  # type: ignore[operator]
     lines = [{"format": 1, "began": BEGAN, "every_s": 5.0}, *tallies]
     (record.path / HOST_SAMPLES).write_text("\n".join(map(json.dumps, lines)))
     found = run_report(record)
@@ -229,6 +231,31 @@ def test_what_a_detached_runs_hosts_have_kept_is_reported_and_else_why_it_is_not
     (worker,) = [task for task in found["tasks"] if task["task"] == "worker/0"]
     assert (worker["means"]["cores"], worker["step"]) == (2.0, 10)
     assert "printed" in [moment["kind"] for moment in found["timeline"]]
+    assert [host["host"] for host in found["hosts"]] == ["gpu01", "gpu09"], "one was a spare when it began"
+    assert all(host["means"]["io_pressure"] == 10 for host in found["hosts"])
+
+
+def test_hosts_have_what_their_programs_waited_for(make: Any) -> None:
+    record = make()
+    hosts = {"gpu03": [[1.0, 0.0, 0.0]], "gpu01": [[10.0, 0.0, None], [30.0, 2.0, 5.0]]}
+    sampled(record, hosts, cores=pace(worker_0=1.0, worker_2=1.0))
+    found = run_report(record)
+    assert not of_document("report", dict(report([record])))
+    assert found["hosts"] == [
+        {
+            "host": "gpu01",
+            "means": {"cpu_pressure": 20, "memory_pressure": 1, "io_pressure": 5},
+            "most": {"cpu_pressure": 30, "memory_pressure": 2, "io_pressure": 5},
+        },
+        {
+            "host": "gpu03",
+            "means": {"cpu_pressure": 1, "memory_pressure": 0, "io_pressure": 0},
+            "most": {"cpu_pressure": 1, "memory_pressure": 0, "io_pressure": 0},
+        },
+    ]
+    assert [host["host"] for host in run_report(record, only="worker/2")["hosts"]] == ["gpu03"]
+    rows = {row["what"].partition(":")[0]: row for row in report([record, record])["compared"]}
+    assert rows["cpu_pressure"]["values"] == [10.5, 10.5]
 
 
 def ended_trial(number: int, status: Any = "succeeded", **more: Any) -> Result:

@@ -17,7 +17,7 @@ from tflaunch.agent.visit import Visit
 from tflaunch.lifecycle.tallies import EVERY_S
 from tflaunch.protocol import wire
 from tflaunch.runs.host_samples import HostSamples, merged, read_host_samples
-from tflaunch.runs.samples import NAMES, Sampled, most_bins
+from tflaunch.runs.samples import HOST_NAMES, NAMES, Sampled, most_bins
 
 PLACES = {"ps/0": ["gpu01", "gpu01.lab", 2222], "worker/0": ["gpu02", "10.0.0.2", None]}
 WATCHED = {
@@ -26,6 +26,7 @@ WATCHED = {
     "settings": {"gpus": {"worker/0": ["GPU-a"]}},
 }
 TASKS = frozenset(PLACES)
+HOSTS = frozenset(("gpu01", "gpu02"))
 BEGAN = 1000.0
 
 
@@ -53,10 +54,10 @@ class Host:
         return TallyFile(self.directory, WATCHED, BEGAN, 50.0)
 
     def looked(self, at: float, tasks: dict[str, Any], **more: Any) -> None:
-        self.file.looked({"tasks": tasks, **more}, 50.0 + at)
+        self.file.looked("gpu02", {"tasks": tasks, **more}, 50.0 + at)
 
     def brought(self) -> HostSamples:
-        found = read_host_samples(self.path, TASKS)
+        found = read_host_samples(self.path, TASKS, HOSTS)
         assert found is not None
         return found
 
@@ -136,6 +137,44 @@ def test_a_file_that_is_full_loses_looks_and_nothing_of_what_they_counted(
     assert set(values(whole, "worker/0", "sent")) == {20.0}
 
 
+def pressed(ms: int) -> dict[str, Any]:
+    """What a host says of itself that has waited so long for a processor, and a tenth of it for a disk."""
+    return {"swapped": 0, "pressure": {"cpu": ms, "memory": 0, "io": ms // 10}}
+
+
+def test_hosts_and_gpm_are_kept_and_thinned_out_with_the_tasks(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tally_file, "MOST_BYTES", 20_000)
+    gpus = {"GPU-a": {"use": 80, "power_w": 300.0, "memory_bytes": 5, "gpm": [63.0, 21.0, 40.0]}}
+    for number in range(400):
+        waited = {"machine": pressed(1000 * number), "gpus": gpus}
+        host.looked(EVERY_S * number, {"worker/0": look(10.0 * number)}, **waited)
+    host.file.close()
+    assert host.path.stat().st_size < 20_500
+    there = host.brought()
+    assert there.every_s > EVERY_S
+    whole = merged(None, there)
+    assert whole.hosts == ["gpu02"]
+    assert len(whole.host_bins) == len(whole.bins) > 20
+    assert all(rows == {"gpu02": [20.0, 0.0, 2.0]} for _, rows in whole.host_bins)
+    for column, value in (("sm", 63.0), ("tensor", 21.0), ("dram", 40.0)):
+        assert set(values(whole, "worker/0", column)) == {value}
+
+
+def test_rows_of_hosts_stand_behind_those_of_the_launcher(host: Host) -> None:
+    before = Sampled(BEGAN - 10.0, EVERY_S, most_bins(1, 1), ["worker/0"], hosts=["gpu01", "gpu02"])
+    before.host_bins = [(number, {"gpu02": [1.0, 1.0, 1.0]}) for number in range(2)]
+    for number in range(3):
+        host.looked(EVERY_S * number + 1.0, {"worker/0": look(number)}, machine=pressed(500 * number))
+    whole = merged(before, host.brought())
+    assert whole.hosts == ["gpu01", "gpu02"]
+    assert whole.host_bins == [
+        *((number, {"gpu02": [1.0, 1.0, 1.0]}) for number in range(2)),
+        *((number, {"gpu02": [10.0, 0.0, 1.0]}) for number in (3, 4)),
+    ]
+
+
 def test_the_next_coordinator_goes_on_where_a_line_was_torn(host: Host) -> None:
     for number in range(3):
         host.looked(EVERY_S * number, {"worker/0": look(number)})
@@ -159,7 +198,7 @@ def test_a_disk_that_refuses_does_not_end_the_run(host: Host) -> None:
 
 
 def test_what_the_launcher_saw_stands_before_what_the_hosts_have_kept(host: Host) -> None:
-    before = Sampled(BEGAN - 40.0, EVERY_S, most_bins(1), ["worker/0"])
+    before = Sampled(BEGAN - 40.0, EVERY_S, most_bins(1, 0), ["worker/0"])
     before.bins = [(number, {"worker/0": [1.0]}) for number in range(8)]
     before.firsts = {"worker/0": {"printed": 2.0}}
     for number in range(4):
@@ -171,7 +210,7 @@ def test_what_the_launcher_saw_stands_before_what_the_hosts_have_kept(host: Host
 
 
 def test_bins_are_as_long_as_the_longer_of_both(host: Host) -> None:
-    before = Sampled(BEGAN, EVERY_S, most_bins(1), ["worker/0"])
+    before = Sampled(BEGAN, EVERY_S, most_bins(1, 0), ["worker/0"])
     before.bins = [(number, {"worker/0": [float(number)]}) for number in range(8)]
     there = HostSamples(BEGAN, 4 * EVERY_S)
     there.tallies["worker/0"] = [(at, [at, *[None] * 4, 0.0, *[None] * 5, 0]) for at in (40.0, 60.0, 80.0)]
@@ -193,23 +232,30 @@ def test_bins_are_as_long_as_the_longer_of_both(host: Host) -> None:
         '[1,{"worker/0":[1,1,1,1,1,1,1,1,1,1,1,"7"]}]',
         '[1,{"worker/0":[1,1,1,1,1,1,1,1,NaN,1,1,0]}]',
         '[1,{"../../x":[1,1,1,1,1,1,1,1,1,1,1,0]}]',
+        '[1,{"worker/0":[1,1,1,1,1,1,1,1,1,1,1,-9,1,1,0]}]',
+        '[1,{"worker/0":[1,1,1,0]}]',
+        '[1,{"gpu01":[1,1,0]}]',
+        '[1,{"gpu01":[1,-1,1,0]}]',
+        '[1,{"gpu01":[1,1e300,1,0]}]',
+        '[1,{"gpu01":[1,1,1,1,1,1,1,1,1,1,1,0]}]',
+        '[1,{"gpu99":[1,1,1,0]}]',
         '[1,{"worker/99":[1,1,1,1,1,1,1,1,1,1,1,0]}]',
     ],
 )
 def test_a_host_that_lies_has_no_samples(tmp_path: Path, line: str) -> None:
     path = tmp_path / "host-samples.jsonl"
     path.write_text(json.dumps({"format": 1, "began": 1.0, "every_s": 1e14}) + "\n" + line + "\n")
-    found = read_host_samples(path, TASKS)
-    assert found is not None and not found.tallies
-    assert merged(None, found).bins == []
+    found = read_host_samples(path, TASKS, HOSTS)
+    assert found is not None and not found.tallies and not found.of_hosts
+    assert merged(None, found).bins == merged(None, found).host_bins == []
     path.write_text(line)
-    assert read_host_samples(path, TASKS) is None
+    assert read_host_samples(path, TASKS, HOSTS) is None
 
 
 def test_a_far_future_is_thinned_out(tmp_path: Path) -> None:
     there = HostSamples(BEGAN, EVERY_S)
     there.tallies["worker/0"] = [(at, [at, *[None] * 4, 0.0, *[None] * 5, 0]) for at in (1.0, 9e14)]
-    assert merged(None, there).bins[0][0] < most_bins(1)
+    assert merged(None, there).bins[0][0] < most_bins(1, 0)
 
 
 def test_a_visit_brings_it_in_pieces(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -236,3 +282,6 @@ def test_a_row_has_a_value_for_each_column() -> None:
     there.tallies["worker/0"] = [(at, [at, *[None] * 4, 0.0, *[None] * 5, 0]) for at in (1.0, 2.0)]
     [(_, row)] = there.rows("worker/0")
     assert len(row) == len(NAMES)
+    there.of_hosts["gpu01"] = [(at, [int(at)] * 4) for at in (1.0, 2.0)]
+    [(_, row)] = there.rows_of_host("gpu01")
+    assert len(row) == len(HOST_NAMES)

@@ -9,6 +9,7 @@ import pytest
 from tflaunch.lifecycle.tallies import EVERY_S
 from tflaunch.protocol.errors import RecordError
 from tflaunch.runs.samples import (
+    HOST_NAMES,
     MOST_BINS_OF_TRIALS,
     MOST_BYTES,
     NAMES,
@@ -57,7 +58,7 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
 
 def test_where_there_is_no_room_each_two_bins_become_one(tmp_path: Path) -> None:
     file = SampleFile(tmp_path / SAMPLES, ["worker/0"], 0.0)
-    most = most_bins(1)
+    most = most_bins(1, 0)
     for number in range(most):
         file.add(number, {"worker/0": row(cores=float(number), step=number)})
     file.first("worker/0", "printed", 1.0)
@@ -72,16 +73,20 @@ def test_where_there_is_no_room_each_two_bins_become_one(tmp_path: Path) -> None
     assert found.firsts == {"worker/0": {"printed": 1.0}}
 
 
-def test_the_file_of_a_thousand_tasks_stays_below_5_mb(tmp_path: Path) -> None:
-    rows = {
-        f"worker/{number}": [1.23e8 + number if name != "step" else 10**7 + number for name in NAMES]
-        for number in range(1000)
-    }
+@pytest.mark.parametrize("hosts", [0, 125, 1000])
+def test_the_file_of_a_thousand_tasks_stays_below_5_mb(tmp_path: Path, hosts: int) -> None:
+    values = dict.fromkeys(NAMES, 1.23e8) | dict.fromkeys(("gpu", "sm", "tensor", "dram"), 99.9)
+    rows = {f"worker/{number}": row(**{**values, "step": 10**7 + number}) for number in range(1000)}
+    of_hosts = {f"gpu{number:04}": [99.9] * len(HOST_NAMES) for number in range(hosts)}
     file = SampleFile(tmp_path / SAMPLES, [*rows], 0.0)
+    file.add(0, {}, dict.fromkeys(of_hosts, ()))
     head = (tmp_path / SAMPLES).stat().st_size
-    file.add(0, rows)
+    file.add(1, rows, of_hosts)
     bin_bytes = (tmp_path / SAMPLES).stat().st_size - head
-    assert head + 1000 * 100 + most_bins(1000) * bin_bytes < 5_000_000, "100: when it did what first"
+    found = read_samples(tmp_path / SAMPLES)
+    assert found is not None
+    assert found.most == most_bins(1000, hosts)
+    assert head + 1000 * 100 + found.most * bin_bytes < 5_000_000, "100: when it did what first"
 
 
 def test_a_day_fits_and_none_of_it_is_missing(tmp_path: Path) -> None:
@@ -91,7 +96,7 @@ def test_a_day_fits_and_none_of_it_is_missing(tmp_path: Path) -> None:
         at += file.every_s
     found = read_samples(tmp_path / SAMPLES)
     assert found is not None
-    assert most_bins(1000) // 2 <= len(found.bins) <= most_bins(1000)
+    assert most_bins(1000, 0) // 2 <= len(found.bins) <= most_bins(1000, 0)
     assert [number for number, _ in found.bins] == [*range(len(found.bins))]
     assert len(found.bins) * found.every_s >= DAY_S
 
@@ -119,6 +124,61 @@ def test_a_file_of_another_version_has_no_samples(tmp_path: Path, text: str) -> 
     assert read_samples(tmp_path / "none") is None
 
 
+def test_hosts_have_rows_beside_those_of_their_tasks(tmp_path: Path) -> None:
+    path = tmp_path / SAMPLES
+    file = SampleFile(path, ["worker/0"], 0.0)
+    file.add(0, {"worker/0": row(cores=1.0)}, {"gpu01": [12.5, 0.0, 0.3]})
+    file.add(1, {}, {"gpu02": [1.0, 2.0, 3.0], "gpu01": [100.0, None, None]})
+    again = SampleFile(path, ["worker/0"], 9.0)
+    again.add(again.bin_of(15.0), {"worker/0": row(cores=2.0)}, {"gpu02": [2.0, 0.0, 5.0]})
+    found = read_samples(path)
+    assert found is not None
+    assert found.hosts == ["gpu01", "gpu02"]
+    assert found.host_bins == [
+        (0, {"gpu01": [12.5, 0, 0.3]}),
+        (1, {"gpu02": [1, 2, 3], "gpu01": [100]}),
+        (3, {"gpu02": [2, 0, 5]}),
+    ]
+    assert [number for number, _ in found.bins] == [0, 3]
+    assert found.only("worker/0", "gpu02").host_bins == [(1, {"gpu02": [1, 2, 3]}), (3, {"gpu02": [2, 0, 5]})]
+    found.thin()
+    assert found.host_bins == [
+        (0, {"gpu01": [56.25, 0, 0.3], "gpu02": [1, 2, 3]}),
+        (1, {"gpu02": [2, 0, 5]}),
+    ]
+
+
+def test_hosts_that_come_later_leave_less_room(tmp_path: Path) -> None:
+    rows = {f"worker/{number}": row(cores=1.0) for number in range(1000)}
+    file = SampleFile(tmp_path / SAMPLES, [*rows], 0.0)
+    for number in range(most_bins(1000, 0) - 1):
+        file.add(number, {"worker/0": row(cores=1.0)})
+    file.add(file.bin_of(0.0), {}, {f"gpu{number:04}": [1.0, 2.0, 3.0] for number in range(1000)})
+    found = read_samples(tmp_path / SAMPLES)
+    assert found is not None
+    assert found.every_s == 2 * EVERY_S
+    assert found.most == most_bins(1000, 1000) < most_bins(1000, 0)
+    assert len(found.host_bins) == 1 and len(found.host_bins[0][1]) == 1000
+
+
+def test_a_file_from_before_hosts_were_kept_goes_on(tmp_path: Path) -> None:
+    path = tmp_path / SAMPLES
+    path.write_text(
+        '{"format":1,"began":100.0,"every_s":5.0,"most":720,"tasks":["worker/0"]}\n'
+        '{"at":3.2,"task":0,"first":"listens"}\n[7,[0,0.98,null,9e4,0,0,1,3,0.5,80,300,1024]]\n'
+    )
+    old = read_samples(path)
+    assert old is not None
+    assert (old.hosts, old.host_bins, old.firsts) == ([], [], {"worker/0": {"listens": 3.2}})
+    assert list(old.series("worker/0", "gpu_bytes")) == [(7.5 * EVERY_S, 1024)]
+    assert not list(old.series("worker/0", "sm"))
+    SampleFile(path, ["worker/0"], 900.0).add(9, {}, {"gpu01": [1.0, 2.0, 3.0]})
+    found = read_samples(path)
+    assert found is not None
+    assert found.bins == old.bins
+    assert found.host_bins == [(9, {"gpu01": [1, 2, 3]})]
+
+
 def test_a_disk_that_refuses_is_told_once(tmp_path: Path) -> None:
     file = SampleFile(tmp_path / SAMPLES, ["worker/0"], 0.0)
     (tmp_path / SAMPLES).unlink()
@@ -131,19 +191,22 @@ def test_a_disk_that_refuses_is_told_once(tmp_path: Path) -> None:
 
 def test_of_many_trials_a_few_run_at_a_time(tmp_path: Path) -> None:
     trials = [f"trial/{number}" for number in range(10_000)]
-    file, seats, at = SampleFile(tmp_path / SAMPLES, trials, 0.0, at_once=8), 8, 0.0
+    file, seats, at = SampleFile(tmp_path / SAMPLES, trials, 0.0, at_once=6), 6, 0.0
+    file.add(0, {}, {f"gpu0{number}": [99.9] * 3 for number in range(seats)})
     assert file.bin_of(8 * 3600 - 1) < MOST_BINS_OF_TRIALS, "eight hours at 5 s"
     most = MOST_BYTES // (ROW_BYTES * seats)
-    assert most_bins(seats, MOST_BINS_OF_TRIALS) == MOST_BINS_OF_TRIALS < most
-    for number in range(60):
-        file.add(file.bin_of(at), {trials[8 * number + seat]: row(cores=1.0) for seat in range(seats)})
-        at += file.every_s
-    again = SampleFile(tmp_path / SAMPLES, trials, 9e9, at_once=8)
-    again.add(again.bin_of(at), {"trial/9999": row(cores=2.0)})
+    assert most_bins(seats, seats, MOST_BINS_OF_TRIALS) == MOST_BINS_OF_TRIALS < most
+    for number in range(1, 61):
+        at = number * file.every_s
+        first = seats * (number - 1)
+        file.add(file.bin_of(at), {trials[first + seat]: row(cores=1.0) for seat in range(seats)})
+    again = SampleFile(tmp_path / SAMPLES, trials, 9e9, at_once=6)
+    again.add(again.bin_of(at + again.every_s), {"trial/9999": row(cores=2.0)})
     found = read_samples(tmp_path / SAMPLES)
     assert found is not None
     assert len(found.bins) == 61
-    assert found.every_series("cores")["trial/479"] == list(found.series("trial/479", "cores"))
-    alone = found.only("trial/16")
+    assert found.every_series("cores")["trial/357"] == list(found.series("trial/357", "cores"))
+    alone = found.only("trial/16", "gpu00")
     assert [number for number, _ in alone.bins] == [0]
-    assert alone.began == found.began + 2 * EVERY_S
+    assert alone.began == found.began + 3 * EVERY_S
+    assert not alone.host_bins, "they are of another time"

@@ -40,7 +40,7 @@ class Play:
 
     def looked(self, at: float, gpus: dict[str, Any] | None = None, **tasks: dict[str, Any]) -> None:
         named = {name.replace("_", "/"): each for name, each in tasks.items()}
-        self.sampling.looked({"tasks": named, **({"gpus": gpus} if gpus else {})}, 50.0 + at)
+        self.sampling.looked("gpu02", {"tasks": named, **({"gpus": gpus} if gpus else {})}, 50.0 + at)
 
     def values(self, task: str, column: str) -> list[float]:
         self.sampling.close()
@@ -119,8 +119,8 @@ def test_step_and_loss_are_read_in_the_log(tmp_path: Path) -> None:
 def test_the_gpus_of_a_task_count_together(tmp_path: Path) -> None:
     play = Play(tmp_path)
     gpus = {
-        "GPU-a": {"use": 80, "power_w": 300.0, "memory_bytes": 5},
-        "GPU-b": {"use": 40, "power_w": None, "memory_bytes": 7},
+        "GPU-a": {"use": 80, "power_w": 300.0, "memory_bytes": 5, "gpm": [60.0, 20.0, 33.3]},
+        "GPU-b": {"use": 40, "power_w": None, "memory_bytes": 7, "gpm": [40.0, 0.0, 33.3]},
         "GPU-of-another": {"use": 100, "power_w": 999.0, "memory_bytes": 99},
     }
     for at in (1.0, 3.0):
@@ -129,6 +129,52 @@ def test_the_gpus_of_a_task_count_together(tmp_path: Path) -> None:
     assert play.values("worker/0", "watts") == [300.0]
     assert play.values("worker/0", "gpu_bytes") == [12.0]
     assert play.values("ps/0", "gpu") == []
+    for column, value in (("sm", 50.0), ("tensor", 10.0), ("dram", 33.3)):
+        assert play.values("worker/0", column) == [value]
+        assert play.values("ps/0", column) == []
+
+
+def test_a_gpu_that_has_no_gpm_has_the_rest(tmp_path: Path) -> None:
+    play = Play(tmp_path)
+    gpus = {"GPU-a": {"use": 80, "power_w": 300.0, "memory_bytes": 5, "gpm": None}}
+    for at in (1.0, 3.0):
+        play.looked(at, gpus, worker_0=look(0.0))
+    assert play.values("worker/0", "gpu") == [80.0]
+    assert play.values("worker/0", "sm") == []
+
+
+def pressures(tmp_path: Path, *machines: dict[str, Any] | None) -> list[tuple[int, dict[str, Any]]]:
+    """What is kept of a host that says this of itself, every five seconds."""
+    play = Play(tmp_path)
+    for number, machine in enumerate(machines):
+        play.sampling.looked(
+            "gpu02", {"tasks": {}, **({"machine": machine} if machine else {})}, 51.0 + 5 * number
+        )
+    play.sampling.close()
+    found = read_samples(tmp_path / SAMPLES)
+    assert found is not None
+    return found.host_bins
+
+
+def counted(cpu: int, memory: int, io: int) -> dict[str, int]:
+    return {"cpu": cpu, "memory": memory, "io": io}
+
+
+def test_how_long_the_programs_of_a_host_waited(tmp_path: Path) -> None:
+    looks = [counted(7000, 100, 90), counted(9500, 100, 91), counted(20000, 0, 6000)]
+    found = pressures(tmp_path, *({"swapped": 0, "pressure": each} for each in looks))
+    assert found == [(1, {"gpu02": [50, 0, 0]}), (2, {"gpu02": [100, 0, 100]})]
+
+
+def test_the_pressure_in_its_own_cgroup_is_what_its_tasks_feel(tmp_path: Path) -> None:
+    both = [{"pressure": counted(ms, ms, ms), "own_pressure": counted(0, ms // 10, 0)} for ms in (0, 5000)]
+    assert pressures(tmp_path, *both) == [(1, {"gpu02": [0, 10, 0]})]
+
+
+def test_a_kernel_without_psi_has_no_rows(tmp_path: Path) -> None:
+    half = {"pressure": {"cpu": 7}}
+    bare = {"swapped": 0, "pressure": {}, "own_pressure": {}}
+    assert pressures(tmp_path, None, bare, {"swapped": 0}, half, half) == []
 
 
 def test_what_a_task_does_for_the_first_time_is_noted(tmp_path: Path) -> None:

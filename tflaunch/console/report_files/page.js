@@ -7,11 +7,14 @@
   const COLOURS = ["#3b82c4", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#8c8cd9", "#56b4e9", "#b8a800"];
   const LINES_MOST = 8;   // of so many tasks each has a curve of its own
   const UNITS = { cores: "cores", sent: "B/s", received: "B/s", peers: "B/s", files: "B/s", quiet_s: "s", step: "", loss: "",
-    gpu: "%", watts: "W", gpu_bytes: "B" };
+    gpu: "%", watts: "W", gpu_bytes: "B", sm: "%", tensor: "%", dram: "%", cpu_pressure: "%", memory_pressure: "%", io_pressure: "%" };
   const TITLES = { cores: "Processor, in cores", sent: "Sent", received: "Received", peers: "To and from tasks of the run",
     files: "Files read and written", quiet_s: "Since the last line of the log", step: "Step", loss: "Loss",
-    gpu: "GPUs computing", watts: "Power of the GPUs", gpu_bytes: "Memory of the GPUs" };
-  const ORDER = ["cores", "gpu", "peers", "step", "loss", "sent", "received", "files", "watts", "gpu_bytes", "quiet_s"];
+    gpu: "GPUs computing", watts: "Power of the GPUs", gpu_bytes: "Memory of the GPUs", sm: "SMs computing",
+    tensor: "Tensor cores computing", dram: "Speed of the GPUs' memory", cpu_pressure: "Waiting for a processor",
+    memory_pressure: "Waiting for memory", io_pressure: "Waiting for a disk" };
+  const ORDER = ["cores", "gpu", "peers", "step", "loss", "sent", "received", "files", "sm", "tensor", "dram", "watts", "gpu_bytes", "quiet_s",
+    "cpu_pressure", "memory_pressure", "io_pressure"];
   const SVG = "http://www.w3.org/2000/svg";
   const dark = matchMedia("(prefers-color-scheme: dark)");
   const charts = [];
@@ -44,6 +47,7 @@
     const unit = UNITS[column];
     if (unit === "B/s") return bytes(value, "/s");
     if (unit === "B") return bytes(value, "");
+    if (unit === "%") return `${Math.round(value * 10) / 10} %`;
     return short(value, column === "step" ? 9 : 3) + (unit && unit !== "cores" ? ` ${unit}` : "");
   }
   function lasted(seconds) {
@@ -90,14 +94,12 @@
     });
   }
 
-  // bins -> for each task and column, its values by the number of the bin
-  function seriesOf(run) {
-    const samples = run.samples;
-    if (!samples || !samples.bins.length) return null;
-    const columns = Object.keys(samples.columns);
-    const length = samples.bins[samples.bins.length - 1][0] + 1;
-    const series = samples.tasks.map(() => columns.map(() => null));
-    for (const bin of samples.bins) {
+  // bins -> for each task, or host, and column, its values by the number of the bin
+  function seriesOf(samples, names, columns, bins, jobOf) {
+    if (!bins.length) return null;
+    const length = bins[bins.length - 1][0] + 1;
+    const series = names.map(() => columns.map(() => null));
+    for (const bin of bins) {
       for (const row of bin.slice(1)) {
         for (let at = 1; at < row.length; at++) {
           if (row[at] === null) continue;
@@ -107,8 +109,10 @@
       }
     }
     const middle = Array.from({ length }, (_, number) => (number + 0.5) * samples.every_s);
-    return { tasks: samples.tasks, columns, series, middle, every: samples.every_s, began: samples.began, length, bins: samples.bins };
+    return { tasks: names, columns, series, middle, every: samples.every_s, began: samples.began, length, bins, jobOf };
   }
+  const ofTasks = ({ samples }) => samples && seriesOf(samples, samples.tasks, Object.keys(samples.columns), samples.bins, task => task.split("/")[0]);
+  const ofHosts = ({ samples }) => samples && seriesOf(samples, samples.hosts, Object.keys(samples.host_columns), samples.host_bins, () => "hosts");
   function valuesOf(seen, column) {   // [task, values] of those that have any
     const at = seen.columns.indexOf(column);
     return seen.tasks.map((task, number) => [task, seen.series[number][at]]).filter(each => each[1]);
@@ -120,9 +124,9 @@
   function linesOf(seen, column, most) {   // [name, values]: of each task, or of each job the middle, the least, the most
     const rows = valuesOf(seen, column);
     if (rows.length <= most) return rows.map(([task, row]) => [task, seen.middle.map((_, number) => row[number] ?? null)]);
-    const jobs = new Map(), jobOf = seen.tasks.map(task => task.split("/")[0]), at = seen.columns.indexOf(column) + 1;
+    const jobs = new Map(), jobOf = seen.tasks.map(seen.jobOf), at = seen.columns.indexOf(column) + 1;
     for (const [task] of rows) {
-      const job = task.split("/")[0];
+      const job = seen.jobOf(task);
       if (!jobs.has(job)) jobs.set(job, { count: 0, bins: [] });
       jobs.get(job).count++;
     }
@@ -177,7 +181,7 @@
       () => x.map((at, number) => [lasted(at), ...lines.map(line => shown(column, line[1][number]))]));
   }
 
-  function heat(parent, seen, columns) {
+  function heat(parent, seen, columns, what) {
     const controls = add(parent, "p", null, "controls"), choice = add(controls, "select");
     choice.setAttribute("aria-label", "what the map shows");
     for (const column of columns) add(choice, "option", TITLES[column]).value = column;
@@ -187,11 +191,11 @@
       const column = choice.value, rows = valuesOf(seen, column);
       let most = 0;
       for (const [, row] of rows) row.forEach(value => { if (value > most) most = value; });
-      if (column === "gpu") most = 100;
+      if (UNITS[column] === "%") most = 100;
       const high = Math.max(1, Math.min(20, 900 / rows.length)), label = rows.length <= 60 ? 110 : 0, width = 1000;
       const wide = (width - label) / seen.length;
       const svg = draw(place, "svg", { viewBox: `0 0 ${width} ${high * rows.length + 18}`, role: "img",
-        "aria-label": `${TITLES[column]}: tasks and time` });
+        "aria-label": `${TITLES[column]}: ${what}s and time` });
       const paths = Array.from({ length: 9 }, () => []);
       rows.forEach(([task, row], line) => {
         row.forEach((value, number) => {
@@ -205,7 +209,7 @@
       for (const share of [0, 0.25, 0.5, 0.75, 1]) {
         draw(svg, "text", { x: label + share * (width - label), y, "text-anchor": share === 1 ? "end" : share ? "middle" : "start" }, clock(share * last));
       }
-      const readout = add(place, "p", "The pointer on the map: task, time and value stand here.", "dim controls");
+      const readout = add(place, "p", `The pointer on the map: ${what}, time and value stand here.`, "dim controls");
       svg.addEventListener("pointermove", event => {
         const box = svg.getBoundingClientRect(), scale = width / box.width;
         const number = Math.floor(((event.clientX - box.left) * scale - label) / wide);
@@ -219,7 +223,7 @@
       const scale = draw(legend, "svg", { viewBox: "0 0 90 8", "aria-hidden": "true" });
       for (let step = 0; step < 9; step++) draw(scale, "rect", { class: `h${step}`, x: step * 10, y: 0, width: 10, height: 8 });
       add(legend, "span", shown(column, most));
-      numbers(place, () => [["task"], ...seen.middle.map(at => [lasted(at), "number"])],
+      numbers(place, () => [[what], ...seen.middle.map(at => [lasted(at), "number"])],
         () => rows.map(([task, row]) => [task, ...seen.middle.map((_, number) => shown(column, row[number]))]));
     }
     choice.addEventListener("change", show);
@@ -275,6 +279,14 @@
       add(parent, "p", columns.map(column => `${column}: ${says[column]}`).join("; ") + ". Means while the task ran.", "dim");
     }
   }
+  function hosts(parent, run) {
+    if (!run.hosts.length) return;
+    add(parent, "h2", "The hosts");
+    const columns = ORDER.filter(column => run.hosts.some(host => host.means[column] !== undefined));
+    table(parent, [["host"], ...columns.flatMap(column => [[TITLES[column], "number"], ["most", "number"]])],
+      run.hosts.map(host => [host.host, ...columns.flatMap(column => [shown(column, host.means[column]), shown(column, host.most[column])])]));
+    add(parent, "p", "Percent of the time in which programs waited, by the kernel's count (PSI): the mean while tasks ran, and the most in a bin.", "dim");
+  }
   function ran(parent, run) {
     add(parent, "h2", "What it ran");
     const line = words => words.map(word => /^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`).join(" ");
@@ -289,7 +301,7 @@
     }));
   }
 
-  const runs = report.runs, seen = runs.map(seriesOf);
+  const runs = report.runs, seen = runs.map(ofTasks), seenHosts = runs.map(ofHosts);
   const after = (run, index) => run.timeline.filter(each => ["warn", "lost", "restarted", "unreachable"].includes(each.kind))
     .map(each => each.at - seen[index].began);
   runs.forEach(run => head(main, run));
@@ -299,13 +311,10 @@
     table(main, [["", "text"], [runs[0].run_id, "number"], [runs[1].run_id, "number"], ["ratio", "number"]],
       report.compared.map(row => [row.what, ...row.values.map(number), row.ratio === null ? "" : `${row.ratio.toFixed(2)}×`]));
   }
-  if (runs.length === 2 && seen[0] && seen[1]) {
-    add(main, "h2", "Both over each other");
-    add(main, "p", `${runs[1].run_id} is dashed; a job of several tasks is shown by their median.`, "dim");
-    const grid = add(main, "div", null, "charts");
-    const x = [...new Set([...seen[0].middle, ...seen[1].middle])].sort((one, two) => one - two);
-    for (const column of ORDER.filter(name => columnsOf(seen[0]).includes(name) || columnsOf(seen[1]).includes(name))) {
-      const lines = seen.flatMap((own, index) => linesOf(own, column, 0).map(([name, values]) => {
+  function both(grid, pair) {   // the curves of two runs over each other
+    const x = [...new Set([...pair[0].middle, ...pair[1].middle])].sort((one, two) => one - two);
+    for (const column of ORDER.filter(name => columnsOf(pair[0]).includes(name) || columnsOf(pair[1]).includes(name))) {
+      const lines = pair.flatMap((own, index) => linesOf(own, column, 0).map(([name, values]) => {
         const at = new Map(own.middle.map((time, number) => [time, values[number]]));
         const last = own.middle[own.middle.length - 1];
         let before = null;   // a run with longer bins has no value of its own at each time
@@ -313,6 +322,13 @@
       }));
       chart(grid, column, x, lines, []);
     }
+  }
+  if (runs.length === 2 && seen[0] && seen[1]) {
+    add(main, "h2", "Both over each other");
+    add(main, "p", `${runs[1].run_id} is dashed; a job of several tasks is shown by their median, as the hosts are.`, "dim");
+    const grid = add(main, "div", null, "charts");
+    both(grid, seen);
+    if (seenHosts[0] && seenHosts[1]) both(grid, seenHosts);
   }
   runs.forEach((run, index) => {
     const part = add(main, "section");
@@ -325,9 +341,15 @@
       const grid = add(part, "div", null, "charts"), marks = after(run, index);
       for (const column of columns) chart(grid, column, seen[index].middle, linesOf(seen[index], column, LINES_MOST), marks);
       add(part, "h2", "Tasks and time");
-      heat(part, seen[index], columns);
+      heat(part, seen[index], columns, "task");
     }
     tasks(part, run);
+    hosts(part, run);
+    if (seenHosts[index]) {
+      const own = seenHosts[index], columns = columnsOf(own), grid = add(part, "div", null, "charts");
+      for (const column of columns) chart(grid, column, own.middle, linesOf(own, column, LINES_MOST), seen[index] ? after(run, index) : []);
+      if (own.tasks.length > LINES_MOST && columns.length) heat(part, own, columns, "host");
+    }
     ran(part, run);
   });
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from tflaunch.console.graph import graph
 from tflaunch.console.pen import BAD, BUSY, GOOD, WARN, Marks
 from tflaunch.console.run_top.row_columns import Columns, drawn, number
-from tflaunch.console.run_top.table_rows import Row, Value
+from tflaunch.console.run_top.table_rows import PERCENTS, Row, Value
 from tflaunch.console.run_top.view import TopView
 from tflaunch.console.safe_text import Text, wrapped, wrapped_words
 from tflaunch.console.text_table import cut
@@ -49,11 +49,17 @@ _SORTED = {
 }
 _TITLES = {
     "cores": "cores",
+    "cpu_pressure": "percent of the time in which programs waited for a processor",
     "net": "bytes a second to and from all its peers",
     "gpu": "GPU: percent of the time in which it computed",
+    "sm": "SMs of its GPUs that computed",
+    "tensor": "tensor cores: percent of the time in which they computed",
+    "dram": "memory of its GPUs: percent of its speed that was used",
     "watts": "power of its GPUs",
     "gpu_bytes": "memory in use on its GPUs",
+    "memory_pressure": "percent of the time in which programs waited for memory",
     "files": "bytes of files a second",
+    "io_pressure": "percent of the time in which programs waited for a disk",
 }
 _GRAPH_ROWS = 4
 
@@ -200,7 +206,7 @@ class TopDrawing:
 
     def _large(self, name: str, title: str, values: Sequence[Value], now: Value, width: int) -> list[Text]:
         known = [value for value in values if value is not None]
-        top = 100.0 if name == "gpu" else max(known)
+        top = 100.0 if name in PERCENTS else max(known)
         line = Text.assemble((f"{title}: ", "bold"), number(name, now))
         line.append(f"   {number(name, min(known))} to {number(name, max(known))}", "dim")
         shown = min(width - 1, len(values))
@@ -217,5 +223,13 @@ class TopDrawing:
         lines += [
             Text(),
             *wrapped(Text("Graphs: a column is a look. In the list all rows have one scale."), width),
+            Text(),
+            *wrapped(
+                Text(
+                    "waits %: of the time, in which programs of a host waited for a processor/memory/a disk."
+                    " SM/TC/mem: percent of the SMs, tensor cores and memory's speed of its GPUs that were used."
+                ),
+                width,
+            ),
         ]
         return lines

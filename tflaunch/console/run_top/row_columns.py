@@ -8,9 +8,10 @@ from typing import NamedTuple
 
 from tflaunch.console.graph import graph
 from tflaunch.console.pen import BAD, BUSY, GOOD, WARN, Marks
-from tflaunch.console.run_top.table_rows import Row, Value
+from tflaunch.console.run_top.table_rows import PERCENTS, Row, Value
 from tflaunch.console.safe_text import Text
 from tflaunch.console.text_table import cut, fitted
+from tflaunch.runs.samples import HOST_NAMES
 from tflaunch.text.numbers import amount
 from tflaunch.text.times import age
 
@@ -19,6 +20,9 @@ _LEAST_GRAPH, _MOST_GRAPH = 4, 40
 _LEAST_SAYS = 20
 _STATES = {"running": GOOD, "unreachable": WARN, "lost": BAD}
 _NET = "#cc79a7"
+_GPM, _WAITS = "SM/TC/mem", "waits %"
+_SEVERAL = {_GPM: ("sm", "tensor", "dram"), _WAITS: HOST_NAMES}
+SHORT_OF_MEMORY = 10.0  # percent of the time, from which on it is marked
 
 
 class _Measure(NamedTuple):
@@ -40,7 +44,7 @@ def number(name: str, value: Value) -> str:
         return "-"
     if name in ("net", "files", "gpu_bytes", "sent", "received"):
         return amount(value).replace("iB", "").replace(" ", "")
-    if name == "gpu":
+    if name in PERCENTS:
         return f"{value:.0f}%"
     if name == "watts":
         return f"{value:.0f} W"
@@ -60,14 +64,11 @@ class Columns:
         )
         has_gpus = any(row.now.get("gpu") is not None for row in rows)
         self._measures = [each for each in _MEASURES if each.name != "gpu" or has_gpus]
-        self._steps = 0 if of_hosts else 8
-        self._steps_s = 0 if of_hosts else 8
-        self._loss = 9 if wide and not of_hosts and any(row.loss is not None for row in rows) else 0
-        self._beside = 7 if of_hosts else 0
+        self._plain = _plain_columns(rows, wide=wide, of_hosts=of_hosts)
         fixed = 1 + self._name + (1 + self._host if self._host else 0)
-        fixed += sum(
-            1 + each for each in (self._steps, self._steps_s, self._loss, self._beside) if each
-        ) + sum(2 + each.width for each in self._measures)
+        fixed += sum(1 + each for each in self._plain.values()) + sum(
+            2 + each.width for each in self._measures
+        )
         room = width - fixed
         self._says = max(_LEAST_SAYS, room // 2) if wide or of_hosts else 0
         if room - self._says < len(self._measures) * _LEAST_GRAPH:
@@ -86,25 +87,16 @@ class Columns:
             line.append(" ").append_text(fitted(Text("host"), self._host, ""))
         for each in self._measures:
             line.append(" ").append_text(fitted(Text(each.title), self._graph + 1 + each.width, "", True))
-        for title, width in self._plain_titles():
+        for title, width in self._plain.items():
             line.append(" ").append_text(fitted(Text(title), width, "", True))
         if self._says >= _LEAST_SAYS:
             line.append("  tasks" if self._of_hosts else "  its log")
         line.stylize("dim")
         return cut(line, self._width, self._marks.more)
 
-    def _plain_titles(self) -> list[tuple[str, int]]:
-        titles = [
-            ("step", self._steps),
-            ("steps/s", self._steps_s),
-            ("loss", self._loss),
-            ("others", self._beside),
-        ]
-        return [(title, width) for title, width in titles if width]
-
     def row(self, row: Row, *, selected: bool) -> Text:
         """The line of a task or host."""
-        line = Text(">" if selected else " ", "bold")
+        line = Text.assemble((">" if selected else " ", "bold"))  # the rest is not bold
         line.append_text(
             fitted(Text(row.name, "bold reverse" if selected else "bold"), self._name, self._more)
         )
@@ -120,7 +112,7 @@ class Columns:
             line.append(" ").append_text(
                 fitted(Text(number(each.name, row.now.get(each.name))), each.width, "", True)
             )
-        for title, width in self._plain_titles():
+        for title, width in self._plain.items():
             line.append(" ").append_text(fitted(_plain(title, row), width, self._more, True))
         if self._says >= _LEAST_SAYS:
             line.append("  ").append_text(_says(row))
@@ -128,7 +120,7 @@ class Columns:
 
     def _top(self, name: str, rows: Sequence[Row]) -> float:
         """What fills a cell: the most that the graphs of all rows have, so that they compare; of percents, 100."""
-        if name == "gpu":
+        if name in PERCENTS:
             return 100.0
         shown = (newest(row.past.get(name, ()), self._graph) for row in rows)
         return max((value for values in shown for value in values if value is not None), default=0.0)
@@ -142,11 +134,37 @@ class Columns:
         return graph(values, self._marks.blocks)[0]
 
 
+def _plain_columns(rows: Sequence[Row], *, wide: bool, of_hosts: bool) -> dict[str, int]:
+    """Title -> width, of the columns without a graph."""
+    there = {name for row in rows for name, value in row.now.items() if value is not None}
+    gpm = {_GPM: 11} if wide and "sm" in there else {}
+    if of_hosts:
+        return {**gpm, **({_WAITS: 9} if there.intersection(HOST_NAMES) else {}), "others": 7}
+    loss = {"loss": 9} if wide and any(row.loss is not None for row in rows) else {}
+    return {**gpm, "step": 8, "steps/s": 8, **loss}
+
+
 def _plain(title: str, row: Row) -> Text:
+    if title in _SEVERAL:
+        return _several(title, row)
     value = {"step": row.step, "steps/s": row.steps_s, "loss": row.loss, "others": row.others}[title]
     if value is None:
         return Text("-", "dim")
     return Text(f"{value:.0f}" if title == "step" else f"{value:.3g}")
+
+
+def _several(title: str, row: Row) -> Text:
+    """Several percents in one column: `63/21/40`."""
+    values = {name: row.now.get(name) for name in _SEVERAL[title]}
+    if set(values.values()) == {None}:
+        return Text("-", "dim")
+    line = Text()
+    for name, value in values.items():
+        short = name == "memory_pressure" and value is not None and value >= SHORT_OF_MEMORY
+        line.append("/" if line else "").append(
+            "-" if value is None else f"{value:.0f}", WARN if short else ""
+        )
+    return line
 
 
 def _says(row: Row) -> Text:

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from tflaunch.protocol.job import TaskId
-from tflaunch.runs.looking import SeenRun, SeenTask
+from tflaunch.runs.looking import SeenHost, SeenRun, SeenTask
+from tflaunch.runs.samples import HOST_NAMES
 
 KEPT = 240  # looks
 PACE_S = 60.0  # over so long steps are counted
@@ -16,8 +17,10 @@ PACE_S = 60.0  # over so long steps are counted
 Value = float | None
 Sort = Literal["name", "host", "cores", "net", "gpu", "steps"]
 SORTS: tuple[Sort, ...] = ("name", "host", "cores", "net", "gpu", "steps")
-# What a row has of each look, by name; those of a host are of its tasks together.
-VALUES = ("cores", "net", "gpu", "watts", "gpu_bytes", "files")
+# What a row has of each look, by name; those of a host are of its tasks together ...
+VALUES = ("cores", "net", "gpu", "watts", "gpu_bytes", "files", "sm", "tensor", "dram")
+OF_GPUS = ("gpu", "sm", "tensor", "dram")  # ... of these the mean
+PERCENTS = (*OF_GPUS, *HOST_NAMES)
 
 
 @dataclass
@@ -41,23 +44,29 @@ class Row:
 
 @dataclass
 class _Kept:
-    """What is known of one task, look by look."""
+    """What is known of one task, or host, look by look."""
 
     values: dict[str, deque[Value]] = field(
-        default_factory=lambda: {name: deque(maxlen=KEPT) for name in VALUES}
+        default_factory=lambda: {name: deque(maxlen=KEPT) for name in (*VALUES, *HOST_NAMES)}
     )
     steps: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=KEPT))
     seen: float = 0.0
 
 
 class PastLooks:
-    """The values of all tasks over time.  Kept in memory alone: it begins with the command."""
+    """The values of all tasks and hosts over time.  Kept in memory alone: it begins with the command."""
 
     def __init__(self) -> None:
         self._kept: dict[str, _Kept] = {}
 
-    def take(self, tasks: Iterable[SeenTask]) -> None:
+    def take(self, tasks: Iterable[SeenTask], hosts: Mapping[str, SeenHost]) -> None:
         """Note what is new."""
+        for host, seen in hosts.items():
+            kept = self._kept.setdefault(host, _Kept())
+            if seen.values is not None and seen.seen > kept.seen:
+                kept.seen = seen.seen
+                for name, value in seen.values.items():
+                    kept.values[name].append(value)
         for task in tasks:
             kept = self._kept.setdefault(task.task, _Kept())
             if task.values is None or task.seen <= kept.seen:
@@ -78,9 +87,9 @@ class PastLooks:
             made._kept[task] = _Kept(values, kept.steps.copy(), kept.seen)
         return made
 
-    def past(self, task: str) -> Mapping[str, Sequence[Value]]:
-        """Name -> its values, the newest last; more of them come with the next looks."""
-        return self._kept[task].values if task in self._kept else {}
+    def past(self, name: str) -> Mapping[str, Sequence[Value]]:
+        """Name of a value -> what it was for that task or host, the newest last; more come with the next looks."""
+        return self._kept[name].values if name in self._kept else {}
 
     def steps_s(self, task: str) -> Value:
         """Steps in a second, over the last minute; None where its log names too few."""
@@ -101,8 +110,9 @@ def task_rows(run: SeenRun, past: PastLooks) -> list[Row]:
     """A row for each task."""
     rows = []
     for task in run.tasks:
-        values, before = task.values or {}, past.past(task.task)
         state = "unreachable" if task.state == "running" and task.host in run.down else task.state
+        # What one out of reach has used is in its graphs; what it uses now is not known.
+        values, before = (task.values or {}) if state != "unreachable" else {}, past.past(task.task)
         rows.append(
             Row(
                 task.task,
@@ -132,37 +142,44 @@ def host_rows(run: SeenRun, past: PastLooks) -> list[Row]:
         why = run.down.get(host, "")
         state = "unreachable" if why else "running" if living else "exited"
         names = ", ".join(task.name for task in own)
-        made = Row(host, host, state, "", says=why or names, tasks=len(living), others=run.others.get(host))
+        made = Row(host, host, state, "", says=why or names, tasks=len(living))
         made.now = {name: _together(name, [task.now.get(name) for task in living]) for name in VALUES}
-        made.past = _PastTogether([task.past for task in own])
+        if host in run.hosts and not why:
+            made.others, pressures = run.hosts[host].others, run.hosts[host].values or {}
+            made.now |= {name: pressures.get(name) for name in HOST_NAMES}
+        made.past = _PastTogether([task.past for task in own], past.past(host))
         rows.append(made)
     return rows
 
 
 class _PastTogether(Mapping[str, Sequence[Value]]):
-    """Name -> the values of several tasks together, added up once somebody looks at them."""
+    """Name -> the values of several tasks together, added up once somebody looks at them; and those of their host."""
 
-    def __init__(self, tasks: Sequence[Mapping[str, Sequence[Value]]]) -> None:
-        self._tasks = tasks
+    def __init__(
+        self, tasks: Sequence[Mapping[str, Sequence[Value]]], host: Mapping[str, Sequence[Value]]
+    ) -> None:
+        self._tasks, self._host = tasks, host
         self._made: dict[str, Sequence[Value]] = {}
 
     def __getitem__(self, name: str) -> Sequence[Value]:
+        if name in HOST_NAMES:
+            return self._host.get(name, ())
         if name not in self._made:
             self._made[name] = _past_together(name, [task.get(name, ()) for task in self._tasks])
         return self._made[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(VALUES)
+        return iter((*VALUES, *HOST_NAMES))
 
     def __len__(self) -> int:
-        return len(VALUES)
+        return len(VALUES) + len(HOST_NAMES)
 
 
 def _together(name: str, values: Sequence[Value]) -> Value:
     known = [value for value in values if value is not None]
     if not known:
         return None
-    return sum(known) / len(known) if name == "gpu" else sum(known)
+    return sum(known) / len(known) if name in OF_GPUS else sum(known)
 
 
 def _past_together(name: str, series: Sequence[Sequence[Value]]) -> list[Value]:

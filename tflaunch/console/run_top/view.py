@@ -27,7 +27,7 @@ class TopView(ListView[Sort]):
     def take(self, look: SeenRun) -> None:
         """Take what the hosts have said; while the screen is paused it is only noted."""
         self._newest = look
-        self.past.take(look.tasks)
+        self.past.take(look.tasks, look.hosts)
         if not self.paused:
             self._show(look)
 
