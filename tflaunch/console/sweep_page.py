@@ -189,9 +189,9 @@ def progress_lines(
     marks, lines = sheet.marks, [_counts(progress, run_id, sheet.marks)]
     if progress.best is not None and metric is not None:
         value = f"{value_text(progress.best.metric)} {metric.name}"
-        line = Text.assemble(("best ", "dim"), (value, "bold green"), f"  {TRIAL}/{progress.best.trial}  ")
-        room = sheet.columns and sheet.columns - line.cell_len
-        lines.append(line.append(in_room(progress.best.params, room, marks.more)))
+        best = Text.assemble(("best ", "dim"), (value, "bold green"), f"  {TRIAL}/{progress.best.trial}  ")
+        room = sheet.columns and sheet.columns - best.cell_len
+        lines.append(best.append(in_room(progress.best.params, room, marks.more)))
     width = (sheet.columns or 2 * _NARROW) // _SPARK_SHARE
     if len(progress.curve) > 1:
         first, last = value_text(progress.curve[0]), value_text(progress.curve[-1])

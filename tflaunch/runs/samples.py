@@ -8,8 +8,8 @@ each of COLUMNS.  When the file has as many bins as it may have, each two become
     {"at": 3.2, "task": 1, "first": "listens"}    how many seconds after that a task did something for the first time
     [7, [0, 0.98, 120000, 90000], [1, 0.99]]      a bin: its number, and a row for each task with its values
 
-Missing values are null, those at the end of a row are left out.  A row that was torn when the disk was full, or the
-launcher was killed, is passed over.
+Missing values are null, those at the end of a row are left out.  A line that was torn when the disk was full, or the
+launcher was killed, or that is damaged otherwise, is passed over.
 """
 
 from __future__ import annotations
@@ -145,22 +145,42 @@ def read_samples(path: Path) -> Sampled | None:
     head = found[0] if found else None
     if not isinstance(head, dict) or head.get("format") != FORMAT:
         return None
-    try:
-        sampled = Sampled(head["began"], head["every_s"], head["most"], list(head["tasks"]))
-        for line in found[1:]:
-            if isinstance(line, dict):
-                sampled.firsts.setdefault(sampled.tasks[line["task"]], {})[line["first"]] = line["at"]
-            else:
-                sampled.bins.append((line[0], {sampled.tasks[row[0]]: row[1:] for row in line[1:]}))
-    except (KeyError, IndexError, TypeError):
+    tasks: Any = head.get("tasks")
+    times: Any = (head.get("began"), head.get("every_s"))
+    most = head.get("most")
+    if not (_are(tasks, str) and _are(times, *_NUMBER) and isinstance(most, int) and times[1] > 0):
         return None
+    sampled = Sampled(times[0], times[1], most, tasks)
+    for line in found[1:]:
+        if isinstance(line, dict):
+            task, what, at = line.get("task"), line.get("first"), line.get("at")
+            if _is_task(task, tasks) and isinstance(what, str) and isinstance(at, _NUMBER):
+                sampled.firsts.setdefault(tasks[task], {})[what] = at
+        elif isinstance(line, list) and type(line[0]) is int and all(_is_row(row, tasks) for row in line[1:]):
+            sampled.bins.append((line[0], {tasks[row[0]]: row[1:] for row in line[1:]}))
     return sampled
+
+
+_NUMBER = (float, int)  # and not bool, which is a number to isinstance
+
+
+def _are(values: Any, *types: type) -> bool:
+    return isinstance(values, list | tuple) and {type(value) for value in values} <= {*types}
+
+
+def _is_task(number: Any, tasks: Sequence[str]) -> bool:
+    return type(number) is int and 0 <= number < len(tasks)
+
+
+def _is_row(row: Any, tasks: Sequence[str]) -> bool:
+    whole = isinstance(row, list) and bool(row)
+    return whole and _is_task(row[0], tasks) and _are(row[1:], *_NUMBER, type(None))
 
 
 def _parsed(line: str) -> Any:
     try:
         return json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
 
 

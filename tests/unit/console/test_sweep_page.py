@@ -63,6 +63,8 @@ def test_the_live_table_fits_and_shows_how_the_metric_goes(columns: int, marks: 
 def test_a_sparkline_goes_from_the_lowest_to_the_highest() -> None:
     assert sparkline([0, 1, 2, 3, 4, 5, 6, 7], 8, UNICODE.blocks) == "▁▂▃▄▅▆▇█"
     assert sparkline([5.0, 5.0], 8, UNICODE.blocks) == "▅▅"
+    assert sparkline([0.0, 0.004, 0.002], 8, UNICODE.blocks, (0.0, 0.1)) == "▁▁▁"
+    assert sparkline([1.0, 2.0], 8, UNICODE.blocks, (0.0, 0.1)) == "▅█"
     assert sparkline([], 8, UNICODE.blocks) == sparkline([1.0], 0, UNICODE.blocks) == ""
     assert sparkline([-1.7e308, 1.7e308, 0.0], 8, UNICODE.blocks) == "▁█▅"
     assert len(sparkline([math.sin(each) for each in range(1000)], 12, UNICODE.blocks)) == 12
@@ -106,8 +108,11 @@ def of_long_names(metric: str) -> Summary:
 
 @pytest.mark.parametrize(
     ("columns", "shown"),
-    [(None, ("8.8441e-06", "0.0017331", "35")), (130, ("8.8441e-06", "0.0017331", "35"))]
-    + [(80, ("8.8e-06", "0.0017", "35"))],
+    [
+        (None, ("8.8441e-06", "0.0017331", "35")),
+        (130, ("8.8441e-06", "0.0017331", "35")),
+        (80, ("8.8e-06", "0.0017", "35")),
+    ],
 )
 def test_numbers_are_rounded_and_never_cut(columns: int | None, shown: tuple[str, ...]) -> None:
     heading, *rows = [

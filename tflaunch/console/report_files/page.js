@@ -226,10 +226,12 @@
     show();
   }
 
-  const GOOD = { succeeded: "good", running: "", detached: "dim", unknown: "dim" };
+  const GOOD = { succeeded: "good", running: "", detached: "dim", unknown: "dim", interrupted: "dim" };
+  const WORDS = { interrupted: "stopped", say: "told", unknown: "has no known end" }; // as report_page.py has them
+  const words = word => WORDS[word] ?? word;
   function head(parent, run) {
     const title = add(parent, "h1", `${run.run_id} `);
-    add(title, "span", run.status, GOOD[run.status] ?? "bad");
+    add(title, "span", words(run.status), GOOD[run.status] ?? "bad");
     const began = new Date(run.began * 1000);
     const said = [`began ${began.toLocaleString()}`, run.seconds !== null && `took ${lasted(run.seconds)}`,
       run.exit_code && `exit code ${run.exit_code}`, `${run.tasks.length} tasks on ${new Set(run.tasks.map(task => task.host)).size} hosts`];
@@ -250,7 +252,7 @@
       for (const [name, value] of [["viewBox", "0 0 200 10"], ["width", 200], ["height", 10], ["aria-hidden", "true"]]) svg.setAttribute(name, value);
       const left = 198 * (each.at - run.began) / last;
       draw(svg, "rect", { class: "bar", x: left, y: 1, height: 8, width: Math.max(2, 198 * (each.lasted_s || 0) / last) });
-      return [lasted(each.at - run.began), each.kind, each.lasted_s === null ? "" : lasted(each.lasted_s), svg, each.text];
+      return [lasted(each.at - run.began), words(each.kind), each.lasted_s === null ? "" : lasted(each.lasted_s), svg, each.text];
     }));
   }
   function tasks(parent, run) {
