@@ -65,10 +65,10 @@ def _run(run: ReportedRunData, sheet: Sheet) -> Iterator[Text]:
     for text in run["missing"]:
         yield paragraph((f"  {marks.dot} {text}", "dim"))
     yield Text()
-    yield from _timeline(run, sheet)
-    yield Text()
-    yield from _tasks(run, sheet)
-    yield Text()
+    if run["timeline"]:
+        yield from [*_timeline(run, sheet), Text()]
+    if run["tasks"]:
+        yield from [*_tasks(run, sheet), Text()]
     yield from _ran(run)
 
 

@@ -62,7 +62,11 @@ def tune_page(document: TuneDocument, sheet: Sheet, *, so_far: str = "") -> list
             right=True,
         ),
         *(
-            Column(job, [Text(str(each["tasks"].get(job, ""))) for each in layouts], right=True)
+            Column(
+                job,
+                [Text(str(each["tasks"].get(job, 0)) if each["tasks"] else "") for each in layouts],
+                right=True,
+            )
             for job in jobs
         ),
         Column(

@@ -105,11 +105,13 @@ def _missing(
             if record.about["tflaunch"] != __version__
             else "its record has no events"
         )
-    if detached:
+    if detached and status == "detached":
         said.append(
             "it was detached: what happened after that is not on this machine; for how it stands:"
             f" tflaunch status {record.run_id}"
         )
+    elif detached:
+        said.append("it was detached: what happened between that and its end is not on this machine")
     elif status == "unknown":
         gone = "its launcher has gone without a word (killed, or this machine was restarted)"
         how = f"what happened after that is not on this machine; for how it stands: tflaunch status {record.run_id}"
