@@ -142,6 +142,9 @@
     return lines;
   }
 
+  // Where a line has a value, and none beside it: no stroke would show that.
+  const alone = values => [...values.keys()].filter(at => values[at] != null && values[at - 1] == null && values[at + 1] == null);
+
   function chart(parent, column, x, lines, marks) {
     const place = add(parent, "div", null, "chart");
     add(place, "h3", TITLES[column]);
@@ -155,7 +158,7 @@
         { ...axis(76), ...(UNITS[column].startsWith("B") ? { incrs: BYTES } : {}), values: (_, ticks) => ticks.map(tick => shown(column, tick)) }],
       series: [{ label: "after", value: (_, value) => value === null ? "" : lasted(value) },
         ...lines.map(([label, , dashed, key]) => ({ label, stroke: colourOf(key || label), width: 1.5,
-          dash: dashed ? [6, 4] : undefined, spanGaps: false, points: { show: x.length < 3 },
+          dash: dashed ? [6, 4] : undefined, spanGaps: false, points: { show: true, filter: (u, at) => alone(u.data[at]) },
           value: (_, value) => shown(column, value) }))],
       hooks: { draw: [u => {
         u.ctx.save();
@@ -261,7 +264,7 @@
     const rates = run.tasks.some(task => task.steps_s !== null), losses = run.tasks.some(task => task.loss !== null);
     const gpus = run.tasks.some(task => task.gpus.length), trials = run.tasks.some(task => task.trial);
     const values = trial => Object.entries(trial.params).map(([name, value]) => `${name}=${value}`).join(" ");
-    table(parent, [["task"], ...(trials ? [["metric", "number"], ["values", "text"]] : []), ["host"], ...(gpus ? [["GPUs"]] : []), ...columns.map(column => [column, "number"]),
+    table(parent, [["task"], ...(trials ? [["metric", "number"], ["values", "values"]] : []), ["host"], ...(gpus ? [["GPUs"]] : []), ...columns.map(column => [column, "number"]),
       ...(rates ? [["steps/s", "number"]] : []), ...(losses ? [["loss", "number"]] : []), ["end", "text"]],
     run.tasks.map(task => {
       const end = task.end, why = task.trial ? task.trial.why : "";
