@@ -248,6 +248,26 @@ def test_a_request_that_is_nonsense_does_not_end_the_tasks(host: Host) -> None:
 # ---- visits
 
 
+def test_a_channel_that_an_agent_leaves_untaken_shows_what_the_agent_has_left(host: Host) -> None:
+    launcher = host.start()
+    running(launcher, shell("echo up; exec sleep 600"))
+    launcher.read_log("worker/0", lambda log: b"up" in log)
+    agent = json.loads((host.directory / "agent.json").read_text())
+    os.kill(agent["guard"], signal.SIGSTOP)  # it would write that it has ended the tasks
+    os.kill(agent["pid"], signal.SIGSTOP)
+    visitor = visit(host)
+    visitor.send("attach", run=host.run, host="h1")
+    until(lambda: visitor.ignores(signal.SIGHUP), "the visit to have passed its channel, and to wait")
+    os.kill(agent["pid"], signal.SIGKILL)
+    assert visitor.wait("hello")["alive"] is False
+    assert not visitor.ignores(signal.SIGHUP), "it has nothing of an agent's to pass on any more"
+    visitor.send("watch", after=0, logs={}, window=1 << 20, client="")
+    assert "its agent is gone" in visitor.wait("gone")["reason"]
+    assert visitor.read_log("worker/0", lambda log: b"up" in log) == b"up\n"
+    os.kill(agent["guard"], signal.SIGCONT)
+    gone(agent["pid"], agent["guard"])
+
+
 def visit(host: Host) -> Channel:
     channel = host.open("visit", run="", host="")
     channel.wait("hello")

@@ -370,7 +370,7 @@ def children() -> set[int]:
 def test_a_name_server_that_is_silent_holds_nothing_up(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
     # What a resolver does whose server never answers; it runs in the child.
     monkeypatch.setattr("tflaunch.agent.net.name_lookup.addresses_of", lambda *_: "a name")
-    monkeypatch.setattr("tflaunch.agent.net.name_lookup._resolve_and_exit", lambda *_: time.sleep(600))
+    monkeypatch.setattr("tflaunch.agent.net.name_lookup._resolve", lambda *_: time.sleep(600))
     results = loop.dial(("node7.cluster", 2222, "node7"), patience_s=0.5).results
     assert results == [[NO_NAME, "no answer within 1.5 s"]]
     until(processes.reap, "the child to be killed")

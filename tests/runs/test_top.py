@@ -79,3 +79,10 @@ def test_it_wants_a_terminal(launcher: Launcher) -> None:
     done = launcher.run("top").ran(2)
     assert "top draws on a terminal, and there is none" in done.sentences
     assert "tflaunch status" in done.sentences
+
+
+def test_it_draws_nothing_on_a_dumb_terminal(launcher: Launcher) -> None:
+    screen = Terminal(launcher.argv("top"), launcher.env(), term="dumb")
+    assert screen.end() == 2
+    assert "TERM says that this one only prints" in screen.text
+    assert "\x1b" not in screen.text

@@ -159,12 +159,17 @@ def test_a_search_that_was_stopped_goes_on(launcher: Launcher) -> None:
         "--ps 0 --workers 1 --env OMP_NUM_THREADS=4 --env TF_NUM_INTRAOP_THREADS=4",
         "round 1: 2 layouts, 20 steps",
     ]
+    absent = launcher.run("tune", hosts, "absent.py", *words, "--dry-run").ran(EXIT_USAGE)
+    assert "absent.py: there is no such file" in absent.err
     assert launcher.records() == []
     with launcher.start("tune", hosts, script, *words) as running:
         running.wait_for("threads 1: ")
         running.interrupt()
         assert running.end() == EXIT_INTERRUPTED
-    name = re.findall(r"this goes on: tflaunch tune --resume (\S+)", running.err)[0]
+    table, _, told = running.out.partition("\n\n")
+    assert len(table.splitlines()) == 2, "the layout that was measured, below the heading"
+    assert re.search(r"→ the fastest so far: tflaunch run .* --env OMP_NUM_THREADS=1 ", told)
+    name = re.findall(r"→ go on: tflaunch tune --resume (\S+)", told)[0]
     launcher.wait_until_nothing_is_left()
     done = launcher.run("tune", "--resume", name, env={"SECRET": "y"}).ran()
     assert "threads 1: " not in done.err  # it is not measured again

@@ -120,6 +120,11 @@ class Channel:
     def started_ended(self) -> bool:
         return self._started.poll() is not None
 
+    def ignores(self, number: int) -> bool:
+        """Whether what was started ignores that signal."""
+        status = Path(f"/proc/{self._started.pid}/status").read_text()
+        return bool(int(status.partition("SigIgn:")[2].split()[0], 16) >> number - 1 & 1)
+
     def next(self, patience_s: float = PATIENCE_S) -> wire.Message | None:
         """The next message, beats left out and logs gathered; None at the end of the channel."""
         message = self.next_raw(patience_s)

@@ -64,7 +64,7 @@ def main(arguments: "List[str]", early: bytes = b"") -> None:
     except HostError as error:
         write_all(channel_out, wire.encode("failed", reason=error.reason, hint=error.hint))
         return
-    hold(channel_in, channel_out, holder)
+    hold(holder)
 
 
 def _start(directory: RunDirectory, channel_in: int, channel_out: int, early: bytes) -> socket.socket:

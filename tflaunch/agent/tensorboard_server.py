@@ -195,6 +195,10 @@ def serve(
     if pid == 0:
         try:
             _serve(directory, channel_in, channel_out, decoder, logdir)
+        except Exception:
+            import traceback
+
+            traceback.print_exc()
         finally:
             os._exit(0)
     while True:

@@ -49,8 +49,8 @@ class NothingMeasured(TflaunchError):
 class TuneWatcher(Protocol):
     """Sees how far the search is."""
 
-    def begins(self, run_id: str) -> None:
-        """The search has a record of this name."""
+    def begins(self, run_id: str, tried: Tried) -> None:
+        """The search has a record of this name; `tried` is what is known from now on, also if the search is stopped."""
 
     def trying(self, layout: TaskLayout, number: int, total: int) -> None:
         """Run `number` of `total` begins."""
@@ -82,17 +82,22 @@ class PreparedTry(Prepared):
         self.reporter.close()
 
 
+def planned(request: TuneRequest) -> Tried:
+    """The layouts, of which none is tried; raises TflaunchError for what none of them could be run with."""
+    PreparedTry(request, request.layouts[0]).discard()
+    return Tried(request.layouts, request.about)
+
+
 def tune(request: TuneRequest, watcher: TuneWatcher, resume: str | None = None) -> tuple[str, Tried]:
     """Try the layouts; return the name of the search, and what came of each.
 
     resume: a search on record that goes on.
     Raises TflaunchError: NothingMeasured where no layout could be measured; Stopped after Ctrl-C.
     """
-    tried = Tried(request.layouts, request.about)
-    if resume is None:  # what no layout could run is told before anything is on record
-        PreparedTry(request, request.layouts[0]).discard()
+    # What no layout could be run with is told before anything is on record.
+    tried = planned(request) if resume is None else Tried(request.layouts, request.about)
     with contextlib.closing(_record_of(request, resume, tried)) as record, _ended(record):
-        watcher.begins(record.run_id)
+        watcher.begins(record.run_id, tried)
         _Search(request, tried, watcher).go()
     return record.run_id, tried
 

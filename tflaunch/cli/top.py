@@ -27,13 +27,13 @@ def top(
     From any machine that reaches the hosts, as `tflaunch attach`; several users may watch one run.  q quits, and the
     run goes on.  ? shows the keys.  Without RUN: the only run alive.
     """
-    from tflaunch.console.screen import reads_keys
+    from tflaunch.console.screen import dumb, reads_keys
     from tflaunch.runs.wanted import WantedLogs
 
     with reporting("not watching any more; the run goes on: tflaunch top") as show:
         if not reads_keys():
             raise UsageError(
-                "top draws on a terminal, and there is none",
+                f"top draws on a terminal, and {'TERM says that this one only prints' if dumb() else 'there is none'}",
                 "what the tasks used, as text or JSON: tflaunch report; how they stand: tflaunch status",
             )
         with open_view(run, reach, show, WantedLogs(), json=False) as view:

@@ -47,12 +47,15 @@ class _Shown:
 
     def __init__(self, show: Show, *, json: bool) -> None:
         self._show, self._json = show, json
+        self.name = ""  # of the search, once it has begun
+        self.known: Tried | None = None
 
-    def begins(self, run_id: str) -> None:
+    def begins(self, run_id: str, tried: Tried) -> None:
         """See TuneWatcher."""
-        self._show.stopped = (
-            f"stopped; nothing is left running; this goes on: tflaunch tune --resume {run_id}"
-        )
+        self.name, self.known = run_id, tried
+        self._show.stopped = "stopped; nothing is left running"
+        if self._json:
+            self._show.stopped += f"; this goes on: tflaunch tune --resume {run_id}"
 
     def trying(self, layout: TaskLayout, number: int, total: int) -> None:
         """See TuneWatcher."""
@@ -75,22 +78,41 @@ def tune(ctx: typer.Context, options: TuneOptions) -> None:
     many steps, until two are left.  The steps are those that the tasks print, as `step 120`.
     """
     from tflaunch.api.requests.tune import request_of
+    from tflaunch.api.tuning import planned
     from tflaunch.api.tuning import tune as search
-    from tflaunch.tuning.tried import Tried
+    from tflaunch.protocol.errors import TflaunchError
+    from tflaunch.sessions.group import Stopped
 
     json = options.output.json
     with reporting("stopped; nothing was started", json=json) as show:
         request = request_of(options, None if json else show.reporter, command=command_on_record(ctx))
         if options.start.dry_run:
-            _print("", Tried(request.layouts, {}), options.measure.steps, (), json=json)
+            _print("", planned(request), options.measure.steps, (), json=json)
             return
-        with _stoppable():
-            name, tried = search(request, _Shown(show, json=json), options.measure.resume)
-        show.reporter.settle()
-        best = tried.ranked()[0]
-        own = options.what.arguments
-        command = (*run_command(ctx, _of_the_run(), best.options), *own)
-        _print(name, tried, options.measure.steps, command if own else command[:-1], json=json)
+        shown = _Shown(show, json=json)
+
+        def show_all(tried: Tried, *, resume: bool) -> None:
+            show.reporter.settle()
+            best, own = tried.ranked()[:1], options.what.arguments
+            command = (*run_command(ctx, _of_the_run(), best[0].options), *own) if best else ()
+            _print(
+                shown.name,
+                tried,
+                options.measure.steps,
+                command if own else command[:-1],
+                json=json,
+                resume=resume,
+            )
+
+        try:
+            with _stoppable():
+                _, tried = search(request, shown, options.measure.resume)
+        except (Stopped, TflaunchError) as error:
+            known = shown.known
+            if known is not None and not json and (isinstance(error, Stopped) or known.ranked()):
+                show_all(known, resume=True)
+            raise
+        show_all(tried, resume=False)
 
 
 @contextmanager
@@ -118,14 +140,18 @@ def _of_the_run() -> set[str]:
     return names - {"module", "connect_timeout"}
 
 
-def _print(name: str, tried: Tried, steps: int, command: Sequence[str], *, json: bool) -> None:
+def _print(
+    name: str, tried: Tried, steps: int, command: Sequence[str], *, json: bool, resume: bool = False
+) -> None:
     from tflaunch.console.screen import Screen, reader_may_leave
-    from tflaunch.console.tune_page import planned_page, tune_page
+    from tflaunch.console.tune_page import planned_page, stopped_page, tune_page
     from tflaunch.documents.tuned import tuned
 
     screen, document = Screen(), tuned(name, tried, steps, command)
     with reader_may_leave():
         if json:
             screen.write_json(document)
+        elif resume:
+            screen.show(stopped_page(document, screen))
         else:
             screen.show(tune_page(document, screen) if command else planned_page(document))

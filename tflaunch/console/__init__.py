@@ -28,7 +28,7 @@ Pages: what each command shows, as lines
     gpu_watch/         `gpus --watch` on a terminal: graphs, keys; run_top/: `top`
     gpu_users_page.py  `gpus --all-users`
     gpus_table.py, gpus_states.py, gpus_topology.py    the parts of that page
-    sweep_page.py      the trials of a sweep
+    sweep_page.py      the trials of a sweep; trial_values.py: their parameters' values, in little room
 
 What pages are made with
     safe_text.py       lines without characters that act on the terminal

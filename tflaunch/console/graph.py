@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+LEAST_CORES = 0.1  # that fill a graph of processor time: the noise of a task that rests is none of its own
+LEAST_BYTES_S = 1000.0  # likewise, of bytes a second
+
 
 def graph(values: Sequence[float | None], blocks: str, height: int = 1) -> list[str]:
     """Return the lines of a graph, the topmost first.
@@ -24,16 +27,19 @@ def _cell(top: int | None, bottom: int, blocks: str) -> str:
     return blocks[min(len(blocks) - 1, top - bottom)]
 
 
-def sparkline(values: Sequence[float], width: int, blocks: str) -> str:
+def sparkline(
+    values: Sequence[float], width: int, blocks: str, within: tuple[float, float] | None = None
+) -> str:
     """Return a graph of at most `width` columns, in which the lowest value is empty and the highest full.
 
-    Where there are more values than that, each column stands for the last of its share of them.
+    within: the lowest value is this at most, and the highest that at least.
+    Where there are more values than columns, each column stands for the last of its share of them.
     """
     if width <= 0 or not values:
         return ""
     count = min(width, len(values))
     shown = [values[(number + 1) * len(values) // count - 1] for number in range(count)]
-    low, high = min(shown), max(shown)
+    low, high = min([*shown, *(within or ())[:1]]), max([*shown, *(within or ())[1:]])
     if low == high:
         return graph([0.5] * count, blocks)[0]
     # Halved, for the difference of two finite numbers may be infinite.

@@ -7,10 +7,11 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from tflaunch.console.graph import sparkline
+from tflaunch.console.graph import LEAST_CORES, sparkline
 from tflaunch.console.pen import BAD, GOOD, WARN, Sheet, hint, whole
 from tflaunch.console.safe_text import Text, hung, paragraph, unstacked
 from tflaunch.console.text_table import Column, Table
+from tflaunch.console.trial_values import in_room
 from tflaunch.documents.json_documents import ReportDocument
 from tflaunch.documents.json_reports import (
     MomentData,
@@ -23,6 +24,9 @@ from tflaunch.text.times import duration
 
 CURVE = 20  # columns of a task's curve
 STYLES: Mapping[str, str] = {"failed": BAD, "lost": BAD, "warn": WARN, "unreachable": WARN, "succeeded": GOOD}
+_LEAST_VALUES = 16  # columns for the values of a trial
+# Words for those of the document that would say little.
+WORDS: Mapping[str, str] = {"interrupted": "stopped", "say": "told", "unknown": "has no known end"}
 
 
 def report_lines(document: ReportDocument, sheet: Sheet) -> list[Text]:
@@ -47,29 +51,32 @@ def _run(run: ReportedRunData, sheet: Sheet) -> Iterator[Text]:
     )
     if run["status"] in ("detached", "unknown"):
         mark, style = marks.dot, ""
+    elif run["status"] == "interrupted":
+        mark, style = marks.warn, WARN
     took = f" after {duration(run['seconds'])}" if run["seconds"] is not None else ""
     code = f", exit code {run['exit_code']}" if run["exit_code"] else ""
     began = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(run["began"]))
     yield Text.assemble(
-        (f"{mark} ", style), (run["run_id"], "bold"), f" {run['status']}{took}{code}; it began {began}"
+        (f"{mark} ", style),
+        (run["run_id"], "bold"),
+        f" {WORDS.get(run['status'], run['status'])}{took}{code}; it began {began}",
     )
     for verdict in run["verdicts"]:
         sign, how = (marks.bad, BAD) if verdict["kind"] == "failure" else (marks.warn, WARN)
         yield paragraph((f"  {sign} ", how), (verdict["text"], "bold"))
         if verdict["advice"]:
-            yield hint(f"  {verdict['advice']}", marks)
+            yield hint(verdict["advice"], marks)
     if not run["verdicts"]:
         yield Text("  nothing stands out", "dim")
     for text in run["missing"]:
         yield paragraph((f"  {marks.dot} {text}", "dim"))
     yield Text()
-    yield from _timeline(run, sheet)
-    yield Text()
-    yield from _tasks(run, sheet)
-    yield Text()
+    if run["timeline"]:
+        yield from [*_timeline(run, sheet), Text()]
+    if run["tasks"]:
+        yield from [*_tasks(run, sheet), Text()]
     if run["hosts"]:
-        yield from _hosts(run, sheet)
-        yield Text()
+        yield from [*_hosts(run, sheet), Text()]
     yield from _ran(run)
 
 
@@ -78,7 +85,13 @@ def _timeline(run: ReportedRunData, sheet: Sheet) -> list[Text]:
     table = Table(
         [
             Column("after", [Text(duration(each["at"] - run["began"])) for each in moments], right=True),
-            Column("what", [Text(each["kind"], STYLES.get(each["kind"], "")) for each in moments]),
+            Column(
+                "what",
+                [
+                    Text(WORDS.get(each["kind"], each["kind"]), STYLES.get(each["kind"], ""))
+                    for each in moments
+                ],
+            ),
             Column("", [Text(_of_moment(each)) for each in moments], shrink=1, wraps=True, least=30),
         ],
         sheet.columns,
@@ -103,11 +116,10 @@ def _tasks(run: ReportedRunData, sheet: Sheet) -> list[Text]:
         return Text(f"{amount(value)}/s" if shown == "bytes" else shown.format(value))
 
     samples = run["samples"]
-    curves = _curves(samples["tasks"], samples["bins"], sheet) if samples else {}
+    curves = _curves(samples["tasks"], samples["bins"], LEAST_CORES, sheet) if samples else {}
     columns = [
         Column("task", [Text(task["task"], "bold") for task in tasks]),
         Column("metric", [Text(_metric(task)) for task in tasks], right=True),
-        Column("values", [Text(_values(task)) for task in tasks], shrink=1),
         Column("host", [Text(task["host"]) for task in tasks], shrink=1),
         Column("cores", [mean(task, "cores", "{:.2f}") for task in tasks], right=True),
         Column("sent", [mean(task, "sent", "bytes") for task in tasks], right=True),
@@ -130,10 +142,12 @@ def _tasks(run: ReportedRunData, sheet: Sheet) -> list[Text]:
             drop=1,
         ),
         Column("cores over time", [Text(curves.get(task["task"], "")) for task in tasks], drop=3),
-        Column("end", [Text(_end(task)) for task in tasks], shrink=2),
+        Column("end", [Text(_end(task)) for task in tasks], shrink=2, least=23),
     ]
     # Trials, for one, have no connections.
     used = [column for column in columns if any(cell.plain not in ("", "0 B/s") for cell in column.cells)]
+    if any(task["trial"] for task in tasks):
+        used.insert(2 if used[1].heading == "metric" else 1, _values(tasks, used, sheet))
     return _unwrapped(Table(used, sheet.columns, sheet.marks.more, margin="  ").lines())
 
 
@@ -142,16 +156,20 @@ def _metric(task: ReportedTaskData) -> str:
     return "" if metric is None else f"{metric:.6g}"
 
 
-def _values(task: ReportedTaskData) -> str:
-    """The values of a trial."""
-    params = task["trial"]["params"] if task["trial"] is not None else {}
-    return " ".join(f"{name}={value}" for name, value in params.items())
+def _values(tasks: Sequence[ReportedTaskData], others: Sequence[Column], sheet: Sheet) -> Column:
+    """The column of the trials' values, which are cut as little as possible beside these columns."""
+    room = None
+    if sheet.columns is not None:
+        room = max(_LEAST_VALUES, sheet.columns - 2 - sum(each.narrowest + 2 for each in others))
+    params = [task["trial"]["params"] if task["trial"] is not None else {} for task in tasks]
+    texts = [in_room(each, room, sheet.marks.more) for each in params]
+    return Column("values", [Text(text) for text in texts], shrink=1, least=_LEAST_VALUES)
 
 
 def _hosts(run: ReportedRunData, sheet: Sheet) -> list[Text]:
     """How much of the time programs of each host had to wait: mean, and most."""
     hosts, samples = run["hosts"], run["samples"]
-    curves = _curves(samples["hosts"], samples["host_bins"], sheet) if samples else {}
+    curves = _curves(samples["hosts"], samples["host_bins"], 100.0, sheet) if samples else {}
 
     def shares(host: ReportedHostData, column: str) -> Text:
         mean, most = host["means"].get(column), host["most"].get(column)
@@ -172,14 +190,15 @@ def _hosts(run: ReportedRunData, sheet: Sheet) -> list[Text]:
     return _unwrapped(Table(columns, sheet.columns, sheet.marks.more, margin="  ").lines())
 
 
-def _curves(names: Sequence[str], bins: Sequence[Sequence[Any]], sheet: Sheet) -> dict[str, str]:
-    """Task, or host -> its first column over time."""
+def _curves(names: Sequence[str], bins: Sequence[Sequence[Any]], top: float, sheet: Sheet) -> dict[str, str]:
+    """Task, or host -> its first column over time; `top` or more fills the graph."""
     values: dict[int, list[float]] = {}
     for _, *rows in bins:
         for number, *row in rows:
             if row and row[0] is not None:
                 values.setdefault(number, []).append(row[0])
-    return {names[number]: sparkline(each, CURVE, sheet.marks.blocks) for number, each in values.items()}
+    blocks = sheet.marks.blocks
+    return {names[number]: sparkline(each, CURVE, blocks, (0.0, top)) for number, each in values.items()}
 
 
 def _end(task: ReportedTaskData) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -44,5 +45,12 @@ def reader_may_leave() -> Iterator[None]:
 
 
 def reads_keys() -> bool:
-    """Whether keys come from the terminal, and stderr, to which textual writes, leads there."""
-    return all(stream is not None and stream.isatty() for stream in (sys.__stdin__, sys.__stderr__))
+    """Whether keys come from the terminal, and stderr, to which textual writes, leads there; and it can be drawn on."""
+    return not dumb() and all(
+        stream is not None and stream.isatty() for stream in (sys.__stdin__, sys.__stderr__)
+    )
+
+
+def dumb() -> bool:
+    """Whether the terminal, if there is one, says that it does no more than print lines."""
+    return os.environ.get("TERM", "").lower() in ("dumb", "unknown")

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from tflaunch.console.graph import sparkline
 from tflaunch.console.pen import Marks, Sheet, whole
 from tflaunch.console.safe_text import Text
-from tflaunch.console.text_table import Column, cut, table
+from tflaunch.console.text_table import Column, Table, cut, table
+from tflaunch.console.trial_values import fitting, in_room, of_parameter, values_whole
 from tflaunch.hosts import fold
 from tflaunch.protocol.job import TRIAL
 from tflaunch.sweeps.controller import Planned, Summary, SweepProgress, TrialRow
@@ -24,7 +24,7 @@ _LINES_AROUND = 8  # of the screen that the table at the end leaves free
 _NARROW = 80  # on fewer columns, the running trials' values are without the metric's name
 _SPARK_SHARE = 8  # a sparkline takes one in so many columns
 _LEAST_LIVE = 8  # columns for a seat, and for the values, of a trial that runs
-_LEAST_PARAM = 4  # columns for a parameter's values, at least
+_LONG_NAME = 12  # of a metric: the running trials' values are without it, and the table may cut it to this
 
 
 def value_text(value: float | None) -> str:
@@ -58,11 +58,17 @@ def planned_lines(planned: Planned, sheet: Sheet) -> list[Text]:
     """Each trial with its parameters."""
     trials = planned.trials
     names = dict.fromkeys(name for trial in trials for name in trial.params)
-    columns = [
-        Column(TRIAL, [Text(str(trial.number)) for trial in trials]),
-        *(_param(name, [trial.params.get(name, "") for trial in trials]) for name in names),
-    ]
-    return table(columns, sheet.columns, sheet.marks.more)
+
+    def columns(digits: int | None) -> list[Column]:
+        return [
+            Column(TRIAL, [Text(str(trial.number)) for trial in trials]),
+            *(
+                of_parameter(name, [trial.params.get(name, "") for trial in trials], number, digits)
+                for number, name in enumerate(names)
+            ),
+        ]
+
+    return _lines(fitting(columns, sheet.columns, sheet.marks.more))
 
 
 def planned_places(planned: Planned) -> Iterator[str]:
@@ -93,45 +99,58 @@ def summary_lines(summary: Summary, sheet: Sheet, rows: int) -> list[Text]:
     most = max(FAILED_SHOWN, rows - _LINES_AROUND - len(best))
     places = {"failed": Text("failed", "red"), "stopped": Text("stopped", "yellow")}
 
-    def row(each: Result) -> list[Text]:
-        measured = Text(value_text(each.metric) or "none")
-        more = f"(+{alike[each.trial]} alike) " if alike.get(each.trial) else ""
-        return [
-            *([places.get(each.status, measured)] if metric else []),
-            Text(str(each.trial)),
-            *(Text(str(each.params.get(name, ""))) for name in names),
-            Text(each.host),
-            Text(duration(each.seconds)),
-            *([Text(f"{more}{each.why}", "dim")] if failed or stopped else []),
-        ]
+    def rest(number: int, what: str) -> list[str]:
+        return [f"{number} {what}"] if number > 0 else []
 
-    def rest(number: int, what: str) -> list[list[Text]]:
-        return [[Text(marks.more), Text(f"{number} {what}")]] if number > 0 else []
-
-    shown = [
-        *map(row, best),
+    shown: list[Result | str] = [  # a trial, or how many more there are
+        *best,
         *rest(len(summary.best) - len(best), "more"),
-        *map(row, stopped[:FAILED_SHOWN]),
+        *stopped[:FAILED_SHOWN],
         *rest(len(stopped) - FAILED_SHOWN, "more stopped"),
-        *map(row, failed[:most]),
+        *failed[:most],
         *rest(len(failed) - most, "more failed"),
     ]
     why = " or ".join([*["was stopped"] * bool(stopped), *["failed"] * bool(failed)])
-    columns = [
-        *([Column(metric.name, [], right=True)] if metric else []),
-        Column(TRIAL, []),
-        *(_param(name, []) for name in names),
-        Column("host", []),
-        Column("time", []),
-        *([Column(f"why it {why}", [], shrink=2)] if (failed or stopped) else []),
-    ]
-    filled = [
-        dataclasses.replace(
-            column, cells=[cells[number] if number < len(cells) else Text() for cells in shown]
-        )
-        for number, column in enumerate(columns)
-    ]
-    return table(filled, sheet.columns, marks.more)
+
+    def cells(of: Callable[[Result], Text], instead: Callable[[str], Text] = lambda _: Text()) -> list[Text]:
+        return [instead(each) if isinstance(each, str) else of(each) for each in shown]
+
+    def reason(each: Result) -> Text:
+        more = f"(+{alike[each.trial]} alike) " if alike.get(each.trial) else ""
+        return Text(f"{more}{each.why}", "dim")
+
+    measured = cells(
+        lambda each: places.get(each.status, Text(value_text(each.metric) or "none")),
+        lambda _: Text(marks.more),
+    )
+    trials = cells(lambda each: Text(str(each.trial)), Text)
+
+    def columns(digits: int | None) -> list[Column]:
+        return [
+            *([values_whole(Column(metric.name, measured, right=True), _LONG_NAME)] if metric else []),
+            Column(TRIAL, trials),
+            *(
+                of_parameter(
+                    name,
+                    ["" if isinstance(each, str) else str(each.params.get(name, "")) for each in shown],
+                    number,
+                    digits,
+                )
+                for number, name in enumerate(names)
+            ),
+            Column("host", cells(lambda each: Text(each.host)), drop=len(names) + 1),
+            Column("time", cells(lambda each: Text(duration(each.seconds))), drop=len(names) + 2),
+            *([Column(f"why it {why}", cells(reason), shrink=2)] if why else []),
+        ]
+
+    return _lines(fitting(columns, sheet.columns, marks.more))
+
+
+def _lines(table: Table) -> list[Text]:
+    """Those of the table, and which parameters have no room in it."""
+    left_out = [name for name in table.left_out if name not in ("host", "time")]
+    note = f"no room here for {', '.join(left_out)}"
+    return table.lines() + [Text(note, "dim")] * bool(left_out)
 
 
 def _folded(failed: Iterable[Result]) -> tuple[list[Result], dict[int, int]]:
@@ -170,8 +189,9 @@ def progress_lines(
     marks, lines = sheet.marks, [_counts(progress, run_id, sheet.marks)]
     if progress.best is not None and metric is not None:
         value = f"{value_text(progress.best.metric)} {metric.name}"
-        where = f"  {TRIAL}/{progress.best.trial}  {params_text(progress.best)}"
-        lines.append(Text.assemble(("best ", "dim"), (value, "bold green"), where))
+        best = Text.assemble(("best ", "dim"), (value, "bold green"), f"  {TRIAL}/{progress.best.trial}  ")
+        room = sheet.columns and sheet.columns - best.cell_len
+        lines.append(best.append(in_room(progress.best.params, room, marks.more)))
     width = (sheet.columns or 2 * _NARROW) // _SPARK_SHARE
     if len(progress.curve) > 1:
         first, last = value_text(progress.curve[0]), value_text(progress.curve[-1])
@@ -181,22 +201,21 @@ def progress_lines(
         )
     shown = progress.running[: max(1, rows - 4)]
     if shown:
-        columns = [
+        seat = Column("", [Text(row.seat) for row in shown], shrink=1, least=_LEAST_LIVE)
+        others = [
             Column("", [Text(f"  {row.trial.task}") for row in shown]),
-            Column("", [Text(row.seat) for row in shown], shrink=1, least=_LEAST_LIVE),
-            Column("", [Text(str(row.trial), "dim") for row in shown], shrink=2, least=_LEAST_LIVE),
             Column("", [Text(_spark(row, width, marks), "green") for row in shown]),
             Column("", [Text(_value_so_far(row, metric, sheet.columns)) for row in shown]),
             Column("", [Text(_since(row)) for row in shown]),
         ]
+        room = sheet.columns and sheet.columns - Table([*others, seat, Column("", [])]).width
+        texts = [in_room(row.trial.params, room, marks.more) for row in shown]
+        params = Column("", [Text(text, "dim") for text in texts], shrink=2, least=_LEAST_LIVE)
+        columns = [others[0], seat, params, *others[1:]]
         lines += table(columns, sheet.columns, marks.more, headings=False)
     if more := len(progress.running) - len(shown):
         lines.append(Text(f"  {marks.more} {more} more", "dim"))
     return [cut(line, sheet.columns, marks.more) for line in lines]
-
-
-def _param(name: str, values: Iterable[str]) -> Column:
-    return Column(name, [*map(Text, values)], shrink=1, least=_LEAST_PARAM)
 
 
 def _spark(row: TrialRow, width: int, marks: Marks) -> str:
@@ -206,7 +225,8 @@ def _spark(row: TrialRow, width: int, marks: Marks) -> str:
 def _value_so_far(row: TrialRow, metric: Metric | None, columns: int | None) -> str:
     if metric is None or row.value is None:
         return ""
-    return value_text(row.value) + (f" {metric.name}" if columns is None or columns >= _NARROW else "")
+    named = columns is None or (columns >= _NARROW and len(metric.name) <= _LONG_NAME)
+    return value_text(row.value) + (f" {metric.name}" if named else "")
 
 
 def _since(row: TrialRow) -> str:

@@ -113,16 +113,17 @@ class SweepText(TextReporter):
         mark, style = {"succeeded": (marks.ok, "green"), "stopped": (marks.warn, "yellow")}.get(
             result.status, (marks.bad, "bold red")
         )
-        what = f"{TRIAL}/{result.trial} on {result.host}"
+        what, why = f"{TRIAL}/{result.trial} on {result.host}", result.why
         if result.status == "stopped":
             what += " was stopped"
         elif not good:
-            what += f" {result.why.partition(': ')[0]}"
+            how, _, why = why.partition(": ")
+            what += f" {how}"
         text = f"{what} after {duration(result.seconds)}"
-        if result.status == "stopped":
-            text += f": {result.why}"
         if result.attempts > 1:
             text += f", attempt {result.attempts}"
+        if why and not good:
+            text += f": {why}"
         measured = ""
         if good and self._metric:
             measured = f"  {value_text(result.metric) or 'no'} {self._metric.name}"

@@ -63,6 +63,8 @@ class Table:
         self._most, self._more, self._gap, self._margin = width, more, gap, margin
         room = None if width is None else width - len(margin)
         self._columns = columns if room is None else _that_fit(columns, room, len(gap))
+        kept = set(map(id, self._columns))
+        self.left_out = [column.heading for column in columns if id(column) not in kept]
         widths = [column.width for column in self._columns]
         self._widths = widths if room is None else _shrunk(self._columns, widths, room, len(gap))
 

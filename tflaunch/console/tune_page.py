@@ -33,7 +33,15 @@ def planned_page(document: TuneDocument) -> list[Text]:
     return lines
 
 
-def tune_page(document: TuneDocument, sheet: Sheet) -> list[Text]:
+def stopped_page(document: TuneDocument, sheet: Sheet) -> list[Text]:
+    """What a search that has not come to its end knows, and the command that goes on with it."""
+    tried: TuneDocument = {**document, "layouts": [each for each in document["layouts"] if each["tries"]]}
+    known = tune_page(tried, sheet, so_far=" so far") if document["best"] else []
+    again = f"  {sheet.marks.next} go on: tflaunch tune --resume {document['run_id']}"
+    return [*known, whole(again, "cyan")]
+
+
+def tune_page(document: TuneDocument, sheet: Sheet, *, so_far: str = "") -> list[Text]:
     """All layouts, the fastest first, what limited each, and the command of the best."""
     layouts, marks = document["layouts"], sheet.marks
     named = list(dict.fromkeys(name for each in layouts for name in each["layout"]))
@@ -54,7 +62,11 @@ def tune_page(document: TuneDocument, sheet: Sheet) -> list[Text]:
             right=True,
         ),
         *(
-            Column(job, [Text(str(each["tasks"].get(job, ""))) for each in layouts], right=True)
+            Column(
+                job,
+                [Text(str(each["tasks"].get(job, 0)) if each["tasks"] else "") for each in layouts],
+                right=True,
+            )
             for job in jobs
         ),
         Column(
@@ -72,7 +84,7 @@ def tune_page(document: TuneDocument, sheet: Sheet) -> list[Text]:
     ]
     used = [column for column in columns if column.heading == "" or any(cell.plain for cell in column.cells)]
     lines = Table(used, sheet.columns, marks.more).lines()
-    lines += [Text(), *_words(document, sheet)]
+    lines += [Text(), *_words(document, sheet, so_far)]
     for line in lines:
         line.no_wrap = True
     return lines
@@ -91,7 +103,7 @@ def _limit(layout: LayoutData) -> str:
     return "; ".join(said)
 
 
-def _words(document: TuneDocument, sheet: Sheet) -> list[Text]:
+def _words(document: TuneDocument, sheet: Sheet, so_far: str) -> list[Text]:
     layouts, marks = document["layouts"], sheet.marks
     level = [each for each in layouts if each["best"]]
     lines = []
@@ -123,7 +135,7 @@ def _words(document: TuneDocument, sheet: Sheet) -> list[Text]:
     ]
     return [
         *lines,
-        whole(f"  {marks.next} the fastest: {shlex.join(document['best'])}", "cyan"),
+        whole(f"  {marks.next} the fastest{so_far}: {shlex.join(document['best'])}", "cyan"),
         whole(f"  {marks.next} what it did last: tflaunch report {_last_run(layouts)}", "cyan"),
     ]
 

@@ -72,9 +72,10 @@ def run_report(record: Record, unasked: str = "", only: str = "") -> ReportedRun
             raise UsageError(what, f"what it has: tflaunch report {record.run_id}")
         sampled = sampled.only(only, about.tasks[0].host) if sampled is not None else None
         end = outcome if outcome and (outcome["first_failure"] or {}).get("task") == only else None
+    status, sweep = _status(record, outcome), TRIAL in about.programs
     found: ReportedRunData = {
         "run_id": record.run_id,
-        "status": _status(record, outcome),
+        "status": status,
         "exit_code": outcome["exit_code"] if outcome else None,
         "began": min([record.started, *(event["time"] for event in kept[:1])]),
         "seconds": outcome["seconds"] if outcome else None,
@@ -88,7 +89,9 @@ def run_report(record: Record, unasked: str = "", only: str = "") -> ReportedRun
         "code": record.code,
         "versions": {"tflaunch": str(record.about["tflaunch"])},
         "samples": samples_data(sampled) if sampled is not None else None,
-        "missing": _missing(record, bool(kept) or TRIAL in about.programs, sampled, unasked),
+        "missing": _missing(
+            record, status, sweep=sweep, told=bool(kept) or sweep, sampled=sampled, unasked=unasked
+        ),
     }
     with reading(record.path):
         found["verdicts"] = [
@@ -116,7 +119,9 @@ def _status(record: Record, outcome: Mapping[str, Any] | None) -> Any:
     return "detached" if record.about.get("detached") else "unknown"
 
 
-def _missing(record: Record, told: bool, sampled: Sampled | None, unasked: str) -> list[str]:
+def _missing(
+    record: Record, status: str, *, sweep: bool, told: bool, sampled: Sampled | None, unasked: str
+) -> list[str]:
     said = []
     detached = bool(record.about.get("detached"))
     if not told:
@@ -125,11 +130,18 @@ def _missing(record: Record, told: bool, sampled: Sampled | None, unasked: str) 
             if record.about["tflaunch"] != __version__
             else "its record has no events"
         )
-    if detached:
+    if detached and status == "detached":
         said.append(
             "it was detached: what happened after that is not on this machine; for how it stands:"
             f" tflaunch status {record.run_id}"
         )
+    elif detached:
+        said.append("it was detached: what happened between that and its end is not on this machine")
+    elif status == "unknown":
+        gone = "its launcher has gone without a word (killed, or this machine was restarted)"
+        how = f"what happened after that is not on this machine; for how it stands: tflaunch status {record.run_id}"
+        again = f"this goes on with it: tflaunch sweep --resume {record.run_id}"
+        said.append(f"{gone}; {again}" if sweep else f"{gone}: {how}")
     if unasked:
         said.append(f"what its tasks used is with its hosts, which do not tell it now: {unasked}")
     elif sampled is None or not sampled.bins:

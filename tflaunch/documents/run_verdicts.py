@@ -22,6 +22,7 @@ LEAST_BINS = 3  # in which all of a job are seen
 LEAST_BYTES_S = 10_000.0  # of the median
 IDLE_GPU, IDLE_BINS = 50.0, 6  # percent
 START_SHARE, START_S = 0.3, 30.0
+_OF_TASKS = "the last lines of its tasks"
 
 _Event = Mapping[str, Any]
 
@@ -52,7 +53,7 @@ def _failure(
     told: _Event = next((event for event in reversed(events) if event["event"] == "report"), {})
     if isinstance(first, TaskExit):
         text = f"{first.task} on {first.host} {how(first)} after {duration(first.seconds)}"
-        if error := (told.get("first_failure") or {}).get("error"):
+        if error := (told.get("first_failure") or {}).get("error") or _of_trial(run, str(first.task)):
             text += f": {error}"
     elif isinstance(first, (HostLost, Reclaimed)):
         text = f"{first.host} was lost: {first.reason}"
@@ -60,8 +61,15 @@ def _failure(
         text = first.reason
     else:
         return
-    advice = told.get("hint") or f"the last lines of its tasks: tflaunch logs {run['run_id']} --tail 30"
-    yield _verdict("failure", text, advice)
+    whose, task = ("its last lines", f" {first.task}") if isinstance(first, TaskExit) else (_OF_TASKS, "")
+    last = f"{whose}: tflaunch logs {run['run_id']}{task} --tail 30"
+    yield _verdict("failure", text, told.get("hint") or last)
+
+
+def _of_trial(run: ReportedRunData, task: str) -> str:
+    """The line by which that trial said why it failed; "" where none is known, or it is no trial."""
+    whys = [each["trial"]["why"] for each in run["tasks"] if each["task"] == task and each["trial"]]
+    return next((why.partition(": ")[2] for why in whys), "")
 
 
 def _warnings(run: ReportedRunData, events: Sequence[_Event]) -> Iterator[VerdictData]:

@@ -164,7 +164,7 @@ class Record:
         if not found:
             raise UsageError(
                 f"no run {name!r} is on record in {root}",
-                "A run of another machine is found by its hosts: give the hostfile too.",
+                "tflaunch ps -a lists those that are; a run of another machine is found by commands that have --hosts",
             )
         if len(found) > 1:
             shown = ", ".join(found[:8]) + (", ..." if len(found) > 8 else "")

@@ -10,8 +10,8 @@ become one that is twice as long: a run of 1,000 tasks keeps below 5 MB.
     [7, [0, 0.98, 120000, 90000], [1, 0.99]]      a bin: its number, and a row for each task with its values
     {"hosts": [7, [0, 12.5, 0, 0.3]]}             the same of hosts
 
-Missing values are null, those at the end of a row are left out.  A row that was torn when the disk was full, or the
-launcher was killed, is passed over.  Older files have nothing of hosts.
+Missing values are null, those at the end of a row are left out.  A line that was torn when the disk was full, or the
+launcher was killed, or that is damaged otherwise, is passed over.  Older files have nothing of hosts.
 """
 
 from __future__ import annotations
@@ -177,26 +177,58 @@ def read_samples(path: Path) -> Sampled | None:
     head = found[0] if found else None
     if not isinstance(head, dict) or head.get("format") != FORMAT:
         return None
-    try:
-        sampled = Sampled(head["began"], head["every_s"], head["most"], list(head["tasks"]))
-        sampled.hosts = list(head.get("hosts", ()))
-        for line in found[1:]:
-            if not isinstance(line, dict):
-                sampled.bins.append((line[0], {sampled.tasks[row[0]]: row[1:] for row in line[1:]}))
-            elif (of_hosts := line.get("hosts")) is not None:
-                rows = {sampled.hosts[row[0]]: row[1:] for row in of_hosts[1:]}
-                sampled.host_bins.append((of_hosts[0], rows))
-            else:
-                sampled.firsts.setdefault(sampled.tasks[line["task"]], {})[line["first"]] = line["at"]
-    except (KeyError, IndexError, TypeError):
+    tasks: Any = head.get("tasks")
+    hosts: Any = head.get("hosts", [])
+    times: Any = (head.get("began"), head.get("every_s"))
+    most = head.get("most")
+    if not (
+        _are(tasks, str)
+        and _are(hosts, str)
+        and _are(times, *_NUMBER)
+        and isinstance(most, int)
+        and times[1] > 0
+    ):
         return None
+    sampled = Sampled(times[0], times[1], most, tasks)
+    sampled.hosts = hosts
+    for line in found[1:]:
+        of_hosts = line.get("hosts") if isinstance(line, dict) else None
+        if _is_bin(line, tasks):
+            sampled.bins.append((line[0], {tasks[row[0]]: row[1:] for row in line[1:]}))
+        elif _is_bin(of_hosts, hosts):
+            sampled.host_bins.append((of_hosts[0], {hosts[row[0]]: row[1:] for row in of_hosts[1:]}))
+        elif isinstance(line, dict):
+            task, what, at = line.get("task"), line.get("first"), line.get("at")
+            if _is_one(task, tasks) and isinstance(what, str) and isinstance(at, _NUMBER):
+                sampled.firsts.setdefault(tasks[task], {})[what] = at
     return sampled
+
+
+_NUMBER = (float, int)  # and not bool, which is a number to isinstance
+
+
+def _are(values: Any, *types: type) -> bool:
+    return isinstance(values, list | tuple) and {type(value) for value in values} <= {*types}
+
+
+def _is_one(number: Any, names: Sequence[str]) -> bool:
+    return type(number) is int and 0 <= number < len(names)
+
+
+def _is_bin(line: Any, names: Sequence[str]) -> bool:
+    whole = isinstance(line, list) and bool(line) and type(line[0]) is int
+    return whole and all(_is_row(row, names) for row in line[1:])
+
+
+def _is_row(row: Any, names: Sequence[str]) -> bool:
+    whole = isinstance(row, list) and bool(row)
+    return whole and _is_one(row[0], names) and _are(row[1:], *_NUMBER, type(None))
 
 
 def _parsed(line: str) -> Any:
     try:
         return json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
 
 

@@ -95,7 +95,8 @@ class OptunaStudy:
     def _said(self, error: Exception) -> str:
         """What the storage says, in one line, without its password."""
         url = self._search.storage
-        cause = error.__cause__ or error  # Optuna's own sentence says less
+        # Optuna's own sentence says less than its cause.
+        cause = error if isinstance(error, TflaunchError) else error.__cause__ or error
         text = (str(cause).strip() or type(cause).__name__).splitlines()[0]
         if not url:
             return f"the study in the record: {text}"
@@ -103,11 +104,9 @@ class OptunaStudy:
 
     @contextlib.contextmanager
     def _surviving(self) -> Iterator[None]:
-        """Inside, an error of the storage is the study's end, and not the sweep's."""
+        """Inside, an error of the storage, or of the record, is the study's end, and not the sweep's."""
         try:
             yield
-        except TflaunchError:
-            raise
         except Exception as error:  # each storage has errors of its own
             self._failed, self.left = True, 0
             search, name = self._search, self._results.record.run_id
@@ -178,7 +177,7 @@ class OptunaStudy:
         return {name: axis.read(params[name]) for name, axis in self._search.axes if name in params}
 
     def ask(self) -> Trial | None:
-        """The next trial, which no trial before it is equal to; None once there are no more.  Raises RecordError."""
+        """The next trial, which no trial before it is equal to; None once there are no more."""
         with self._surviving():
             return self._asked()
         return None

@@ -225,14 +225,14 @@ class Results:
 
     def keep_trials(self, trials: list[Params], seed: int, about: Mapping[str, Any]) -> None:
         """Write sweep.json; raises RecordError."""
-        self.known, self.seed, self.about = trials, seed, dict(about)
         data = {
             "format": _FORMAT,
             "seed": seed,
-            "about": self.about,
+            "about": dict(about),
             "trials": [dict(each) for each in trials],
         }
         self.record.write(TRIALS, data)
+        self.known, self.seed, self.about = trials, seed, dict(about)
 
     def attempts(self) -> dict[int, int]:
         """The number of each trial's next attempt, by the results and the logs in the record."""

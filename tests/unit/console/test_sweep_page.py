@@ -12,6 +12,7 @@ from rich.cells import cell_len
 from tflaunch.console.graph import sparkline
 from tflaunch.console.pen import ASCII, UNICODE, Marks, Sheet
 from tflaunch.console.sweep_page import last_line, progress_lines, summary_lines
+from tflaunch.console.trial_values import in_room
 from tflaunch.sweeps.controller import Summary, SweepProgress, TrialRow
 from tflaunch.sweeps.results import Metric, Result
 from tflaunch.sweeps.trials import Trial
@@ -62,6 +63,8 @@ def test_the_live_table_fits_and_shows_how_the_metric_goes(columns: int, marks: 
 def test_a_sparkline_goes_from_the_lowest_to_the_highest() -> None:
     assert sparkline([0, 1, 2, 3, 4, 5, 6, 7], 8, UNICODE.blocks) == "▁▂▃▄▅▆▇█"
     assert sparkline([5.0, 5.0], 8, UNICODE.blocks) == "▅▅"
+    assert sparkline([0.0, 0.004, 0.002], 8, UNICODE.blocks, (0.0, 0.1)) == "▁▁▁"
+    assert sparkline([1.0, 2.0], 8, UNICODE.blocks, (0.0, 0.1)) == "▅█"
     assert sparkline([], 8, UNICODE.blocks) == sparkline([1.0], 0, UNICODE.blocks) == ""
     assert sparkline([-1.7e308, 1.7e308, 0.0], 8, UNICODE.blocks) == "▁█▅"
     assert len(sparkline([math.sin(each) for each in range(1000)], 12, UNICODE.blocks)) == 12
@@ -83,6 +86,69 @@ def test_equal_failures_are_one_line_and_what_was_stopped_is_told(columns: int |
     assert [text.split()[0] for text in texts] == ["val_loss", "0.5", "0.5", "stopped", "failed"]
     assert "(+2 al" in texts[-1]
     assert "why it was" in texts[0]
+
+
+LONG = {
+    "learning_rate_of_the_generator": 8.8441e-06,
+    "weight_decay_of_the_discriminator": 0.0017331,
+    "optimizer": "adam_with_weight_decay",
+    "number_of_layers": 35,
+}
+
+
+def of_long_names(metric: str) -> Summary:
+    """Of two trials, one of which failed, with LONG."""
+    why = "exited with code 1: ValueError: these values are too large for the network of this program"
+    results = tuple(
+        dataclasses.replace(each, params=LONG) for each in (result(0), result(1, "failed", why, None))
+    )
+    named = Metric(metric, key=metric)
+    return dataclasses.replace(summary(), results=results, best=results[:1], metric=named)
+
+
+@pytest.mark.parametrize(
+    ("columns", "shown"),
+    [
+        (None, ("8.8441e-06", "0.0017331", "35")),
+        (130, ("8.8441e-06", "0.0017331", "35")),
+        (80, ("8.8e-06", "0.0017", "35")),
+    ],
+)
+def test_numbers_are_rounded_and_never_cut(columns: int | None, shown: tuple[str, ...]) -> None:
+    heading, *rows = [
+        line.plain for line in summary_lines(of_long_names("val_loss_of_the_head"), Sheet(columns), 24)
+    ]
+    assert all(columns is None or cell_len(text) <= columns for text in (heading, *rows))
+    assert len(rows) == 2
+    for row in rows:
+        assert set(shown) <= set(row.split()), row
+        assert "exited with" in row or row.startswith(" " * rows[0].index("0.5") + "0.5"), row
+
+
+def test_parameters_without_room_are_named() -> None:
+    many = {f"p{number}": number * 1.2345678 for number in range(14)}
+    results = (dataclasses.replace(result(0), params=many),)
+    table = summary_lines(dataclasses.replace(summary(), results=results, best=results), Sheet(60), 24)
+    *rows, note = [line.plain for line in table]
+    kept = [name for name in many if name in rows[0].split()]
+    assert kept == list(many)[: len(kept)]
+    assert 5 < len(kept) < 14
+    assert note == f"no room here for {', '.join(list(many)[len(kept) :])}"
+
+
+@pytest.mark.parametrize(
+    ("room", "text"),
+    [
+        (None, "rate_of_learning=1.23456e-05 opt=adam_with_weight_decay n=20000"),
+        (61, "rate_of_learn…=1.23456e-05 opt=adam_with_weight_decay n=20000"),
+        (46, "ra…=1.2e-05 opt=adam_with_weight_decay n=20000"),
+        (35, "ra…=1.23e-05 opt=adam_wi… n=20000"),
+    ],
+)
+def test_names_give_way_to_values(room: int | None, text: str) -> None:
+    params = {"rate_of_learning": "1.23456e-05", "opt": "adam_with_weight_decay", "n": "20000"}
+    assert in_room(params, room, "…") == text
+    assert in_room({}, room, "…") == ""
 
 
 def test_the_last_line_counts() -> None:

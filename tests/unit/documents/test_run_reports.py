@@ -180,6 +180,7 @@ def test_the_timeline_is_in_order_and_says_what_many_tasks_did_once(make: Any) -
     ]
     assert [moment["lasted_s"] for moment in found["timeline"][:4]] == [1.5, 9.0, None, 1.0]
     assert found["status"] == "unknown", "its launcher is gone, and nobody knows more"
+    assert any(each.endswith(f"tflaunch status {RUN}") for each in found["missing"])
 
 
 def test_a_long_timeline_loses_its_middle(make: Any) -> None:
@@ -283,7 +284,9 @@ def test_a_sweep_has_its_trials_with_their_values_and_curves(make: Any) -> None:
     assert first["trial"] == {"params": {"lr": "0"}, "metric": 0.5, "status": "succeeded", "why": ""}
     assert (first["end"]["code"], second["end"]["signal"], second["restarts"]) == (0, "SIGKILL", 1)
     assert (third["trial"]["status"], third["end"], third["means"]) == ("running", None, {"cores": 3.0})
-    assert run["programs"] == {"trial": ["t.py", "-v"]} and run["missing"] == []
+    assert run["programs"] == {"trial": ["t.py", "-v"]}
+    (missing,) = run["missing"]
+    assert missing.endswith("this goes on with it: tflaunch sweep --resume lr-k3f9x2")
     told = [(each["kind"], each["text"]) for each in run["timeline"]]
     assert told == [
         ("started", "trial/0 on gpu01 is the first trial"),
@@ -298,6 +301,18 @@ def test_a_sweep_has_its_trials_with_their_values_and_curves(make: Any) -> None:
     assert [each["kind"] for each in alone["timeline"]] == ["restarted", "ended"]
     with pytest.raises(UsageError, match="lr-k3f9x2 has no trial/3"):
         run_report(record, only="trial/3")
+
+
+def test_the_trial_that_failed_first_is_told_with_its_error(make: Any) -> None:
+    failed = TaskExit(TaskId("trial", 0), "gpu01", 1, None, 20.0, stopped=False)
+    ended = Outcome("lr-k3f9x2", "failed", 1, 30.0, first_failure=failed, exits={failed.task: failed})
+    record = make("lr-k3f9x2", {}, events=[], outcome=ended)
+    results = Results(record)
+    results.keep_trials([{"lr": "0"}], 7, {"program": ["t.py"], "args": []})
+    results.add(ended_trial(0, "failed", exit_code=1, why="exited with code 1: ValueError: lr: 0"))
+    (verdict,) = run_report(record)["verdicts"]
+    assert verdict["text"] == "trial/0 on gpu01 exited with code 1 after 20 s: ValueError: lr: 0"
+    assert verdict["advice"] == "its last lines: tflaunch logs lr-k3f9x2 trial/0 --tail 30"
 
 
 def test_one_task_of_a_run_has_its_own_failure_alone(make: Any) -> None:

@@ -101,6 +101,63 @@ def test_a_day_fits_and_none_of_it_is_missing(tmp_path: Path) -> None:
     assert len(found.bins) * found.every_s >= DAY_S
 
 
+DAMAGED = r"""
+"x"
+null
+5
+true
+[]
+["x",[0,1]]
+[2,5]
+[2,[]]
+[2,[9,1]]
+[2,[-1,1]]
+[2,[true,1]]
+[2,[0,"x"]]
+[2,[0,[1]]]
+[[2],[0,1]]
+{}
+{"task":7,"first":"printed","at":1}
+{"task":0,"first":[],"at":1}
+{"task":0,"first":"printed","at":"x"}
+{"task":"x"}
+"""
+
+
+@pytest.mark.parametrize("line", [*DAMAGED.split(), "[" * 100_000, "\0\xff"])
+def test_a_damaged_line_loses_nothing_but_itself(tmp_path: Path, line: str) -> None:
+    path = tmp_path / SAMPLES
+    file = SampleFile(path, ["ps/0"], 0.0)
+    file.add(0, {"ps/0": row(cores=1.0)})
+    with path.open("a", encoding="latin-1") as damaged:
+        damaged.write(line + "\n")
+    file.add(3, {"ps/0": row(cores=2.0)})
+    found = read_samples(path)
+    assert found is not None
+    assert [value for _, value in found.series("ps/0", "cores")] == [1.0, 2.0]
+    assert found.firsts == {}
+    again = SampleFile(path, ["ps/0"], 0.0)
+    again.add(again.bin_of(60.0), {"ps/0": row(cores=3.0)})
+    found = read_samples(path)
+    assert found is not None
+    assert [value for _, value in found.series("ps/0", "cores")] == [1.0, 2.0, 3.0]
+
+
+HEADS = """
+[]
+{"format":1}
+{"format":1,"began":"x","every_s":5.0,"most":9,"tasks":["ps/0"]}
+{"format":1,"began":1.0,"every_s":0,"most":9,"tasks":["ps/0"]}
+{"format":1,"began":1.0,"every_s":5.0,"most":9,"tasks":[5]}
+"""
+
+
+@pytest.mark.parametrize("head", ["", *HEADS.split()])
+def test_without_its_head_a_file_says_nothing(tmp_path: Path, head: str) -> None:
+    (tmp_path / SAMPLES).write_text(f"{head}\n[0,[0,1.0]]\n")
+    assert read_samples(tmp_path / SAMPLES) is None
+
+
 def test_it_goes_on_after_another_launcher_and_a_torn_line(tmp_path: Path) -> None:
     path = tmp_path / SAMPLES
     file = SampleFile(path, ["worker/0"], 100.0)

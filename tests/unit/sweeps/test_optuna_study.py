@@ -18,7 +18,7 @@ from tflaunch.planning.cluster_plan import ClusterPlan
 from tflaunch.protocol.errors import UsageError
 from tflaunch.runs.record import Record
 from tflaunch.sweeps.optuna_study import JOURNAL, OptunaSearch, OptunaStudy
-from tflaunch.sweeps.results import Metric, Result, Results
+from tflaunch.sweeps.results import TRIALS, Metric, Result, Results
 from tflaunch.sweeps.trials import Trial, axes_of, plain
 from tflaunch.sweeps.whole_sweep import _to_resume
 
@@ -183,6 +183,21 @@ def test_a_storage_that_fails_ends_the_study_and_not_the_sweep(
         f"--storage {url}: (sqlite3.OperationalError) database is locked. Optuna proposes no more trials and stops "
         "none; once the storage answers, tflaunch sweep --resume lr-abcdef goes on with it"
     ]
+
+
+def test_a_record_that_takes_no_more_trials_ends_the_study_and_not_the_sweep(results: Results) -> None:
+    told: list[str] = []
+    study = OptunaStudy(search(9), results, LOSS, 7, told.append)
+    first = study.ask()
+    assert first is not None
+    (results.record.path / TRIALS).unlink()
+    (results.record.path / TRIALS).mkdir()  # nothing can be written there
+    assert study.ask() is None
+    assert (study.left, study.missing, len(results.known)) == (0, 8, 1), "the second trial will not run"
+    study.ended(ended(first, 1.0))
+    (text,) = told
+    assert text.startswith("the study in the record: cannot write the record ")
+    assert "Optuna proposes no more trials" in text
 
 
 def test_a_storage_that_cannot_be_used_is_named_without_its_password(results: Results) -> None:

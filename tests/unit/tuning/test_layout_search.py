@@ -71,7 +71,8 @@ class Seen:
         self.at_its_beginning: tuple[object, int] | None = None
         self.tries: list[object] = []
 
-    def begins(self, run_id: str) -> None:
+    def begins(self, run_id: str, tried: Tried) -> None:
+        self.known = tried
         record = Record.open(run_id)
         self.at_its_beginning = (record.outcome(), record.about["pid"])
 

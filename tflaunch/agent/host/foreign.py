@@ -46,7 +46,7 @@ def in_time(work: "Callable[[], Any]", limit_s: float = LIMIT_S) -> "Any":
 
 def bytes_in_time(work: "Callable[[], bytes]", limit_s: float) -> bytes:
     """The same for bytes; b"" where the work fails."""
-    pid, reading = _child(lambda pipe: _write(pipe, work()))
+    pid, reading = child(lambda pipe: _write(pipe, work()))
     try:
         answer = _read_until(reading, time.monotonic() + limit_s)
     finally:
@@ -61,7 +61,7 @@ def bytes_in_time(work: "Callable[[], bytes]", limit_s: float) -> bytes:
 
 def told_in_time(work: "Callable[[], Iterator[Any]]", limit_s: float) -> "Iterator[Any]":
     """What the iterator of `work` yields, as JSON has it; raises Late once nothing comes for so long."""
-    pid, reading = _child(lambda pipe: _write_each(pipe, work()))
+    pid, reading = child(lambda pipe: _write_each(pipe, work()))
     poll, data, ended = select.poll(), b"", False
     poll.register(reading, select.POLLIN)
     try:
@@ -89,7 +89,7 @@ def each_in_time(things: "List[Any]", work: "Callable[[Any], Any]") -> "List[Any
     answers = []  # type: List[Any]
     for _ in range(HANGS):
         left = things[len(answers) :]
-        pid, reading = _child(lambda pipe, left=left: _write_each(pipe, map(work, left)))  # type: ignore[misc]
+        pid, reading = child(lambda pipe, left=left: _write_each(pipe, map(work, left)))  # type: ignore[misc]
         try:
             answers += _lines(reading, pid)
         finally:
@@ -102,8 +102,11 @@ def each_in_time(things: "List[Any]", work: "Callable[[Any], Any]") -> "List[Any
     return answers
 
 
-def _child(work: "Callable[[int], None]") -> "Tuple[int, int]":
-    """Start a process that does `work` with the writing end of a pipe; returns its pid and the reading end."""
+def child(work: "Callable[[int], None]") -> "Tuple[int, int]":
+    """Start a process that does `work` with the writing end of a pipe; returns its pid and the reading end.
+
+    What `work` raises leaves its traceback in agent.log.  Raises OSError where there can be no child.
+    """
     reading, writing = os.pipe()
     try:
         pid = os.fork()

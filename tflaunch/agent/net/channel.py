@@ -115,26 +115,25 @@ class Caller:
 def pass_on(channel_in: int, channel_out: int, agent: socket.socket, early: bytes) -> bool:
     """Pass the channel to the agent, with the bytes `early` that were read from it; wait until the agent closes it.
 
-    Returns False when the agent was about to end, and has not taken the channel.
+    Returns False when the agent has ended without taking the channel, which is still open then.
     """
     besides = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, _DESCRIPTORS.pack(channel_in, channel_out))]
     try:
         agent.sendmsg([wire.encode(PASSED, early)], besides)
     except OSError:
         return False
-    hold(channel_in, channel_out, agent)
-    return True
+    return hold(agent)
 
 
-def hold(channel_in: int, channel_out: int, agent: socket.socket) -> None:
-    """Wait until the agent closes the channel."""
+def hold(agent: socket.socket) -> bool:
+    """Wait until the agent closes the channel; returns False if it ends, and has not read what was sent to it."""
     # Of an engine that takes the slot back: the agent still has something to say.
-    for each in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(each, signal.SIG_IGN)
-    os.close(channel_in)  # otherwise the channel would stay open after the agent closes it
-    os.close(channel_out)
+    before = [(each, signal.signal(each, signal.SIG_IGN)) for each in (signal.SIGTERM, signal.SIGHUP)]
     try:
         while agent.recv(4096):  # what the agent said before it had the channel
             pass
-    except OSError:
-        pass
+    except OSError:  # ECONNRESET
+        for each, handler in before:
+            signal.signal(each, handler)
+        return False
+    return True

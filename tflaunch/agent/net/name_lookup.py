@@ -36,17 +36,8 @@ class NameLookup:
         self._deadline = time.monotonic() + patience_s
         self._patience_s = patience_s
         self._said = b""
-        self._pipe, pipe = os.pipe()
+        pid, self._pipe = foreign.child(lambda pipe: _resolve(names, pipe, compared))
         os.set_blocking(self._pipe, False)
-        try:
-            pid = os.fork()
-            if pid == 0:
-                _resolve_and_exit(names, pipe, compared)
-        except OSError:
-            os.close(self._pipe)
-            raise
-        finally:
-            os.close(pipe)
         self._child = processes.read(pid)
         self._ended = False
         selector.register(self._pipe, EVENT_READ, self._read)
@@ -88,54 +79,50 @@ class NameLookup:
             processes.send(self._child, signal.SIGKILL)  # the agent's loop reaps it
 
 
-def _resolve_and_exit(names: "List[str]", pipe: int, compared: "Sequence[str]") -> None:
+def _resolve(names: "List[str]", pipe: int, compared: "Sequence[str]") -> None:
     """In the child: write a line for each name as soon as it is known, however long the others take.
 
     Then one for no name, with the digest of what was found for those that are `compared`.
     """
-    try:
-        import _thread  # `threading` takes longer to load than the names of a small run to look up
+    import _thread  # `threading` takes longer to load than the names of a small run to look up
 
-        foreign.alone(foreign.ASKS_OTHERS, pipe)
-        wanted = set(names)
-        names = [name for name in compared if name not in wanted] + names
-        known = {}  # type: Dict[str, Union[str, List[Tuple[int, str]]]]
+    wanted = set(names)
+    names = [name for name in compared if name not in wanted] + names
+    known = {}  # type: Dict[str, Union[str, List[Tuple[int, str]]]]
 
-        def work(done: "_thread.LockType") -> None:
-            try:
-                while True:
-                    name = names.pop()
-                    found = addresses_of(name, 0)
-                    if not isinstance(found, str):
-                        found = [(family, where[0]) for family, where in found]
-                    known[name] = found
-                    if name in wanted:
-                        # Shorter than PIPE_BUF, so written in one piece: threads do not mix their lines.
-                        os.write(pipe, wire.dumps([name, found]).encode("ascii") + b"\n")
-            except IndexError:
-                pass  # that was the last
-            finally:
-                done.release()
+    def work(done: "_thread.LockType") -> None:
+        try:
+            while True:
+                name = names.pop()
+                found = addresses_of(name, 0)
+                if not isinstance(found, str):
+                    found = [(family, where[0]) for family, where in found]
+                known[name] = found
+                if name in wanted:
+                    # Shorter than PIPE_BUF, so written in one piece: threads do not mix their lines.
+                    os.write(pipe, wire.dumps([name, found]).encode("ascii") + b"\n")
+        except IndexError:
+            pass  # that was the last
+        finally:
+            done.release()
 
-        working = []  # type: List[_thread.LockType]
-        while names and len(working) < RESOLVER_THREADS:  # one is enough for a file of names
-            done = _thread.allocate_lock()
-            done.acquire()
-            try:
-                _thread.start_new_thread(work, (done,))
-            except RuntimeError:  # the system allows no more threads
-                if not working:
-                    work(done)
-                break
-            working.append(done)
-            if done.acquire(timeout=QUICK_S):
-                done.release()
-        for done in working:
-            done.acquire()
-        if compared:
-            text = ""  # as tflaunch.planning.dials.names_digests has it
-            for name in compared:
-                text += "%s %s\n" % (name, " ".join(sorted(each[1] for each in known[name] if each[1:])))
-            os.write(pipe, wire.dumps(["", sha256(text.encode()).hexdigest()]).encode() + b"\n")
-    finally:
-        os._exit(0)
+    working = []  # type: List[_thread.LockType]
+    while names and len(working) < RESOLVER_THREADS:  # one is enough for a file of names
+        done = _thread.allocate_lock()
+        done.acquire()
+        try:
+            _thread.start_new_thread(work, (done,))
+        except RuntimeError:  # the system allows no more threads
+            if not working:
+                work(done)
+            break
+        working.append(done)
+        if done.acquire(timeout=QUICK_S):
+            done.release()
+    for done in working:
+        done.acquire()
+    if compared:
+        text = ""  # as tflaunch.planning.dials.names_digests has it
+        for name in compared:
+            text += "%s %s\n" % (name, " ".join(sorted(each[1] for each in known[name] if each[1:])))
+        os.write(pipe, wire.dumps(["", sha256(text.encode()).hexdigest()]).encode() + b"\n")

@@ -146,6 +146,9 @@
     return lines;
   }
 
+  // Where a line has a value, and none beside it: no stroke would show that.
+  const alone = values => [...values.keys()].filter(at => values[at] != null && values[at - 1] == null && values[at + 1] == null);
+
   function chart(parent, column, x, lines, marks) {
     const place = add(parent, "div", null, "chart");
     add(place, "h3", TITLES[column]);
@@ -159,7 +162,7 @@
         { ...axis(76), ...(UNITS[column].startsWith("B") ? { incrs: BYTES } : {}), values: (_, ticks) => ticks.map(tick => shown(column, tick)) }],
       series: [{ label: "after", value: (_, value) => value === null ? "" : lasted(value) },
         ...lines.map(([label, , dashed, key]) => ({ label, stroke: colourOf(key || label), width: 1.5,
-          dash: dashed ? [6, 4] : undefined, spanGaps: false, points: { show: x.length < 3 },
+          dash: dashed ? [6, 4] : undefined, spanGaps: false, points: { show: true, filter: (u, at) => alone(u.data[at]) },
           value: (_, value) => shown(column, value) }))],
       hooks: { draw: [u => {
         u.ctx.save();
@@ -230,10 +233,12 @@
     show();
   }
 
-  const GOOD = { succeeded: "good", running: "", detached: "dim", unknown: "dim" };
+  const GOOD = { succeeded: "good", running: "", detached: "dim", unknown: "dim", interrupted: "dim" };
+  const WORDS = { interrupted: "stopped", say: "told", unknown: "has no known end" }; // as report_page.py has them
+  const words = word => WORDS[word] ?? word;
   function head(parent, run) {
     const title = add(parent, "h1", `${run.run_id} `);
-    add(title, "span", run.status, GOOD[run.status] ?? "bad");
+    add(title, "span", words(run.status), GOOD[run.status] ?? "bad");
     const began = new Date(run.began * 1000);
     const said = [`began ${began.toLocaleString()}`, run.seconds !== null && `took ${lasted(run.seconds)}`,
       run.exit_code && `exit code ${run.exit_code}`, `${run.tasks.length} tasks on ${new Set(run.tasks.map(task => task.host)).size} hosts`];
@@ -254,7 +259,7 @@
       for (const [name, value] of [["viewBox", "0 0 200 10"], ["width", 200], ["height", 10], ["aria-hidden", "true"]]) svg.setAttribute(name, value);
       const left = 198 * (each.at - run.began) / last;
       draw(svg, "rect", { class: "bar", x: left, y: 1, height: 8, width: Math.max(2, 198 * (each.lasted_s || 0) / last) });
-      return [lasted(each.at - run.began), each.kind, each.lasted_s === null ? "" : lasted(each.lasted_s), svg, each.text];
+      return [lasted(each.at - run.began), words(each.kind), each.lasted_s === null ? "" : lasted(each.lasted_s), svg, each.text];
     }));
   }
   function tasks(parent, run) {
@@ -263,7 +268,7 @@
     const rates = run.tasks.some(task => task.steps_s !== null), losses = run.tasks.some(task => task.loss !== null);
     const gpus = run.tasks.some(task => task.gpus.length), trials = run.tasks.some(task => task.trial);
     const values = trial => Object.entries(trial.params).map(([name, value]) => `${name}=${value}`).join(" ");
-    table(parent, [["task"], ...(trials ? [["metric", "number"], ["values", "text"]] : []), ["host"], ...(gpus ? [["GPUs"]] : []), ...columns.map(column => [column, "number"]),
+    table(parent, [["task"], ...(trials ? [["metric", "number"], ["values", "values"]] : []), ["host"], ...(gpus ? [["GPUs"]] : []), ...columns.map(column => [column, "number"]),
       ...(rates ? [["steps/s", "number"]] : []), ...(losses ? [["loss", "number"]] : []), ["end", "text"]],
     run.tasks.map(task => {
       const end = task.end, why = task.trial ? task.trial.why : "";

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from tflaunch.console.graph import graph
 from tflaunch.console.pen import BAD, BUSY, GOOD, WARN, Marks
-from tflaunch.console.run_top.row_columns import Columns, drawn, number
-from tflaunch.console.run_top.table_rows import PERCENTS, Row, Value
+from tflaunch.console.run_top.row_columns import Columns, drawn, number, top_of
+from tflaunch.console.run_top.table_rows import Row, Value
 from tflaunch.console.run_top.view import TopView
 from tflaunch.console.safe_text import Text, wrapped, wrapped_words
 from tflaunch.console.text_table import cut
@@ -206,12 +206,11 @@ class TopDrawing:
 
     def _large(self, name: str, title: str, values: Sequence[Value], now: Value, width: int) -> list[Text]:
         known = [value for value in values if value is not None]
-        top = 100.0 if name in PERCENTS else max(known)
         line = Text.assemble((f"{title}: ", "bold"), number(name, now))
         line.append(f"   {number(name, min(known))} to {number(name, max(known))}", "dim")
         shown = min(width - 1, len(values))
         line.append(f" in {written(round(shown * self._every_s))}", "dim")
-        blocks = graph(drawn(values, top, shown), self._marks.blocks, _GRAPH_ROWS)
+        blocks = graph(drawn(values, top_of(name, known), shown), self._marks.blocks, _GRAPH_ROWS)
         return [line, *(Text(f" {each}", BUSY) for each in blocks)]
 
     def _help(self, width: int) -> list[Text]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from tflaunch.console.graph import graph
+from tflaunch.console.graph import LEAST_BYTES_S, LEAST_CORES, graph
 from tflaunch.console.pen import BAD, BUSY, GOOD, WARN, Marks
 from tflaunch.console.run_top.table_rows import PERCENTS, Row, Value
 from tflaunch.console.safe_text import Text
@@ -23,6 +23,7 @@ _NET = "#cc79a7"
 _GPM, _WAITS = "SM/TC/mem", "waits %"
 _SEVERAL = {_GPM: ("sm", "tensor", "dram"), _WAITS: HOST_NAMES}
 SHORT_OF_MEMORY = 10.0  # percent of the time, from which on it is marked
+_LEAST_TOPS = {"cores": LEAST_CORES, **dict.fromkeys(("net", "sent", "received", "files"), LEAST_BYTES_S)}
 
 
 class _Measure(NamedTuple):
@@ -120,10 +121,8 @@ class Columns:
 
     def _top(self, name: str, rows: Sequence[Row]) -> float:
         """What fills a cell: the most that the graphs of all rows have, so that they compare; of percents, 100."""
-        if name in PERCENTS:
-            return 100.0
         shown = (newest(row.past.get(name, ()), self._graph) for row in rows)
-        return max((value for values in shown for value in values if value is not None), default=0.0)
+        return top_of(name, (value for values in shown for value in values))
 
     @property
     def _more(self) -> str:
@@ -176,6 +175,13 @@ def _says(row: Row) -> Text:
 def newest(values: Sequence[Value], count: int) -> Iterator[Value]:
     """At most so many values, the newest first."""
     return itertools.islice(reversed(values), count)
+
+
+def top_of(name: str, values: Iterable[Value]) -> float:
+    """What fills a graph of these values."""
+    if name in PERCENTS:
+        return 100.0
+    return max([_LEAST_TOPS.get(name, 0.0), *(value for value in values if value is not None)])
 
 
 def drawn(values: Sequence[Value], top: float, width: int) -> list[Value]:
