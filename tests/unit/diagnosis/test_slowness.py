@@ -215,7 +215,7 @@ def test_agents_of_an_older_version_do_not_tell_enough_for_a_reason() -> None:
     look = run._look
 
     def older(task: str) -> dict[str, Any]:
-        new = ("paces", "waited_s", "held_s", "cores", "memory", "step")
+        new = ("paces", "least_rtts", "waited_s", "held_s", "cores", "memory", "step")
         return {name: value for name, value in look(task).items() if name not in new}
 
     run._look = older  # type: ignore[method-assign]
@@ -323,6 +323,29 @@ def test_a_ps_behind_a_slow_link(end: str) -> None:
             each.full[task] = 0.0 if task == "ps/0" else 0.7
     text = one(run.on(90))
     assert "by its network: 2.9 MiB/s go in and out, and more than 64 KiB wait to be sent" in text
+
+
+def behind_long_queues(rtt_ms: float, least_rtt_ms: float) -> Run:
+    run = asynchronous()
+    for each in run.links:
+        each.full["ps/0"], each.rtt_ms, each.least_rtt_ms = 1.0, rtt_ms, least_rtt_ms
+    return run
+
+
+@pytest.mark.parametrize(
+    ("rtt_ms", "least_ms", "said"), [(170.0, 100.0, 0), (450.0, 100.0, 1), (0.5, 0.1, 1), (170.0, 0.0, 1)]
+)
+def test_what_is_long_on_its_way_does_not_wait(rtt_ms: float, least_ms: float, said: int) -> None:
+    """The last: a kernel before 4.6 does not tell the shortest round trip."""
+    assert len(behind_long_queues(rtt_ms, least_ms).on(90)) == said
+
+
+def test_a_link_that_was_full_for_longer_than_the_kernel_remembers() -> None:
+    run = behind_long_queues(60.0, 0.1)
+    one(run.on(90))
+    for each in run.links:
+        each.least_rtt_ms = 55.0
+    assert run.on(300) == []
 
 
 def test_a_ps_that_computes_much_and_has_cores_left() -> None:
@@ -497,13 +520,14 @@ def test_a_run_that_is_slow_for_a_minute_or_steps_seldom() -> None:
 # ---- real runs, recorded with tests/diagnosis/recorder.py and TensorFlow 2.21
 
 
-def replay(name: str) -> list[str]:
+def replay(name: str, **limits: float) -> list[str]:
     watchdog: Watchdog | None = None
     said: list[str] = []
     for line in (Path(__file__).parent / "recorded" / f"{name}.jsonl").read_text("utf-8").splitlines():
         now, what, *rest = json.loads(line)
         if watchdog is None:
             assert what == "watchdog"
+            rest[0]["settings"]["thresholds"] = limits
             watchdog = Watchdog(**rest[0])
             watchdog.begin(now)
         else:
@@ -518,13 +542,23 @@ def replay(name: str) -> list[str]:
     [
         ("slow_input_async", "worker/1 on host2 has been 5.8x slower than the other workers for 60 s, "),
         ("slow_work_mirrored", "worker/1 on host2 holds up the others: in 75% of the looks "),
-        ("slow_ps_network", "ps/0 on host3 holds up the workers by its network: 6.1 MiB/s go in and out"),
+        ("slow_ps_network", "ps/0 on host3 holds up the workers by its network: 6.7 MiB/s go in and out"),
+        ("slow_link_async", "worker/1 on host2 has been 7.7x slower than the other workers for 60 s, "),
         ("slow_ps_quota", "ps/0 on host3 holds up the workers by its processors: it has used 0.04 cores"),
         ("slow_lossy", "8% of the packets of worker/1 on host2 are lost on the way, and sent again"),
     ],
 )
 def test_a_recorded_run(name: str, words: str) -> None:
     assert one(replay(name)).startswith(words)
+
+
+@pytest.mark.parametrize(
+    ("name", "limit", "said"),
+    [("well_far", 3.0, 0), ("well_far", 1.0, 1), ("slow_ps_network", 3.0, 1), ("slow_ps_network", 1e6, 0)],
+)
+def test_a_long_way_and_a_slow_link(name: str, limit: float, said: int) -> None:
+    """Round trips of a link of 20 Mbit/s: 3,000 times the shortest; of hosts that are 50 ms apart: 1.0 to 1.7 times."""
+    assert len(replay(name, queued_rtt=limit)) == said
 
 
 # ---- what a run remembers
