@@ -79,7 +79,7 @@ class Pace:
         self._flows: dict[tuple[str, int, int], tuple[int, int, int, float]] = {}
 
     def seen(self, look: Mapping[str, Any], now: float, ours: Iterable[Any]) -> None:
-        """Take the next look; `ours`: its flows to tasks of the run, each with its pace, or None, and shortest rtt, or 0."""
+        """Take the next look; `ours`: (flow to a task of the run, its pace or None, its shortest round trip or 0)."""
         last = self.samples[-1] if self.samples else Sample(now)
         if self.samples and now <= last.at:
             return
@@ -295,9 +295,9 @@ class Paces:
             self.calls = deque(call for call in self.calls if task not in (call.caller, call.called))
             self._moved = {key: total for key, total in self._moved.items() if key[0] != task}
 
-    def over(self, since: float, until: float) -> dict[str, Window]:
-        """What each task did in that time, of those that were looked at."""
-        slack_s = 1.5 * self.limits.look_s
+    def over(self, since: float, until: float, slack_s: float = 0.0) -> dict[str, Window]:
+        """What each task did in that time, of those that were looked at; see Pace.over."""
+        slack_s = slack_s or 1.5 * self.limits.look_s
         found = {name: pace.over(since, until, slack_s) for name, pace in self.tasks.items()}
         return {name: window for name, window in found.items() if window is not None}
 

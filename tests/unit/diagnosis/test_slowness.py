@@ -407,6 +407,61 @@ def test_a_ps_without_variables() -> None:
 # ---- hosts
 
 
+def starving(waits: float, every: int = 1) -> list[str]:
+    """Of a worker that moves nothing any more, and waits so long for each second; told at each look of `every`."""
+    run = asynchronous()
+    assert run.on(90) == []
+    run.speed("worker/1", 0)
+    run.cores["worker/1"] = 0.004
+    run.machines["host3"] = {"swapped": 0, "others": [[77, "stress", 1.9]]}
+    said = []
+    for look in range(36):
+        run.waiting["worker/1"] = 0.0 if look % every else waits * every
+        said += run.on(LOOK_S)
+    run.speed("worker/1", 500_000)
+    run.cores["worker/1"], run.waiting["worker/1"] = 0.5, 0.02
+    return said + run.on(150)
+
+
+@pytest.mark.parametrize("every", [1, 4])
+def test_a_worker_that_gets_no_processor_does_not_stand_still(every: int) -> None:
+    """Of the threads of a large program a look asks a quarter."""
+    text, over = starving(0.98, every)
+    assert text.startswith(
+        "host3 is crowded: worker/1 had a processor for 0.2 s in 60 s, and threads waited "
+    )
+    assert text.endswith(
+        " s for one; programs that are not the run's use 1.9 cores of host3 (pid 77 stress); end them, or give the task"
+        " another host"
+    )
+    assert over == "worker/1 gets a processor again"
+
+
+def test_a_worker_that_stands_still_on_a_crowded_host() -> None:
+    """What wakes in it now and then waits, too: 0.1 to 0.3 s as recorded with 25 other programs on 2 cores."""
+    text, over = starving(0.3)
+    assert "worker/1 on host3 has done nothing for 120 s while its peers go on" in text
+    assert over == "worker/1 on host3 goes on"
+
+
+def test_who_trains_or_has_a_quota_is_not_told_to_be_crowded() -> None:
+    run = asynchronous()
+    for task in run.living:
+        run.cores[task], run.waiting[task] = 0.02, 0.98
+    assert run.on(200) == []
+    run = mirrored()
+    for task in run.living:
+        run.cores[task], run.waiting[task], run.held[task] = 0.02, 0.98, 0.8
+        run.speed(task, 0)
+    assert run.on(200) == []
+
+
+def test_a_start_on_a_crowded_machine() -> None:
+    assert one(replay("crowded_start")).startswith(
+        "host3, host2 are crowded: ps/0, worker/1 had a processor for 0.9 s in 60 s, and threads waited 115 s for one; "
+    )
+
+
 @pytest.mark.parametrize(("share", "said"), [(0.08, 1), (0.03, 0)])
 def test_packets_that_are_sent_again(share: float, said: int) -> None:
     run = asynchronous()
