@@ -23,6 +23,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
+from tflaunch.diagnosis.movement import Starving, carries
 from tflaunch.diagnosis.rule import Rule, Sentence, endpoint, names_of, trains
 from tflaunch.protocol.dialling import DIAL_S, STRANGER, meaning
 from tflaunch.text.numbers import agreeing
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from tflaunch.diagnosis.rule import Place, Watched
+    from tflaunch.diagnosis.thresholds import Thresholds
     from tflaunch.protocol.outcome import TaskExit
 
 GAP_S = 20.0  # between two tries of gRPC to connect
@@ -71,9 +73,9 @@ def waits_for(line: str) -> str:
 class _Task:
     """What is known of one task, and since when."""
 
-    def __init__(self, place: Place, fresh_s: float) -> None:
+    def __init__(self, place: Place, limits: Thresholds) -> None:
         self.place = place
-        self.fresh_s = fresh_s  # an older look says nothing about now
+        self.fresh_s = limits.fresh_s  # an older look says nothing about now
         self.ended = ""  # how it has ended
         self.look: dict[str, Any] = {}  # the last one
         self.at = 0.0  # the time of the last look
@@ -90,6 +92,7 @@ class _Task:
             "",
             0.0,
         )  # the peer that its last line says it waits for, and since when
+        self.starving = Starving(limits)
 
     def fresh(self, now: float) -> bool:
         return not self.ended and bool(self.look) and now - self.at <= self.fresh_s
@@ -106,7 +109,7 @@ class Hangs(Rule):
         self._watched = watched
         self._limits = watched.thresholds
         tasks, names = watched.places, watched.names
-        self._tasks = {task: _Task(place, self._limits.fresh_s) for task, place in tasks.items()}
+        self._tasks = {task: _Task(place, self._limits) for task, place in tasks.items()}
         self._endpoints: dict[tuple[str, int], str] = {}
         for task, place in tasks.items():
             if place.port is not None:
@@ -162,7 +165,12 @@ class Hangs(Rule):
             elif now > task.at:
                 used = look["cpu_s"] - task.look["cpu_s"]
                 computes = not 0 <= used < self._limits.idle_cores * (now - task.at)
-                task.idle_since = None if computes else task.idle_since or task.at
+                # Who trains on a large network, or on a crowded host, may use as little.
+                works = computes or carries(
+                    task.look, look, self._limits.still_flow_bytes_s * (now - task.at)
+                )
+                works |= task.starving.seen(task.look, look, now - task.at, now)
+                task.idle_since = None if works else task.idle_since or task.at
                 # A process that is stopped uses no time at all; a child of it may.
                 alone = len(look["processes"]) == 1
                 turned = look.get("turns", 0) != task.look.get("turns", 0)
@@ -204,7 +212,7 @@ class Hangs(Rule):
             self._tasks[task].ended = "with its host"
 
     def started(self, task: str, now: float) -> None:
-        self._tasks[task] = _Task(self._tasks[task].place, self._limits.fresh_s)
+        self._tasks[task] = _Task(self._tasks[task].place, self._limits)
 
     def questions(self, now: float) -> list[tuple[str, str, dict[str, Any]]]:
         """Dials, to find out what is in the way."""
@@ -280,7 +288,8 @@ class Hangs(Rule):
                 found[Hang("disk", name, "", task.look["waits_in"])] = since
             for peer, since in self._waits(name, task, now).items():
                 other = self._tasks[peer]
-                if now - since < self._limits.wait_s:
+                # Of a crowded host slow_hosts.py tells.
+                if now - since < self._limits.wait_s or other.starving.lately(now):
                     continue
                 if other.shut(now):
                     if now - other.first >= self._limits.wait_s:

@@ -1,7 +1,8 @@
 """What a task has moved between looks: processor time, bytes of its connections, bytes of its files, lines of its log.
 
 A task that waits is never quite idle: heartbeats, a timer, a garbage collection.  Each thing that a task uses fills a
-bucket that leaks at the rate of an idle task; the task moves when the bucket runs over.
+bucket that leaks at the rate of an idle task; the task moves when the bucket runs over.  Who wants to run, and gets no
+processor on a crowded host, does not stand still.
 
 Shipped to hosts, for the coordinator of a detached run.
 """
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 BUSY_CORES = 0.08  # with so much of a core a task computes: a crowded machine may give it no more
 A_MINUTE_S = 60.0
+STARVED_LOOKS = 6  # of many threads, a look asks a quarter
 
 
 class Bucket:
@@ -37,6 +39,26 @@ class Bucket:
         return True
 
 
+class Starving:
+    """Whether a task waits for a processor, by what its threads have waited so far."""
+
+    def __init__(self, limits: Thresholds) -> None:
+        self._limits = limits
+        self._bucket = Bucket(limits.starved_wait, limits.blip_wait_s)
+        self._at: float | None = None  # when it was last seen to
+
+    def seen(self, before: Mapping[str, Any], look: Mapping[str, Any], passed_s: float, now: float) -> bool:
+        """Whether it has waited since the look before."""
+        waited_s = look.get("waited_s", 0.0)
+        if self._bucket.add(waited_s - before.get("waited_s", waited_s), passed_s):
+            self._at = now
+            return True
+        return False
+
+    def lately(self, now: float) -> bool:
+        return self._at is not None and now - self._at <= STARVED_LOOKS * self._limits.look_s
+
+
 class Movement:
     """What the looks at one task show, one after another."""
 
@@ -47,6 +69,7 @@ class Movement:
         self._cpu = Bucket(limits.still_cores, limits.blip_cpu_s)
         self._io = Bucket(limits.still_io_bytes_s, limits.blip_bytes)
         self._files = Bucket(limits.still_io_bytes_s, limits.blip_bytes)
+        self.starving = Starving(limits)
         self._bytes = Bucket(limits.still_flow_bytes_s, limits.blip_bytes)
         self._peers = Bucket(limits.still_flow_bytes_s, limits.blip_bytes)
         self.look: Mapping[str, Any] = {}  # the last one
@@ -83,14 +106,14 @@ class Movement:
         if used_s < 0:  # a child has gone with its processor time, or a new attempt has begun
             used_s = 0.0
         self.cores = used_s / passed_s
-        computes = self._cpu.add(used_s, passed_s)
+        starves = self.starving.seen(before, look, passed_s, now)
+        computes = self._cpu.add(used_s, passed_s) or starves
         # Slow steps of a small model move fewer bytes than heartbeats do.
-        trains = "step" in before and look.get("step", 0) > before["step"]
-        moves = self._moves(before, look, passed_s, cluster, now) or trains
+        moves = self._moves(before, look, passed_s, cluster, now) or _steps(before, look)
         turns = look.get("turns", 0) - before.get("turns", 0)
         if self._turns.add(turns, passed_s):
             self.turned_at = now
-        self.rested_since = None if turns or "turns" not in look else _or(self.rested_since, begun)
+        self.rested_since = None if turns or starves or "turns" not in look else _or(self.rested_since, begun)
         writes = look["log_bytes"] != before["log_bytes"]
         if writes:
             self.wrote_at = now
@@ -160,6 +183,18 @@ class Movement:
     def chatty(self, since: float) -> bool:
         """Whether it has written log lines since then, not only at the beginning."""
         return self.wrote_at is not None and self.wrote_at > since + self._limits.wait_s / 2
+
+
+def _steps(before: Mapping[str, Any], look: Mapping[str, Any]) -> bool:
+    """Whether it has named a new step."""
+    return "step" in before and look.get("step", 0) > before["step"]
+
+
+def carries(before: Mapping[str, Any], look: Mapping[str, Any], heartbeats: float) -> bool:
+    """Whether a task has named a new step, or a connection has carried more bytes than these."""
+    old = _totals(before)
+    moved = any(total - old.get(flow, 0) > heartbeats for flow, total in _totals(look).items())
+    return moved or _steps(before, look)
 
 
 def _of_files(before: Mapping[str, Any], look: Mapping[str, Any]) -> float:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from tflaunch.diagnosis.rule import Watched
+    from tflaunch.diagnosis.thresholds import Thresholds
 
 KEPT_S = 150.0  # how long a look is kept
 PRESSURE_PARTS = 6
@@ -37,7 +38,7 @@ class Sample(NamedTuple):
     segments: int = 0  # that it has sent
     again: int = 0  # ... of them again
     peers: int = 0  # addresses of such tasks
-    full: int = 0  # ... to which a send queue is long
+    full: int = 0  # ... to which a send queue is long, and waits
     in_disk: bool = False  # a thread of it waits for a disk (state D)
     disk_bytes: int = 0  # to and from disks
     step: int = -1  # the last that it has named; -1: none
@@ -65,10 +66,9 @@ class Window(NamedTuple):
 class Pace:
     """One task."""
 
-    def __init__(self, name: str, least_s: float) -> None:
-        """`least_s`: bytes a second, of which heartbeats are fewer."""
+    def __init__(self, name: str, limits: Thresholds) -> None:
         self.name = name
-        self._least_s = least_s
+        self._limits = limits
         self.trains = trains(name)
         self.job = name.partition("/")[0]
         self.samples: deque[Sample] = deque()
@@ -76,28 +76,33 @@ class Pace:
         self.memory = self.swapped = 0  # bytes
         self.says_waits = False  # its agent tells the time that threads wait for a processor
         self._look: Mapping[str, Any] = {}
-        self._flows: dict[tuple[str, int, int], tuple[int, int, int]] = {}
+        # bytes, segments, of them sent again, shortest round trip
+        self._flows: dict[tuple[str, int, int], tuple[int, int, int, float]] = {}
 
     def seen(self, look: Mapping[str, Any], now: float, ours: Iterable[Any]) -> None:
-        """Take the next look; `ours` are its flows to tasks of the run, each with its pace or None."""
+        """Take the next look; `ours`: (flow to a task of the run, its pace or None, its shortest round trip or 0)."""
         last = self.samples[-1] if self.samples else Sample(now)
         if self.samples and now <= last.at:
             return
         before = self._look
-        flows: dict[tuple[str, int, int], tuple[int, int, int]] = {}
+        flows: dict[tuple[str, int, int], tuple[int, int, int, float]] = {}
         moved = sent = again = 0
         full: dict[str, bool] = {}
         disk = look.get("disk", (0, 0))[0]
-        for flow, pace in ours:
+        for flow, pace, least_ms in ours:
             key = (flow[0], flow[1], flow[2])
             segments, resent = (pace[1], pace[0]) if pace else (0, 0)
-            flows[key] = (flow[3] + flow[4], segments, resent)
-            old = self._flows.get(key, (0, 0, 0))
+            old = self._flows.get(key, (0, 0, 0, least_ms))
+            # The kernel forgets it after five minutes, in which a link may have been full all the time.
+            least_ms = min(least_ms, old[3])  # noqa: PLW2901
+            flows[key] = (flow[3] + flow[4], segments, resent, least_ms)
             if before:  # what went before the first look is not of this time
                 moved += max(0, flows[key][0] - old[0])
                 sent += max(0, segments - old[1])
                 again += max(0, resent - old[2])
-            full[flow[0]] = full.get(flow[0], False) or flow[5] > QUEUE_BYTES
+            # What is on its way fills a queue, too, where the way is long.
+            waits = flow[5] > QUEUE_BYTES and flow[7] >= self._limits.queued_rtt * least_ms
+            full[flow[0]] = full.get(flow[0], False) or waits
         self.samples.append(
             Sample(
                 now,
@@ -136,7 +141,7 @@ class Pace:
         first, last, rest = seen[0], seen[-1], seen[1:]
         seconds = last.at - first.at
         moving = [
-            (new.bytes - old.bytes) >= self._least_s * (new.at - old.at)
+            (new.bytes - old.bytes) >= self._limits.still_flow_bytes_s * (new.at - old.at)
             for old, new in zip(seen, rest)  # noqa: B905  Python 3.8
         ]
         segments = last.segments - first.segments
@@ -235,7 +240,7 @@ class Paces:
         return flow[0] in self._servers if called is None else called.startswith("ps/")
 
     def _anew(self, task: str) -> Pace:
-        return Pace(task, self.limits.still_flow_bytes_s)
+        return Pace(task, self.limits)
 
     def looked(self, host: str, fields: Mapping[str, Any], now: float) -> None:
         """The agent of that host has looked at its tasks."""
@@ -244,10 +249,11 @@ class Paces:
             if name in self.tasks and self.watched.places[name].host == host:
                 flows = look.get("flows") or ()
                 paces = [*look.get("paces", ()), *[None] * len(flows)]
+                least = [*look.get("least_rtts", ()), *[0.0] * len(flows)]
                 ours = [
-                    (flow, pace)
-                    for flow, pace in zip(flows, paces)  # noqa: B905  Python 3.8
-                    if self._counts(name, flow)
+                    each
+                    for each in zip(flows, paces, least)  # noqa: B905  Python 3.8
+                    if self._counts(name, each[0])
                 ]
                 self._note_calls(name, ours, now)
                 self.tasks[name].seen(look, now, ours)
@@ -271,7 +277,7 @@ class Paces:
                 seen.popleft()
 
     def _note_calls(self, name: str, ours: Iterable[Any], now: float) -> None:
-        for flow, pace in ours:
+        for flow, pace, _ in ours:
             called = self._ports.get((flow[0], flow[1]))
             if called is None or pace is None or called == name:
                 continue
@@ -290,9 +296,9 @@ class Paces:
             self.calls = deque(call for call in self.calls if task not in (call.caller, call.called))
             self._moved = {key: total for key, total in self._moved.items() if key[0] != task}
 
-    def over(self, since: float, until: float) -> dict[str, Window]:
-        """What each task did in that time, of those that were looked at."""
-        slack_s = 1.5 * self.limits.look_s
+    def over(self, since: float, until: float, slack_s: float = 0.0) -> dict[str, Window]:
+        """What each task did in that time, of those that were looked at; see Pace.over."""
+        slack_s = slack_s or 1.5 * self.limits.look_s
         found = {name: pace.over(since, until, slack_s) for name, pace in self.tasks.items()}
         return {name: window for name, window in found.items() if window is not None}
 

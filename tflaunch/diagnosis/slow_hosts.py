@@ -8,9 +8,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tflaunch.diagnosis.lasting import Finding
-from tflaunch.diagnosis.paces import KEPT_S
+from tflaunch.diagnosis.paces import KEPT_S, goes_on
+from tflaunch.diagnosis.rule import names_of
 from tflaunch.diagnosis.stragglers import limit_of, others_of
-from tflaunch.text.numbers import amount
+from tflaunch.text.numbers import agreeing, amount
 
 if TYPE_CHECKING:
     from tflaunch.diagnosis.paces import Paces
@@ -141,3 +142,34 @@ def crowded(paces: Paces, now: float) -> dict[str, Finding]:
             over = f"{host} has processors for {who} again"
             found[f"{host} crowded"] = Finding(text, over, tuple(waiting))
     return found
+
+
+def starved(paces: Paces, now: float) -> dict[str, Finding]:
+    """Hosts that are so crowded that tasks there want to run, and hardly do."""
+    limits = paces.limits
+    minute, *halves = (
+        # Their agents are late, too.
+        paces.over(now - limits.slow_s * begin, now - limits.slow_s * end, slack_s=limits.fresh_s)
+        for begin, end in ((1, 0), (1, 0.5), (0.5, 0))
+    )
+    names = [
+        name
+        for name, window in minute.items()
+        if all(name in half and half[name].waiting >= limits.starved_wait for half in halves)
+        and window.cores < limits.idle_cores
+        and window.held < limits.held_share  # else its quota is the reason
+        and not goes_on(window)
+    ]
+    if not names:
+        return {}
+    hosts = list(dict.fromkeys(paces.watched.places[name].host for name in names))
+    had, waited = (
+        sum(getattr(minute[name], what) for name in names) * limits.slow_s for what in ("cores", "waiting")
+    )
+    text = (
+        f"{names_of(hosts)} {agreeing(len(hosts), 'is', 'are')} crowded: {names_of(names)} had a processor for"
+        f" {had:.1f} s in {limits.slow_s:.0f} s, and threads waited {waited:.0f} s for one;"
+        f" {others_of(paces, hosts[0], now) or 'put fewer tasks there, or give them another host'}"
+    )
+    over = f"{names_of(names)} {agreeing(len(names), 'gets', 'get')} a processor again"
+    return {"starved": Finding(text, over, tuple(names))}

@@ -21,7 +21,7 @@ from tflaunch.diagnosis.paces import Paces
 from tflaunch.diagnosis.rule import Rule, Sentence
 from tflaunch.diagnosis.slow_disks import sick_disks
 from tflaunch.diagnosis.slow_gpus import fewer_nvlinks, held_gpus, idle_gpus, narrow_links
-from tflaunch.diagnosis.slow_hosts import crowded, lossy, short_of_memory, swapping
+from tflaunch.diagnosis.slow_hosts import crowded, lossy, short_of_memory, starved, swapping
 from tflaunch.diagnosis.slow_input import out_of_step, waits_for_input
 from tflaunch.diagnosis.slow_ps import bound
 from tflaunch.diagnosis.slower import Steps
@@ -65,6 +65,7 @@ class Slowness(Rule):
                 bound,
                 stragglers,
                 held_up,
+                starved,
             ),
             lambda paces, now: out_of_step(paces, rounds, now),
             lambda paces, now: waits_for_input(paces, rounds, now),

@@ -54,11 +54,13 @@ class Thresholds:
     lost_looks: float = 2  # ... when so many looks running see no progress
     # Standstill (stillness.py).  Tasks of MultiWorkerMirroredStrategy that wait used 0.02 of a core, and 1400 B/s.
     still_cores: float = 0.05  # a task that uses less of a core ...
+    starved_wait: float = 0.5  # ... unless its threads wait for a processor so long, for each second
     still_flow_bytes_s: float = 3000.0  # ... and moves less on every connection (heartbeats) stands still
     still_io_bytes_s: float = 2000.0  # ... and reads and writes less
     turns_s: float = 0.3  # a main thread that stops waiting more often is in a loop of its program
     blip_cpu_s: float = 0.4  # what a task that stands still may use besides, now and then
     blip_bytes: float = 16384.0
+    blip_wait_s: float = 4.0
     chatty_s: float = 120.0  # a standstill that is told, of tasks that go on writing log lines
     busy_s: float = 120.0  # ... of tasks that wait for one that computes in the program's own code
     busy_deep_s: float = 600.0  # ... that computes within a library: an evaluation may take long
@@ -79,6 +81,9 @@ class Thresholds:
     held_share: float = 0.2  # of the time: so long the quota of its cgroup stops a task that it slows
     ps_cores: float = 0.9  # of the cores that it may use: a ps that is bound by them
     ps_waiting: float = 1.0  # ... or so many of its threads wait for one, on average
+    queued_rtt: float = (
+        3.0  # times its shortest round trip: data that takes so long waits, and is not just far
+    )
     full_share: float = 0.3  # of the looks: more than 64 KiB wait to be sent, so the network is slow
     lost_share: float = 0.05  # of the packets of a task are sent again
     swap_bytes_s: float = 1e6  # to and from the swap of a host

@@ -73,6 +73,7 @@ class Unready(Lasting):
             # A line comes every recovery_wait_secs, which is longer than the pause between two looks.
             self.note(f"{track.name} uninitialized", now)
         shut = track.place.port is not None and track.look["listens"] is False
+        shut = shut and not track.movement.starving.lately(now)  # slow_hosts.py tells of it
         self.note(f"{track.name} shut", now, shut and not track.other_port and not self._talks(track))
 
     def _talks(self, track: Track) -> bool:
@@ -170,6 +171,8 @@ class Unready(Lasting):
         output = (
             f"its last output was {look['quiet_s']:.0f} s ago{says}" if look["log_bytes"] else "no output yet"
         )
+        if track.movement.starving.lately(now):
+            return f"wants to run and gets no processor ({output}): what else computes on {track.place.host}?"
         if look["listens"] is False:
             return (
                 f"has not opened its port ({output}): see its log for what it does before its server starts"

@@ -96,6 +96,7 @@ _look = {
     "?turns": a_whole_number,
     # tflaunch.agent.tasks.pace
     "?paces": [_pace],
+    "?least_rtts": [a_time],  # of the same flows, in ms
     "?waited_s": a_time,
     "?held_s": a_time,
     "?cores": a_time,

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
+from tflaunch.diagnosis.steps import whole
+
 _SEARCHED = 4000  # characters of a line
 # None is `1,234.5` or `0,31`: what its comma means, nobody says.
 _NUMBER = r"[-+]?(?:\d{1,20}(?:\.\d{0,30}|(?!,\d))|\.\d{1,30})(?:e[-+]?\d{1,3})?|nan|[-+]?inf"
@@ -20,10 +22,11 @@ _NAMED = re.compile(
     re.IGNORECASE | re.ASCII,
 )
 
-# As programs print them: `step 402`, `Step: 402`, `global_step=402`; `Epoch 3/10`.
-_STEP = re.compile(
-    r"\b(?:global[ _]?)?(step|epoch)\b['\"]?[ :=#]{0,4}(\d{1,12}(?:/\d{1,12})?)\b", re.IGNORECASE | re.ASCII
-)
+# As programs print them, up to the number: `step 402`, `Step: 1,402`, `global_step=402`; `Epoch 3/10`.
+_STEP = re.compile(r"\b(?:global[ _]?)?(step|epoch)\b['\"]?[ :=#]{0,4}(?=\d)", re.IGNORECASE | re.ASCII)
+_WORD = re.compile(r"\w", re.ASCII)
+_DIGITS = 12  # a longer number is no step
+_READ = 48  # characters of `402/1,000`
 
 
 @lru_cache(maxsize=64)
@@ -47,8 +50,20 @@ def number_of(line: str, name: str) -> float | None:
 
 def step_in(line: str) -> tuple[str, str] | None:
     """(`step` or `epoch`, `402` or `3/10`): the first in a line; None where it has none."""
-    found = _STEP.search(line[:_SEARCHED])
-    return (found[1].lower(), found[2]) if found else None
+    line = line[:_SEARCHED]
+    for found in _STEP.finditer(line):
+        count, after = _count(line[found.end() : found.end() + _READ])
+        if count:
+            total = _count(after[1:])[0] if after.startswith("/") else ""
+            return found[1].lower(), f"{count}/{total}" if total else count
+    return None
+
+
+def _count(text: str) -> tuple[str, str]:
+    """The digits of the number that a text begins with, "" for none, and what follows it."""
+    digits, after = whole(text)
+    fits = len(digits) <= _DIGITS and not _WORD.match(after)
+    return (digits if fits else ""), after
 
 
 def names_in(line: str) -> Iterator[str]:

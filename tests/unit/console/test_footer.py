@@ -76,6 +76,12 @@ def test_of_a_run_that_went_on_before_it_was_watched_it_says_since_when(
     [
         ("worker/1 step   402  loss 0.4422  accuracy 0.770", "step 402, loss 0.4422"),
         ("Epoch 3/10", "epoch 3/10"),
+        ("step 1,402 loss 0.5", "step 1402, loss 0.5"),
+        ("step 1_402/10_000", "step 1402/10000"),
+        ("step 1, loss 0.5", "step 1, loss 0.5"),
+        ("step 7/10x", "step 7"),
+        ("step 7x, epoch 3", "epoch 3"),
+        ("step 1,000_x", ""),
         ("123/500 \x1b[1m━━━\x1b[0m 2s 3ms/step - accuracy: 0.91 - loss: 0.30124519", "loss 0.301245"),
         ("global_step = 1200, loss = 1.2e-05", "step 1200, loss 1.2e-05"),
         ("{'step': 7, 'loss': nan}", "step 7, loss nan"),

@@ -21,6 +21,7 @@ class Link:
         self.bytes_s = 500_000.0
         self.unanswered = 0.0  # share of the looks that see no answer yet
         self.full = {caller: 0.0, called: 0.0}  # share of the looks at that end that see a long send queue
+        self.rtt_ms, self.least_rtt_ms = 20.0, 0.1
         self.again = 0.0  # share of the segments
         self.total, self.segments, self.resent = 1_000_000.0, 1000.0, 0.0
 
@@ -135,21 +136,22 @@ class Run:
         used["waited_s"] += self.waiting[task] * LOOK_S
         used["held_s"] += self.held[task] * LOOK_S
         used["step"] += self.steps_s[task] * LOOK_S
-        flows, paces = [], []
+        flows, paces, least = [], [], []
         for each in self.of(task):
             calls = each.caller == task
             peer = self.places[each.called if calls else each.caller]
             ports = (PORT, each.own_port) if calls else (each.own_port, PORT)
             queued = LONG_QUEUE if self._now(each.full[task]) else 0
             half = int(each.total / 2)
-            flows.append([peer[1], *ports, half, half, queued, 0, 0.2])
+            flows.append([peer[1], *ports, half, half, queued, 0, each.rtt_ms])
+            least.append(each.least_rtt_ms)
             waits = calls and self._now(each.unanswered)
             paces.append([int(each.resent), int(each.segments), 5 if waits else 9, 9])
         look = {
             **{"listens": True, "connected": [], "calling": [], "waits_in": "", "quiet_s": 1.0, "signs": {}},
             **{"processes": [[4711, "python3", "D" if self._now(self.in_disk[task]) else "S"]]},
             **{"log_bytes": self.looks, "says": "step 7"},
-            **{"flows": flows, "paces": paces, "io": 0, "turns": 50 * self.looks},
+            **{"flows": flows, "paces": paces, "least_rtts": least, "io": 0, "turns": 50 * self.looks},
             **{"cpu_s": used["cpu_s"], "waited_s": used["waited_s"], "held_s": used["held_s"]},
             **{"disk": self.disk.get(task, (0, 0))},
             **self.facts[task],

@@ -49,6 +49,8 @@ class Run:
         self.dialled: list[tuple[str, str, int]] = []
         self.tasks = {task: self.look() for task in tasks}
         self.rate = dict.fromkeys(tasks, 0.9)  # cores
+        self.waits = dict.fromkeys(tasks, 0.0)  # for a processor, in each second
+        self.bytes_s = dict.fromkeys(tasks, 0)  # over one connection
 
     @staticmethod
     def look(**facts: Any) -> dict[str, Any]:
@@ -96,6 +98,8 @@ class Run:
             self.now += LOOK_S
             for task, look in self.tasks.items():
                 look["cpu_s"] += self.rate[task] * LOOK_S
+                look["waited_s"] = self.waits[task] * self.now
+                look["flows"] = [["10.0.0.9", 2222, 40000, int(self.bytes_s[task] * self.now), 0, 0, 0, 0.2]]
                 if HOST[task] not in silent:
                     self.rule.looked(HOST[task], {"tasks": {task: dict(look)}}, self.now)
             for host, _, dial in self.rule.questions(self.now):
@@ -306,6 +310,34 @@ def test_the_same_without_tensorflows_line_is_said_with_less_certainty() -> None
     assert said.startswith(
         "worker/1 on gpu04 has done nothing for 60 s and has no connection to worker/0, which"
     )
+
+
+@pytest.mark.parametrize(
+    ("cores", "waits", "bytes_s", "said"),
+    [(0.004, 0.98, 0, 0), (0.004, 0.3, 1400, 1), (0.02, 0.07, 240_000, 0)],
+    ids=["crowded", "still-on-a-crowded-host", "trains-far-away"],
+)
+def test_who_uses_little_of_a_processor_may_want_more_or_train(
+    cores: float, waits: float, bytes_s: int, said: int
+) -> None:
+    """As recorded with 50 other programs on 2 cores, and with hosts 50 ms from each other."""
+    run = Run("ps/0", "worker/0", "worker/1")
+    run.see("worker/1", to=("ps/0",), says="")
+    run.rate["worker/1"], run.waits["worker/1"], run.bytes_s["worker/1"] = cores, waits, bytes_s
+    assert run.on(100) == []
+    run.end("worker/0")
+    assert len(run.on(20)) == said
+
+
+@pytest.mark.parametrize(("waits", "said"), [(0.98, 0), (0.3, 1)])
+@pytest.mark.parametrize("listens", [True, False])
+def test_a_ps_that_gets_no_processor_does_not_answer(waits: float, said: int, listens: bool) -> None:
+    run = Run("ps/0", "worker/0")
+    run.see("ps/0", listens=listens, says="")
+    run.see("worker/0", to=("ps/0",) if listens else (), says=STILL % ("ps", 0))
+    run.idle("ps/0", "worker/0")
+    run.waits["ps/0"] = waits
+    assert len(run.on(WAIT_S + 3 * LOOK_S)) == said
 
 
 def test_a_stopped_task_is_named_soon() -> None:

@@ -44,6 +44,7 @@ class Run:
         self.rate = dict.fromkeys(tasks, 1e6)  # bytes a second on each connection
         self.moved = dict.fromkeys(tasks, 0.0)
         self.used = dict.fromkeys(tasks, 3.0)
+        self.waits = dict.fromkeys(tasks, 0.0)  # for a processor, in each second
         self.peers: dict[str, list[list[Any]]] = {task: [] for task in tasks}
         self.signed: dict[str, dict[str, list[Any]]] = {
             task: {} for task in tasks
@@ -85,6 +86,7 @@ class Run:
             "processes": [[4711, "python3", "S"]],
             "waits_in": "futex_do_wait",
             "cpu_s": self.used[task],
+            "waited_s": self.waits[task] * self.now,
             "quiet_s": 1.0,
             "log_bytes": 100,
             "says": "step 7",
@@ -387,12 +389,38 @@ def test_a_chief_that_is_shut_busy_or_gone() -> None:
     assert "chief/0 ended with 0: a worker that starts after" in said[0]
 
 
+@pytest.mark.parametrize(
+    ("waits", "what"), [(0.98, "wants to run and gets no processor"), (0.3, "has done nothing")]
+)
+def test_a_chief_on_a_crowded_host(waits: float, what: str) -> None:
+    run = Run(*ALL)
+    run.train(*ALL)
+    run.still("chief/0", "worker/1")
+    run.waits["chief/0"] = waits
+    said = run.on(150, ("worker/1", "not_initialized", NOT_READY, 30.0))
+    [text] = [each for each in said if "waited 90 s for the variables" in each]
+    assert f"chief/0 {what}" in text
+
+
 def test_a_program_without_a_chief() -> None:
     run = Run("ps/0", "worker/0")
     run.train("ps/0", "worker/0")
     run.still("ps/0", "worker/0")
     [said] = run.on(110, ("worker/0", "not_initialized", NOT_READY, 30.0))
     assert "which no task initialises: one task must be the chief: is_chief=(task_index == 0)" in said
+
+
+@pytest.mark.parametrize(("waits", "port", "crowd"), [(0.98, 0, 1), (0.3, 1, 0)])
+def test_a_worker_that_starts_late_on_a_crowded_host(waits: float, port: int, crowd: int) -> None:
+    run = Run("ps/0", "worker/0", "worker/1")
+    run.train("ps/0", "worker/0")
+    run.see("worker/1", listens=False)
+    run.still("worker/0", "worker/1")
+    run.waits["worker/1"] = waits
+    said = run.on(150)
+    assert sum("worker/1 on h2 has not opened its port" in each for each in said) == port
+    assert sum(each.startswith("h2 is crowded: worker/1 had a processor for 0.2 s") for each in said) == crowd
+    assert len(said) == port + crowd
 
 
 def test_a_worker_of_a_mirrored_strategy_that_starts_late() -> None:

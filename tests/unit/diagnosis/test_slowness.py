@@ -322,7 +322,7 @@ def test_agents_of_an_older_version_do_not_tell_enough_for_a_reason() -> None:
     look = run._look
 
     def older(task: str) -> dict[str, Any]:
-        new = ("paces", "waited_s", "held_s", "cores", "memory", "step")
+        new = ("paces", "least_rtts", "waited_s", "held_s", "cores", "memory", "step")
         return {name: value for name, value in look(task).items() if name not in new}
 
     run._look = older  # type: ignore[method-assign]
@@ -432,6 +432,29 @@ def test_a_ps_behind_a_slow_link(end: str) -> None:
     assert "by its network: 2.9 MiB/s go in and out, and more than 64 KiB wait to be sent" in text
 
 
+def behind_long_queues(rtt_ms: float, least_rtt_ms: float) -> Run:
+    run = asynchronous()
+    for each in run.links:
+        each.full["ps/0"], each.rtt_ms, each.least_rtt_ms = 1.0, rtt_ms, least_rtt_ms
+    return run
+
+
+@pytest.mark.parametrize(
+    ("rtt_ms", "least_ms", "said"), [(170.0, 100.0, 0), (450.0, 100.0, 1), (0.5, 0.1, 1), (170.0, 0.0, 1)]
+)
+def test_what_is_long_on_its_way_does_not_wait(rtt_ms: float, least_ms: float, said: int) -> None:
+    """The last: a kernel before 4.6 does not tell the shortest round trip."""
+    assert len(behind_long_queues(rtt_ms, least_ms).on(90)) == said
+
+
+def test_a_link_that_was_full_for_longer_than_the_kernel_remembers() -> None:
+    run = behind_long_queues(60.0, 0.1)
+    one(run.on(90))
+    for each in run.links:
+        each.least_rtt_ms = 55.0
+    assert run.on(300) == []
+
+
 def test_a_ps_that_computes_much_and_has_cores_left() -> None:
     run = asynchronous()
     run.cores["ps/0"], run.waiting["ps/0"] = 3.0, 0.5
@@ -489,6 +512,61 @@ def test_a_ps_without_variables() -> None:
 
 
 # ---- hosts
+
+
+def starving(waits: float, every: int = 1) -> list[str]:
+    """Of a worker that moves nothing any more, and waits so long for each second; told at each look of `every`."""
+    run = asynchronous()
+    assert run.on(90) == []
+    run.speed("worker/1", 0)
+    run.cores["worker/1"] = 0.004
+    run.machines["host3"] = {"swapped": 0, "others": [[77, "stress", 1.9]]}
+    said = []
+    for look in range(36):
+        run.waiting["worker/1"] = 0.0 if look % every else waits * every
+        said += run.on(LOOK_S)
+    run.speed("worker/1", 500_000)
+    run.cores["worker/1"], run.waiting["worker/1"] = 0.5, 0.02
+    return said + run.on(150)
+
+
+@pytest.mark.parametrize("every", [1, 4])
+def test_a_worker_that_gets_no_processor_does_not_stand_still(every: int) -> None:
+    """Of the threads of a large program a look asks a quarter."""
+    text, over = starving(0.98, every)
+    assert text.startswith(
+        "host3 is crowded: worker/1 had a processor for 0.2 s in 60 s, and threads waited "
+    )
+    assert text.endswith(
+        " s for one; programs that are not the run's use 1.9 cores of host3 (pid 77 stress); end them, or give the task"
+        " another host"
+    )
+    assert over == "worker/1 gets a processor again"
+
+
+def test_a_worker_that_stands_still_on_a_crowded_host() -> None:
+    """What wakes in it now and then waits, too: 0.1 to 0.3 s as recorded with 25 other programs on 2 cores."""
+    text, over = starving(0.3)
+    assert "worker/1 on host3 has done nothing for 120 s while its peers go on" in text
+    assert over == "worker/1 on host3 goes on"
+
+
+def test_who_trains_or_has_a_quota_is_not_told_to_be_crowded() -> None:
+    run = asynchronous()
+    for task in run.living:
+        run.cores[task], run.waiting[task] = 0.02, 0.98
+    assert run.on(200) == []
+    run = mirrored()
+    for task in run.living:
+        run.cores[task], run.waiting[task], run.held[task] = 0.02, 0.98, 0.8
+        run.speed(task, 0)
+    assert run.on(200) == []
+
+
+def test_a_start_on_a_crowded_machine() -> None:
+    assert one(replay("crowded_start")).startswith(
+        "host3, host2 are crowded: ps/0, worker/1 had a processor for 0.9 s in 60 s, and threads waited 115 s for one; "
+    )
 
 
 @pytest.mark.parametrize(("share", "said"), [(0.08, 1), (0.03, 0)])
@@ -604,13 +682,14 @@ def test_a_run_that_is_slow_for_a_minute_or_steps_seldom() -> None:
 # ---- real runs, recorded with tests/diagnosis/recorder.py and TensorFlow 2.21
 
 
-def replay(name: str) -> list[str]:
+def replay(name: str, **limits: float) -> list[str]:
     watchdog: Watchdog | None = None
     said: list[str] = []
     for line in (Path(__file__).parent / "recorded" / f"{name}.jsonl").read_text("utf-8").splitlines():
         now, what, *rest = json.loads(line)
         if watchdog is None:
             assert what == "watchdog"
+            rest[0]["settings"]["thresholds"] = limits
             watchdog = Watchdog(**rest[0])
             watchdog.begin(now)
         else:
@@ -625,13 +704,23 @@ def replay(name: str) -> list[str]:
     [
         ("slow_input_async", "worker/1 on host2 has been 5.8x slower than the other workers for 60 s, "),
         ("slow_work_mirrored", "worker/1 on host2 holds up the others: in 75% of the looks "),
-        ("slow_ps_network", "ps/0 on host3 holds up the workers by its network: 6.1 MiB/s go in and out"),
+        ("slow_ps_network", "ps/0 on host3 holds up the workers by its network: 6.7 MiB/s go in and out"),
+        ("slow_link_async", "worker/1 on host2 has been 7.7x slower than the other workers for 60 s, "),
         ("slow_ps_quota", "ps/0 on host3 holds up the workers by its processors: it has used 0.04 cores"),
         ("slow_lossy", "8% of the packets of worker/1 on host2 are lost on the way, and sent again"),
     ],
 )
 def test_a_recorded_run(name: str, words: str) -> None:
     assert one(replay(name)).startswith(words)
+
+
+@pytest.mark.parametrize(
+    ("name", "limit", "said"),
+    [("well_far", 3.0, 0), ("well_far", 1.0, 1), ("slow_ps_network", 3.0, 1), ("slow_ps_network", 1e6, 0)],
+)
+def test_a_long_way_and_a_slow_link(name: str, limit: float, said: int) -> None:
+    """Round trips of a link of 20 Mbit/s: 3,000 times the shortest; of hosts that are 50 ms apart: 1.0 to 1.7 times."""
+    assert len(replay(name, queued_rtt=limit)) == said
 
 
 # ---- what a run remembers

@@ -32,7 +32,8 @@ _ATTRIBUTE = struct.Struct("=HH")
 # Of struct tcp_info, which grows with the kernel: retransmits; milliseconds since data was last sent, and received; the
 # round-trip time in microseconds; segments sent again; bytes acknowledged and received.
 _TCP_INFO = struct.Struct("=2xB41xI4xI12xI28xI16xQQ")
-_SEGMENTS = struct.Struct("=156xI")  # with data, from Linux 4.6
+# From Linux 4.6: the shortest round trip of the last minutes in microseconds, segments with data.
+_LATER = struct.Struct("=148xI4xI")
 TCP_INFO = _TCP_INFO.size  # what it must have at least; a kernel before 4.1 has less
 
 
@@ -45,6 +46,7 @@ class Connection:
         "calling",
         "got_ago_ms",
         "inode",
+        "least_rtt_ms",
         "own_port",
         "port",
         "queued",
@@ -67,6 +69,9 @@ class Connection:
         self.queued = 0  # bytes that the peer has not acknowledged, sent or not
         self.retransmits = 0  # of the oldest segment that the peer has not acknowledged
         self.rtt_ms = 0.0
+        self.least_rtt_ms = (
+            0.0  # of the last minutes, huge before there was one; 0: this kernel does not tell
+        )
         self.sent_again = 0  # segments, since the connection began
         self.segments = 0  # that carried data, sent again or not; 0: this kernel does not tell
         self.sent_ago_ms = 0  # since data was last sent ...
@@ -231,8 +236,9 @@ def _connection(data: bytes) -> Connection:
     ) = _TCP_INFO.unpack_from(data, begins)
     connection.rtt_ms = round(rtt_us / 1000.0, 2)
     connection.queued = queued
-    if length >= _SEGMENTS.size:
-        (connection.segments,) = _SEGMENTS.unpack_from(data, begins)
+    if length >= _LATER.size:
+        least_us, connection.segments = _LATER.unpack_from(data, begins)
+        connection.least_rtt_ms = least_us / 1000.0
     return connection
 
 

@@ -19,6 +19,7 @@
     listens_on   ports that the task itself listens on; null when /proc hides its sockets
     paces        of the first of these connections, in their order: [segments that were sent again, segments with data,
                  ms since data was last sent, ms since data was last received]
+    least_rtts   of the same connections: the shortest round trip of the last minutes in ms; 0: the kernel does not tell
     signs        sign -> [lines with it in the log, the last one, its age in s] (tflaunch.diagnosis.signs)
 
 agent/tasks/pace.py says what else there is; agent/host/load.py and agent/tasks/disks.py say what there is of the host.
@@ -138,7 +139,7 @@ class Looks:
             seen.update(_of_connections(own[task.id], port, there, len(living)))
             if task.id in hidden:
                 seen["connected"] = seen["flows"] = None
-                seen["paces"] = []
+                seen["paces"] = seen["least_rtts"] = []
 
 
 def _for_another_host(seen: "Dict[str, Dict[str, Any]]") -> None:
@@ -172,11 +173,13 @@ def _of_connections(own: "List[Connection]", port: int, there: "Sockets", tasks:
         [each.address, each.port, each.own_port, *each.counts]
         for each in counted[: shown(FLOWS, FLOWS_IN_ALL)]
     ]
+    paced = counted[: shown(PACES, PACES_IN_ALL)] if there.counted else []
     return {
         "connected": [list(peer) for peer in list(peers[0])[: shown(PEERS, PEERS_IN_ALL)]],
         "calling": [list(peer) for peer in list(peers[1])[: shown(CALLS, CALLS_IN_ALL)]],
         "flows": flows if there.counted else None,
-        "paces": [each.pace for each in counted[: shown(PACES, PACES_IN_ALL)]] if there.counted else [],
+        "paces": [each.pace for each in paced],
+        "least_rtts": [each.least_rtt_ms for each in paced],
     }
 
 
