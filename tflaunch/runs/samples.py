@@ -192,7 +192,7 @@ def read_samples(path: Path) -> Sampled | None:
     sampled = Sampled(times[0], times[1], most, tasks)
     sampled.hosts = hosts
     for line in found[1:]:
-        of_hosts = line.get("hosts") if isinstance(line, dict) else None
+        of_hosts: Any = line.get("hosts") if isinstance(line, dict) else None
         if _is_bin(line, tasks):
             sampled.bins.append((line[0], {tasks[row[0]]: row[1:] for row in line[1:]}))
         elif _is_bin(of_hosts, hosts):
