@@ -87,6 +87,7 @@ class Scene:
         self.now = 1000.0
         self.watchdog.begin(self.now)
         self.cores = dict.fromkeys(tasks, 0.9)
+        self.waiting = dict.fromkeys(tasks, 0.0)  # for a processor, in each second
         self.bytes_s = dict.fromkeys(tasks, 50_000.0)  # to peers
         self.strange_bytes_s = dict.fromkeys(tasks, 0.0)  # to others
         self.io_s = dict.fromkeys(tasks, 0.0)
@@ -97,6 +98,7 @@ class Scene:
         self.looks = {
             task: {
                 "cpu_s": 9.0,
+                "waited_s": 1.0,
                 "sent": 10**6,
                 "strange": 0,
                 "io": 10**7,
@@ -162,6 +164,7 @@ class Scene:
     def _look(self, task: str) -> None:
         seen, logs = self.looks[task], self.logs_s[task] * LOOK_S
         seen["cpu_s"] += self.cores[task] * LOOK_S
+        seen["waited_s"] += self.waiting[task] * LOOK_S
         seen["sent"] += int(self.bytes_s[task] * LOOK_S)
         seen["strange"] += int(self.strange_bytes_s[task] * LOOK_S)
         seen["io"] += int(self.io_s[task] * LOOK_S)
@@ -182,6 +185,7 @@ class Scene:
             "processes": [[4711, "python3", "S"]],
             "waits_in": self.channels.get(task, ["futex_do_wait"])[0],
             "cpu_s": seen["cpu_s"],
+            "waited_s": seen["waited_s"],
             "io": int(seen["io"]),
             "wrote": int(seen["io"]),
             "turns": int(seen["turns"]),

@@ -160,16 +160,15 @@ class Hangs(Rule):
             if task is None or task.ended:
                 continue
             computes = runs = reads = False
+            starves = task.starving.seen(look, now) if now > task.at else False
             if not task.look:
                 task.first = task.first or now
             elif now > task.at:
                 used = look["cpu_s"] - task.look["cpu_s"]
                 computes = not 0 <= used < self._limits.idle_cores * (now - task.at)
-                # Who trains on a large network, or on a crowded host, may use as little.
-                works = computes or carries(
-                    task.look, look, self._limits.still_flow_bytes_s * (now - task.at)
-                )
-                works |= task.starving.seen(task.look, look, now - task.at, now)
+                # Who trains with hosts far away may use as little.
+                heartbeats = self._limits.still_flow_bytes_s * (now - task.at)
+                works = computes or starves or carries(task.look, look, heartbeats)
                 task.idle_since = None if works else task.idle_since or task.at
                 # A process that is stopped uses no time at all; a child of it may.
                 alone = len(look["processes"]) == 1
@@ -288,8 +287,11 @@ class Hangs(Rule):
                 found[Hang("disk", name, "", task.look["waits_in"])] = since
             for peer, since in self._waits(name, task, now).items():
                 other = self._tasks[peer]
-                # Of a crowded host slow_hosts.py tells.
-                if now - since < self._limits.wait_s or other.starving.lately(now):
+                if now - since < self._limits.wait_s:
+                    continue
+                if other.starving.lately(now):
+                    # Of a crowded host slow_hosts.py tells; what was told before is not over.
+                    found.update(dict.fromkeys(self._told_of(name, peer, now), since))
                     continue
                 if other.shut(now):
                     if now - other.first >= self._limits.wait_s:
@@ -299,6 +301,15 @@ class Hangs(Rule):
                 if kind:
                     found[Hang(kind, name, peer, cause)] = since
         return found
+
+    def _told_of(self, name: str, peer: str, now: float) -> list[Hang]:
+        """What was told of that task's wait for that peer, as far as it may be so still."""
+        shut = self._tasks[peer].shut(now)
+        return [
+            each
+            for each in self._reported
+            if (each.task, each.peer) == (name, peer) or (shut and each[:2] == ("shut", peer))
+        ]
 
     def _waits(self, name: str, task: _Task, now: float) -> dict[str, float]:
         """The peers that a task waits for, and since when."""

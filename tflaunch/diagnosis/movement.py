@@ -9,7 +9,8 @@ Shipped to hosts, for the coordinator of a detached run.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections import deque
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Container, Mapping
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 BUSY_CORES = 0.08  # with so much of a core a task computes: a crowded machine may give it no more
 A_MINUTE_S = 60.0
-STARVED_LOOKS = 6  # of many threads, a look asks a quarter
+STARVED_LOOKS = 4  # of many threads, a look asks a quarter: so many have asked them all
 
 
 class Bucket:
@@ -39,24 +40,52 @@ class Bucket:
         return True
 
 
+def starves(cores: float, waiting: float, limits: Thresholds) -> bool:
+    """Whether a task wants to run and hardly does: it uses so many cores, and so many of its threads wait for one."""
+    return cores < limits.idle_cores and waiting >= limits.starved_wait
+
+
+class _Had(NamedTuple):
+    """What a task has had so far, in seconds."""
+
+    at: float
+    cpu_s: float
+    waited_s: float
+    held_s: float
+
+
 class Starving:
-    """Whether a task waits for a processor, by what its threads have waited so far."""
+    """Whether a task starves, by what its last looks tell."""
 
     def __init__(self, limits: Thresholds) -> None:
         self._limits = limits
-        self._bucket = Bucket(limits.starved_wait, limits.blip_wait_s)
-        self._at: float | None = None  # when it was last seen to
+        self._seen: deque[_Had] = deque(maxlen=STARVED_LOOKS + 1)
 
-    def seen(self, before: Mapping[str, Any], look: Mapping[str, Any], passed_s: float, now: float) -> bool:
-        """Whether it has waited since the look before."""
-        waited_s = look.get("waited_s", 0.0)
-        if self._bucket.add(waited_s - before.get("waited_s", waited_s), passed_s):
-            self._at = now
-            return True
-        return False
+    def seen(self, look: Mapping[str, Any], now: float) -> bool:
+        """Take the next look; whether it starves, as far as the looks show."""
+        had = _Had(now, look["cpu_s"], look.get("waited_s", 0.0), look.get("held_s", 0.0))
+        if self._seen and (had.cpu_s < self._seen[-1].cpu_s or had.waited_s < self._seen[-1].waited_s):
+            self._seen.clear()  # a child has gone with its times, or a new attempt has begun
+        self._seen.append(had)
+        return self.lately(now)
 
     def lately(self, now: float) -> bool:
-        return self._at is not None and now - self._at <= STARVED_LOOKS * self._limits.look_s
+        """Whether it has starved, up to a look that is fresh."""
+        if len(self._seen) <= STARVED_LOOKS or now - self._seen[-1].at > self._limits.fresh_s:
+            return False
+        first, last = self._seen[0], self._seen[-1]
+        seconds = last.at - first.at
+        return starves(
+            (last.cpu_s - first.cpu_s) / seconds, (last.waited_s - first.waited_s) / seconds, self._limits
+        )
+
+    @property
+    def held(self) -> float:
+        """The share of the time of these looks in which its cgroup's quota has stopped it."""
+        if len(self._seen) < 2:
+            return 0.0
+        first, last = self._seen[0], self._seen[-1]
+        return min(1.0, max(0.0, (last.held_s - first.held_s) / (last.at - first.at)))
 
 
 class Movement:
@@ -69,9 +98,9 @@ class Movement:
         self._cpu = Bucket(limits.still_cores, limits.blip_cpu_s)
         self._io = Bucket(limits.still_io_bytes_s, limits.blip_bytes)
         self._files = Bucket(limits.still_io_bytes_s, limits.blip_bytes)
-        self.starving = Starving(limits)
         self._bytes = Bucket(limits.still_flow_bytes_s, limits.blip_bytes)
         self._peers = Bucket(limits.still_flow_bytes_s, limits.blip_bytes)
+        self.starving = Starving(limits)
         self.look: Mapping[str, Any] = {}  # the last one
         self.at = 0.0  # its time
         self.compared = False  # two looks have been; else what is known comes from an earlier watchdog
@@ -99,6 +128,7 @@ class Movement:
         if before and passed_s <= 0:
             return
         self.look, begun, self.at = look, self.at, now
+        starves = self.starving.seen(look, now)
         if not before:
             return
         self.compared = True
@@ -106,7 +136,6 @@ class Movement:
         if used_s < 0:  # a child has gone with its processor time, or a new attempt has begun
             used_s = 0.0
         self.cores = used_s / passed_s
-        starves = self.starving.seen(before, look, passed_s, now)
         computes = self._cpu.add(used_s, passed_s) or starves
         # Slow steps of a small model move fewer bytes than heartbeats do.
         moves = self._moves(before, look, passed_s, cluster, now) or _steps(before, look)

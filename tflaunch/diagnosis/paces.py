@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from tflaunch.diagnosis.thresholds import Thresholds
 
 KEPT_S = 150.0  # how long a look is kept
-PRESSURE_PARTS = 6
+PRESSURE_PARTS = 6  # of a time, in each of which its programs must wait: a burst is shorter
+LEAST_CORES = 0.001  # who has had less, has had none
 QUEUE_BYTES = 65536  # a send queue that is longer waits for the network
 MOST, MOST_W = 2**62, 1e5  # a host may lie
 
@@ -61,6 +62,11 @@ class Window(NamedTuple):
     disk_bytes_s: float
     stepping: float  # share of the looks since which its step had grown
     faults_s: float
+
+    @property
+    def waits(self) -> float:
+        """Seconds that its threads wait for a processor, for each that they run."""
+        return self.waiting / max(self.cores, LEAST_CORES)
 
 
 class Pace:
@@ -188,6 +194,7 @@ class HostLook(NamedTuple):
     disks: Mapping[str, Sequence[Any]] = {}  # name -> reads and writes, bytes, ms of work, model
     pressure: Mapping[str, int] = {}  # `cpu`, `io`, `memory` -> ms in which a program waited for it ...
     own_pressure: Mapping[str, int] = {}  # ... of the agent's cgroup, where the tasks are in it
+    cores: int = 0  # processors; 0: not told
 
 
 class GpuLoad(NamedTuple):
@@ -218,6 +225,11 @@ class Paces:
         self.most_nvlinks: dict[str, int] = {}  # UUID -> that were ever up in this run
         self.calls: deque[CallLook] = deque()
         self.now = 0.0
+        # (since, until, slack) -> what `over` has found, until the next look.
+        self._windows: dict[tuple[float, float, float], dict[str, Window]] = {}
+        self._on: dict[str, list[str]] = {}
+        for task, place in watched.places.items():
+            self._on.setdefault(place.host, []).append(task)
         self.gpu_window_s = 4 * self.limits.gpu_look_s
         self._gpus = {uuid for uuids in watched.gpus.values() for uuid in uuids}
         self._ports: dict[tuple[str, int], str] = {}
@@ -245,6 +257,7 @@ class Paces:
     def looked(self, host: str, fields: Mapping[str, Any], now: float) -> None:
         """The agent of that host has looked at its tasks."""
         self.now = now
+        self._windows = {}
         for name, look in fields["tasks"].items():
             if name in self.tasks and self.watched.places[name].host == host:
                 flows = look.get("flows") or ()
@@ -270,8 +283,8 @@ class Paces:
         if machine is not None:
             seen = self.machines.setdefault(host, deque())
             others = tuple((pid, title, cores) for pid, title, cores in machine.get("others", ()))
-            rest = (machine.get(name, {}) for name in HostLook._fields[3:])
-            seen.append(HostLook(now, machine["swapped"], others, *rest))
+            rest = {name: machine[name] for name in HostLook._fields[3:] if name in machine}
+            seen.append(HostLook(now, machine["swapped"], others, **rest))
             self.first_looks.setdefault(host, seen[0])
             while seen[0].at < now - KEPT_S:
                 seen.popleft()
@@ -293,14 +306,33 @@ class Paces:
         """That task has ended, is lost, or begins anew."""
         if task in self.tasks:
             self.tasks[task] = self._anew(task)
+            self._windows = {}
             self.calls = deque(call for call in self.calls if task not in (call.caller, call.called))
             self._moved = {key: total for key, total in self._moved.items() if key[0] != task}
 
     def over(self, since: float, until: float, slack_s: float = 0.0) -> dict[str, Window]:
         """What each task did in that time, of those that were looked at; see Pace.over."""
         slack_s = slack_s or 1.5 * self.limits.look_s
-        found = {name: pace.over(since, until, slack_s) for name, pace in self.tasks.items()}
-        return {name: window for name, window in found.items() if window is not None}
+        known = self._windows.get((since, until, slack_s))
+        if known is None:
+            found = {name: pace.over(since, until, slack_s) for name, pace in self.tasks.items()}
+            known = {name: window for name, window in found.items() if window is not None}
+            self._windows[since, until, slack_s] = known
+        return known
+
+    @property
+    def hosts(self) -> Iterable[str]:
+        """The hosts of the run."""
+        return self._on
+
+    def on(self, host: str) -> Sequence[str]:
+        """The tasks of that host."""
+        return self._on.get(host, ())
+
+    def may_use_all(self, task: str) -> bool:
+        """Whether a task may use all processors of its host, as far as is told; others may have the rest."""
+        machines, cores = self.machines.get(self.watched.places[task].host), self.tasks[task].cores
+        return not machines or not cores or cores >= machines[-1].cores
 
     def unanswered(self, since: float, callers: Iterable[str]) -> dict[str, tuple[int, float]]:
         """Of each task that these call: in how many looks since then, and in what share of them without an answer."""
@@ -329,8 +361,9 @@ class Paces:
         """The last looks at that host before either of these times; None unless both are there, and fresh."""
         ends: list[HostLook] = []
         for time in (since, until):
-            before = [each for each in self.machines.get(host, ()) if each.at <= time]
-            ends += [each for each in before[-1:] if each.at >= time - 1.5 * self.limits.look_s]
+            last = next((each for each in reversed(self.machines.get(host, ())) if each.at <= time), None)
+            if last is not None and last.at >= time - 1.5 * self.limits.look_s:
+                ends.append(last)
         return (ends[0], ends[1]) if len(ends) == 2 and ends[1].at >= ends[0].at + 1.0 else None
 
     def lasting(self, host: str, what: str, since: float, until: float) -> float:

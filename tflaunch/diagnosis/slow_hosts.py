@@ -8,21 +8,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tflaunch.diagnosis.lasting import Finding
+from tflaunch.diagnosis.movement import starves
 from tflaunch.diagnosis.paces import KEPT_S, goes_on
-from tflaunch.diagnosis.rule import names_of
 from tflaunch.diagnosis.stragglers import limit_of, others_of
 from tflaunch.text.numbers import agreeing, amount
 
 if TYPE_CHECKING:
-    from tflaunch.diagnosis.paces import Paces
+    from collections.abc import Mapping
+
+    from tflaunch.diagnosis.paces import Paces, Window
 
 SEGMENTS = 50  # of fewer, a share says little
 PARTS = 3
 FAULTS_S = 5.0  # pages a second that a disk must bring back for a task
 # Times slow_s: a straggler, and a ps that holds the others up, are told before, with what they cost.
 LATER = 1.5
-WAITS = 0.5  # seconds that threads wait for a processor, for each that they run
-OTHERS_PART = 0.2  # of the cores in use there: so much other programs must have
+OTHERS_PART = 0.2  # of the cores in use there: so much other programs must have, beside OTHERS_CORES
 
 
 def lossy(paces: Paces, now: float) -> dict[str, Finding]:
@@ -63,11 +64,7 @@ def swapping(paces: Paces, now: float) -> dict[str, Finding]:
     found = {}
     for host, seen in paces.machines.items():
         since = [each for each in seen if each.at >= now - limits.slow_s - limits.look_s]
-        names = [
-            name
-            for name, place in paces.watched.places.items()
-            if place.host == host and paces.tasks[name].swapped and paces.tasks[name].samples
-        ]
+        names = [name for name in paces.on(host) if paces.tasks[name].swapped and paces.tasks[name].samples]
         if not names or len(since) < 3 or since[-1].at - since[0].at < limits.slow_s / 2:
             continue
         rate = (since[-1].swapped - since[0].swapped) / (since[-1].at - since[0].at)
@@ -91,13 +88,9 @@ def short_of_memory(paces: Paces, now: float) -> dict[str, Finding]:
     windows = paces.over(now - limits.slow_s, now)
     found = {}
     for host in paces.machines:
-        share = paces.lasting(host, "memory", now - limits.slow_s, now)
         # Other programs of the host may be short of memory in a part of it that is theirs.
-        here = [
-            name
-            for name, window in windows.items()
-            if paces.watched.places[name].host == host and window.faults_s >= FAULTS_S
-        ]
+        here = [name for name in paces.on(host) if name in windows and windows[name].faults_s >= FAULTS_S]
+        share = paces.lasting(host, "memory", now - limits.slow_s, now) if here else 0.0
         if not here or share < limits.memory_share:
             continue
         name = max(here, key=lambda each: windows[each].faults_s)
@@ -113,63 +106,80 @@ def short_of_memory(paces: Paces, now: float) -> dict[str, Finding]:
 
 
 def crowded(paces: Paces, now: float) -> dict[str, Finding]:
-    """Hosts whose tasks wait for a processor all the time: other programs have it, or a quota holds them back.
+    """Hosts whose tasks want processors, and get too few: other programs have them, or a quota holds the tasks back.
 
-    Tasks that want more cores than there are, and have them to themselves, wait for each other, and are well.
+    Who hardly runs is told, whatever the reason.  Others that want more cores than there are, and have them to
+    themselves, wait for each other, and are well.
     """
-    watched, limits = paces.watched, paces.limits
-    seconds = min(LATER * limits.slow_s, KEPT_S - 2 * limits.look_s)
-    windows = paces.over(now - seconds, now)
-    found = {}
-    for host in paces.machines:
-        share = paces.lasting(host, "cpu", now - seconds, now)
-        here = {name: each for name, each in windows.items() if watched.places[name].host == host}
-        waiting = [name for name, each in here.items() if each.waiting >= max(WAITS * each.cores, WAITS)]
-        if share < limits.cpu_share or not waiting:
-            continue
-        name = max(waiting, key=lambda each: here[each].waiting)
-        mine, used = here[name], sum(each.cores for each in here.values())
-        why = limit_of(mine, paces.tasks[name].cores, limits)
-        if not why and paces.other(host, now - seconds)[1] >= OTHERS_PART / (1 - OTHERS_PART) * used:
-            why = others_of(paces, host, now)
-        if why:
-            who = watched.who([name])
-            text = (
-                f"{host} has too few processors for {who}: programs have waited for one in {share:.0%} of the last"
-                f" {seconds:.0f} s, and its threads {mine.waiting / max(mine.cores, 0.001):.1f} s for each second that"
-                f" they run; {why}"
-            )
-            over = f"{host} has processors for {who} again"
-            found[f"{host} crowded"] = Finding(text, over, tuple(waiting))
-    return found
-
-
-def starved(paces: Paces, now: float) -> dict[str, Finding]:
-    """Hosts that are so crowded that tasks there want to run, and hardly do."""
     limits = paces.limits
     minute, *halves = (
-        # Their agents are late, too.
+        # Where tasks hardly run, their agents are late, too.
         paces.over(now - limits.slow_s * begin, now - limits.slow_s * end, slack_s=limits.fresh_s)
         for begin, end in ((1, 0), (1, 0.5), (0.5, 0))
     )
-    names = [
-        name
+    starving = {
+        name: window
         for name, window in minute.items()
-        if all(name in half and half[name].waiting >= limits.starved_wait for half in halves)
-        and window.cores < limits.idle_cores
-        and window.held < limits.held_share  # else its quota is the reason
-        and not goes_on(window)
-    ]
-    if not names:
-        return {}
-    hosts = list(dict.fromkeys(paces.watched.places[name].host for name in names))
+        if not goes_on(window)
+        and all(name in half and starves(half[name].cores, half[name].waiting, limits) for half in halves)
+    }
+    seconds = min(LATER * limits.slow_s, KEPT_S - 2 * limits.look_s)
+    windows = paces.over(now - seconds, now)
+    waiting = {
+        name: window
+        for name, window in windows.items()
+        if window.waiting >= limits.starved_wait * max(1.0, window.cores)
+    }
+    found = {}
+    for host in paces.hosts:
+        hardly = [name for name in paces.on(host) if name in starving]
+        tasks = hardly or [name for name in paces.on(host) if name in waiting]
+        if hardly:
+            whom, what = hardly, _hardly_run(paces, {name: starving[name] for name in hardly}, now)
+        elif tasks:
+            whom = [max(tasks, key=lambda each: waiting[each].waiting)]
+            what = _short(paces, whom[0], windows, now - seconds, now)
+        if tasks and what:
+            who = paces.watched.who(whom)
+            text, over = (
+                f"{host} has too few processors for {who}: {what}",
+                f"{host} has processors for {who} again",
+            )
+            found[f"{host} crowded"] = Finding(text, over, tuple(tasks))
+    return found
+
+
+def _hardly_run(paces: Paces, tasks: Mapping[str, Window], now: float) -> str:
+    """How little these tasks of one host have run in the last minute, why, and what to do."""
+    slow_s, name = paces.limits.slow_s, max(tasks, key=lambda each: tasks[each].held)
     had, waited = (
-        sum(getattr(minute[name], what) for name in names) * limits.slow_s for what in ("cores", "waiting")
+        sum(seconds) * slow_s
+        for seconds in zip(*((each.cores, each.waiting) for each in tasks.values()))  # noqa: B905  Python 3.8
     )
-    text = (
-        f"{names_of(hosts)} {agreeing(len(hosts), 'is', 'are')} crowded: {names_of(names)} had a processor for"
-        f" {had:.1f} s in {limits.slow_s:.0f} s, and threads waited {waited:.0f} s for one;"
-        f" {others_of(paces, hosts[0], now) or 'put fewer tasks there, or give them another host'}"
+    why = limit_of(tasks[name].held, paces.tasks[name].cores, paces.limits) or others_of(paces, name, now)
+    return (
+        f"{agreeing(len(tasks), 'it', 'they')} had one for {had:.1f} s in {slow_s:.0f} s, and"
+        f" {agreeing(len(tasks), 'its', 'their')} threads waited {waited:.0f} s;"
+        f" {why or 'put fewer tasks there, or give them another host'}"
     )
-    over = f"{names_of(names)} {agreeing(len(names), 'gets', 'get')} a processor again"
-    return {"starved": Finding(text, over, tuple(names))}
+
+
+def _short(paces: Paces, name: str, windows: Mapping[str, Window], since: float, now: float) -> str:
+    """How long that task and the programs of its host have waited for a processor, why, and what to do.
+
+    "" where they have not, to speak of, or only for each other.
+    """
+    host, limits, mine = paces.watched.places[name].host, paces.limits, windows[name]
+    share = paces.lasting(host, "cpu", since, now)
+    if share < limits.cpu_share:
+        return ""
+    why = limit_of(mine.held, paces.tasks[name].cores, limits)
+    used = sum(windows[each].cores for each in paces.on(host) if each in windows)
+    if not why and paces.other(host, since)[1] >= OTHERS_PART / (1 - OTHERS_PART) * used:
+        why = others_of(paces, name, now)
+    if not why:
+        return ""
+    return (
+        f"programs have waited for one in {share:.0%} of the last {now - since:.0f} s, and its threads"
+        f" {mine.waits:.1f} s for each second that they run; {why}"
+    )

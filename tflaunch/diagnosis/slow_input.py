@@ -70,7 +70,7 @@ def _limit(paces: Paces, name: str, window: Window) -> str:
     """What bounds the input on that host, and what to do."""
     host, cores = paces.watched.places[name].host, paces.tasks[name].cores
     return (
-        limit_of(window, cores, paces.limits)
+        limit_of(window.held, cores, paces.limits)
         or disk_of(window, host, paces)
         or _by_cores(window, cores, host, paces.limits)
         or f"it uses {window.cores:.2g} cores, and no thread of it waits for a disk of {host}: where the data come from"

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from tflaunch.diagnosis.paces import Paces, Window
     from tflaunch.diagnosis.thresholds import Thresholds
 
-LEAST = 0.001  # of a core
 WAITED = "have waited for one"
 UNEVEN = 2.0  # times the bytes of the other parameter servers
 
@@ -39,7 +38,7 @@ def bound(paces: Paces, now: float) -> dict[str, Finding]:
     shares = [awaits[name][1] for name in workers if name in awaits]
     if not workers or median(shares) >= limits.awaited_share:
         return {}
-    usual = median(windows[name].waiting / max(windows[name].cores, LEAST) for name in workers)
+    usual = median(windows[name].waits for name in workers)
     # Where the workers wait, too, all are on full machines; a ps runs little, and waits long for each second of it.
     least = max(limits.ps_waiting, MORE_WAITING * median(windows[name].waiting for name in workers))
     found = {}
@@ -47,14 +46,14 @@ def bound(paces: Paces, now: float) -> dict[str, Finding]:
         window = windows.get(name)
         if window is None or window.moving < STEADY:
             continue
-        crowded = window.waiting / max(window.cores, LEAST) >= max(limits.crowded_wait, 2 * usual)
+        crowded = window.waits >= max(limits.crowded_wait, 2 * usual)
         crowded = crowded and usual < limits.crowded_wait and window.waiting >= least
         what = _by_cpu(window, paces.tasks[name].cores, limits, crowded=crowded)
         what = what or _by_network(window, windows, workers, limits)
         if what:
             who = watched.who([name])
             # A ps that has cores left, and waits for them, shares them.
-            others = others_of(paces, watched.places[name].host, now) if what.endswith(WAITED) else ""
+            others = others_of(paces, name, now) if what.endswith(WAITED) else ""
             text = f"{who} holds up the workers by its {what}; {others or _remedy(name, ps, windows)}"
             found[f"{name} bound"] = Finding(text, f"{who} holds up the workers no more", (name,))
     return found

@@ -21,7 +21,7 @@ from tflaunch.diagnosis.paces import Paces
 from tflaunch.diagnosis.rule import Rule, Sentence
 from tflaunch.diagnosis.slow_disks import sick_disks
 from tflaunch.diagnosis.slow_gpus import fewer_nvlinks, held_gpus, idle_gpus, narrow_links
-from tflaunch.diagnosis.slow_hosts import crowded, lossy, short_of_memory, starved, swapping
+from tflaunch.diagnosis.slow_hosts import crowded, lossy, short_of_memory, swapping
 from tflaunch.diagnosis.slow_input import out_of_step, waits_for_input
 from tflaunch.diagnosis.slow_ps import bound
 from tflaunch.diagnosis.slower import Steps
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     Finder = Callable[[Paces, float], Mapping[str, Finding]]
 
 CROWDED = " crowded"  # ends the key of a host whose tasks lack processors
-# Keys that say of a worker that it is slow.
+# Keys that say of a worker, or of all tasks of a host, that they are slow.
 OF_WORKERS = (" slow", " holds up", " out of step", "input", CROWDED)
 A_ROUND_S = 0.9  # of look_s: the finders are not asked again sooner
 
@@ -65,7 +65,6 @@ class Slowness(Rule):
                 bound,
                 stragglers,
                 held_up,
-                starved,
             ),
             lambda paces, now: out_of_step(paces, rounds, now),
             lambda paces, now: waits_for_input(paces, rounds, now),
@@ -121,7 +120,10 @@ class Slowness(Rule):
         return found
 
     def _adds(self, key: str, finding: Finding, told: set[str]) -> bool:
-        """Whether it says more than what is found of the tasks `told`; a host that is crowded, than was ever said."""
+        """Whether it says of any task more than was found of those `told`.
+
+        That a host is crowded says nothing more of a task of which something else was said, and is not over.
+        """
         if key.endswith(CROWDED):
             others = [each.tasks for other, (each, _) in self._told.items() if not other.endswith(CROWDED)]
             return told.union(*others).isdisjoint(finding.tasks)

@@ -76,43 +76,43 @@ def why(paces: Paces, name: str, others: list[str], now: float) -> str:
         return "tflaunch stacks shows where it is"
     host = paces.watched.places[name].host
     return (
-        limit_of(mine, paces.tasks[name].cores, paces.limits)
-        or _crowded(paces, host, mine, theirs, now)
+        limit_of(mine.held, paces.tasks[name].cores, paces.limits)
+        or _crowded(paces, name, mine, theirs, now)
         or _link(mine, host, paces.limits)
         or disk_of(mine, host, paces)
         or _rest(mine, theirs)
     )
 
 
-def limit_of(mine: Window, cores: float, limits: Thresholds) -> str:
-    """That its quota stops it."""
-    if mine.held < limits.held_share:
+def limit_of(held: float, cores: float, limits: Thresholds) -> str:
+    """That a quota of so many cores stops a task in that share of the time; "" if it does not, to speak of."""
+    if held < limits.held_share:
         return ""
     return (
-        f"the quota of its cgroup, {cores:.2g} cores, stops it in {mine.held:.0%} of the time; raise its limit"
+        f"the quota of its cgroup, {cores:.2g} cores, stops it in {held:.0%} of the time; raise its limit"
         " (Slurm: --cpus-per-task; Kubernetes: limits.cpu; docker: --cpus)"
     )
 
 
-def _crowded(paces: Paces, host: str, mine: Window, theirs: list[Window], now: float) -> str:
-    waits = mine.waiting / max(mine.cores, 0.001)
-    usual = median(other.waiting / max(other.cores, 0.001) for other in theirs)
+def _crowded(paces: Paces, name: str, mine: Window, theirs: list[Window], now: float) -> str:
+    waits, usual = mine.waits, median(other.waits for other in theirs)
     # Who hardly runs, as it waits for a disk, waits long for each second that it does, and not long in all.
     least = max(0.1, MORE_WAITING * median(other.waiting for other in theirs))
     if waits < max(paces.limits.crowded_wait, 2 * usual) or mine.waiting < least:
         return ""
     text = f"its threads wait {waits:.1f} s for a processor for each second that they run"
     text += f" (the others' {usual:.1f} s)"
-    others = others_of(paces, host, now)
+    others = others_of(paces, name, now)
     if others:
         return f"{text}, and {others}"
-    return f"{text}; put fewer tasks on {host}, or give it another host"
+    return f"{text}; put fewer tasks on {paces.watched.places[name].host}, or give it another host"
 
 
-def others_of(paces: Paces, host: str, now: float) -> str:
-    """That other programs compute there, and what to do; "" if they do not, to speak of."""
+def others_of(paces: Paces, name: str, now: float) -> str:
+    """That other programs compute on that task's processors, and what to do; "" if they do not, to speak of."""
+    host = paces.watched.places[name].host
     other, cores = paces.other(host, now - paces.limits.slow_s)
-    if cores < OTHERS_CORES:
+    if cores < OTHERS_CORES or not paces.may_use_all(name):
         return ""
     return (
         f"programs that are not the run's use {cores:.1f} cores of {host} ({other}); end them, or give the task another"

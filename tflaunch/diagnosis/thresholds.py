@@ -54,13 +54,12 @@ class Thresholds:
     lost_looks: float = 2  # ... when so many looks running see no progress
     # Standstill (stillness.py).  Tasks of MultiWorkerMirroredStrategy that wait used 0.02 of a core, and 1400 B/s.
     still_cores: float = 0.05  # a task that uses less of a core ...
-    starved_wait: float = 0.5  # ... unless its threads wait for a processor so long, for each second
+    starved_wait: float = 0.5  # ... unless it has less than idle_cores, and so many threads wait for one
     still_flow_bytes_s: float = 3000.0  # ... and moves less on every connection (heartbeats) stands still
     still_io_bytes_s: float = 2000.0  # ... and reads and writes less
     turns_s: float = 0.3  # a main thread that stops waiting more often is in a loop of its program
     blip_cpu_s: float = 0.4  # what a task that stands still may use besides, now and then
     blip_bytes: float = 16384.0
-    blip_wait_s: float = 4.0
     chatty_s: float = 120.0  # a standstill that is told, of tasks that go on writing log lines
     busy_s: float = 120.0  # ... of tasks that wait for one that computes in the program's own code
     busy_deep_s: float = 600.0  # ... that computes within a library: an evaluation may take long
@@ -76,7 +75,8 @@ class Thresholds:
     awaited_share: float = (
         0.5  # of the looks at calls to a task, without an answer yet: the others wait for it
     )
-    crowded_wait: float = 1.0  # seconds that threads wait for a processor, for each that they run
+    # Seconds that threads wait for a processor, for each that they run: so much a slow worker's do, or a ps's.
+    crowded_wait: float = 1.0
     cpu_share: float = 0.5  # of the time, in each sixth of it: so long programs wait for a processor
     held_share: float = 0.2  # of the time: so long the quota of its cgroup stops a task that it slows
     ps_cores: float = 0.9  # of the cores that it may use: a ps that is bound by them

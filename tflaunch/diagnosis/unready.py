@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from tflaunch.diagnosis.hangs import waits_for
 from tflaunch.diagnosis.lasting import Finding, Lasting
 from tflaunch.diagnosis.rule import names_of
+from tflaunch.diagnosis.stragglers import limit_of
 from tflaunch.text.numbers import agreeing
 
 if TYPE_CHECKING:
@@ -73,7 +74,8 @@ class Unready(Lasting):
             # A line comes every recovery_wait_secs, which is longer than the pause between two looks.
             self.note(f"{track.name} uninitialized", now)
         shut = track.place.port is not None and track.look["listens"] is False
-        shut = shut and not track.movement.starving.lately(now)  # slow_hosts.py tells of it
+        # Of a crowded host slow_hosts.py tells; what was told before is not over.
+        shut = shut and (f"{track.name} shut" in self._told or not track.movement.starving.lately(now))
         self.note(f"{track.name} shut", now, shut and not track.other_port and not self._talks(track))
 
     def _talks(self, track: Track) -> bool:
@@ -172,7 +174,9 @@ class Unready(Lasting):
             f"its last output was {look['quiet_s']:.0f} s ago{says}" if look["log_bytes"] else "no output yet"
         )
         if track.movement.starving.lately(now):
-            return f"wants to run and gets no processor ({output}): what else computes on {track.place.host}?"
+            wants = f"wants to run and hardly gets a processor ({output})"
+            quota = limit_of(track.movement.starving.held, look.get("cores") or 0.0, self.limits)
+            return f"{wants}: {quota or f'what else computes on {track.place.host}?'}"
         if look["listens"] is False:
             return (
                 f"has not opened its port ({output}): see its log for what it does before its server starts"

@@ -109,6 +109,7 @@ _look = {
 # tflaunch.agent.host.load, tflaunch.agent.tasks.disks
 _machine = {
     "swapped": a_whole_number,
+    "?cores": a_whole_number,
     "?others": [(a_whole_number, a_word, a_time)],
     "?disks": Each(a_word, (a_whole_number, a_whole_number, a_whole_number, a_word)),
     "?pressure": Each(a_word, a_whole_number),

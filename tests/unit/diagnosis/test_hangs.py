@@ -50,6 +50,7 @@ class Run:
         self.tasks = {task: self.look() for task in tasks}
         self.rate = dict.fromkeys(tasks, 0.9)  # cores
         self.waits = dict.fromkeys(tasks, 0.0)  # for a processor, in each second
+        self.waited = dict.fromkeys(tasks, 0.0)
         self.bytes_s = dict.fromkeys(tasks, 0)  # over one connection
 
     @staticmethod
@@ -98,7 +99,8 @@ class Run:
             self.now += LOOK_S
             for task, look in self.tasks.items():
                 look["cpu_s"] += self.rate[task] * LOOK_S
-                look["waited_s"] = self.waits[task] * self.now
+                self.waited[task] += self.waits[task] * LOOK_S
+                look["waited_s"] = self.waited[task]
                 look["flows"] = [["10.0.0.9", 2222, 40000, int(self.bytes_s[task] * self.now), 0, 0, 0, 0.2]]
                 if HOST[task] not in silent:
                     self.rule.looked(HOST[task], {"tasks": {task: dict(look)}}, self.now)
@@ -329,15 +331,34 @@ def test_who_uses_little_of_a_processor_may_want_more_or_train(
     assert len(run.on(20)) == said
 
 
-@pytest.mark.parametrize(("waits", "said"), [(0.98, 0), (0.3, 1)])
+@pytest.mark.parametrize(("cores", "waits", "said"), [(0.003, 0.98, 0), (0.003, 0.3, 1), (3.9, 2.0, 1)])
 @pytest.mark.parametrize("listens", [True, False])
-def test_a_ps_that_gets_no_processor_does_not_answer(waits: float, said: int, listens: bool) -> None:
+def test_a_ps_that_gets_no_processor_does_not_answer(
+    cores: float, waits: float, said: int, listens: bool
+) -> None:
+    """The last computes, with more threads than cores."""
+    run = Run("ps/0", "worker/0")
+    run.see("ps/0", listens=listens, says="")
+    run.see("worker/0", to=("ps/0",) if listens else (), says=STILL % ("ps", 0))
+    run.idle("worker/0")
+    run.rate["ps/0"], run.waits["ps/0"] = cores, waits
+    assert len(run.on(WAIT_S + 3 * LOOK_S)) == said
+
+
+@pytest.mark.parametrize("listens", [True, False])
+def test_a_wait_that_was_told_is_not_over_when_the_host_of_its_peer_is_crowded(listens: bool) -> None:
     run = Run("ps/0", "worker/0")
     run.see("ps/0", listens=listens, says="")
     run.see("worker/0", to=("ps/0",) if listens else (), says=STILL % ("ps", 0))
     run.idle("ps/0", "worker/0")
-    run.waits["ps/0"] = waits
-    assert len(run.on(WAIT_S + 3 * LOOK_S)) == said
+    assert len(run.on(WAIT_S + 3 * LOOK_S)) == 1
+    run.waits["ps/0"] = 0.98
+    assert run.on(120) == []
+    run.waits["ps/0"] = 0.0
+    assert run.on(120) == []
+    run.see("ps/0", says="")
+    run.see("worker/0", to=("ps/0",))
+    assert len(run.on(60)) == 1
 
 
 def test_a_stopped_task_is_named_soon() -> None:

@@ -146,6 +146,7 @@ class Liar:
         disk = lambda: [*(self.pick(WHOLE) for _ in range(3)), self.pick(WORDS)]  # noqa: E731
         counts = lambda: {name: self.pick(WHOLE) for name in self.some(lambda: self.pick(["cpu", "io"]))}  # noqa: E731
         machine = {
+            "cores": self.pick(WHOLE),
             "swapped": self.pick(WHOLE),
             "others": self.some(lambda: [self.pick(WHOLE), self.pick(WORDS), self.pick(TIMES)]),
             "disks": {self.pick(["sda", "sdb", *WORDS]): disk() for _ in range(3)},

@@ -45,6 +45,8 @@ class Run:
         self.moved = dict.fromkeys(tasks, 0.0)
         self.used = dict.fromkeys(tasks, 3.0)
         self.waits = dict.fromkeys(tasks, 0.0)  # for a processor, in each second
+        self.waited = dict.fromkeys(tasks, 0.0)
+        self.held = dict.fromkeys(tasks, 0.0)  # by its quota, in each second
         self.peers: dict[str, list[list[Any]]] = {task: [] for task in tasks}
         self.signed: dict[str, dict[str, list[Any]]] = {
             task: {} for task in tasks
@@ -86,7 +88,8 @@ class Run:
             "processes": [[4711, "python3", "S"]],
             "waits_in": "futex_do_wait",
             "cpu_s": self.used[task],
-            "waited_s": self.waits[task] * self.now,
+            "waited_s": self.waited[task],
+            "held_s": self.held[task] * self.now,
             "quiet_s": 1.0,
             "log_bytes": 100,
             "says": "step 7",
@@ -117,6 +120,7 @@ class Run:
                 spoke_at = self.now
             for task in self.facts:
                 self.used[task] += self.cpu[task] * LOOK_S
+                self.waited[task] += self.waits[task] * LOOK_S
                 self.moved[task] += self.rate[task] * LOOK_S
                 message = Message("looked", {"tasks": {task: json.loads(json.dumps(self.look(task)))}}, b"")
                 fields = check(message, FROM_AGENT).fields
@@ -389,14 +393,30 @@ def test_a_chief_that_is_shut_busy_or_gone() -> None:
     assert "chief/0 ended with 0: a worker that starts after" in said[0]
 
 
+HARDLY = 'wants to run and hardly gets a processor (its last output was 1 s ago: "step 7")'
+
+
 @pytest.mark.parametrize(
-    ("waits", "what"), [(0.98, "wants to run and gets no processor"), (0.3, "has done nothing")]
+    ("cores", "waits", "held", "what"),
+    [
+        (0.004, 0.98, 0.0, f"{HARDLY}: what else computes on h1?"),
+        (
+            0.004,
+            0.98,
+            0.9,
+            f"{HARDLY}: the quota of its cgroup, 0.02 cores, stops it in 90% of the time; raise its",
+        ),
+        (0.004, 0.3, 0.0, "has done nothing"),
+        (3.9, 1.5, 0.0, "uses 3.9 cores"),
+    ],
+    ids=["crowded", "quota", "still", "more-threads-than-cores"],
 )
-def test_a_chief_on_a_crowded_host(waits: float, what: str) -> None:
+def test_a_chief_on_a_crowded_host(cores: float, waits: float, held: float, what: str) -> None:
     run = Run(*ALL)
     run.train(*ALL)
     run.still("chief/0", "worker/1")
-    run.waits["chief/0"] = waits
+    run.cpu["chief/0"], run.waits["chief/0"], run.held["chief/0"] = cores, waits, held
+    run.facts["chief/0"]["cores"] = 0.02
     said = run.on(150, ("worker/1", "not_initialized", NOT_READY, 30.0))
     [text] = [each for each in said if "waited 90 s for the variables" in each]
     assert f"chief/0 {what}" in text
@@ -410,17 +430,42 @@ def test_a_program_without_a_chief() -> None:
     assert "which no task initialises: one task must be the chief: is_chief=(task_index == 0)" in said
 
 
-@pytest.mark.parametrize(("waits", "port", "crowd"), [(0.98, 0, 1), (0.3, 1, 0)])
-def test_a_worker_that_starts_late_on_a_crowded_host(waits: float, port: int, crowd: int) -> None:
+@pytest.mark.parametrize(
+    ("cores", "waits", "port", "crowd"), [(0.004, 0.98, 0, 1), (0.004, 0.3, 1, 0), (3.9, 1.5, 1, 0)]
+)
+def test_a_worker_that_starts_late_on_a_crowded_host(
+    cores: float, waits: float, port: int, crowd: int
+) -> None:
     run = Run("ps/0", "worker/0", "worker/1")
     run.train("ps/0", "worker/0")
     run.see("worker/1", listens=False)
     run.still("worker/0", "worker/1")
-    run.waits["worker/1"] = waits
+    run.cpu["worker/1"], run.waits["worker/1"] = cores, waits
     said = run.on(150)
     assert sum("worker/1 on h2 has not opened its port" in each for each in said) == port
-    assert sum(each.startswith("h2 is crowded: worker/1 had a processor for 0.2 s") for each in said) == crowd
+    assert (
+        sum(
+            each.startswith("h2 has too few processors for worker/1 on h2: it had one for 0.2 s")
+            for each in said
+        )
+        == crowd
+    )
     assert len(said) == port + crowd
+
+
+def test_that_a_port_is_shut_is_not_told_again_once_its_host_was_crowded() -> None:
+    run = Run("ps/0", "worker/0", "worker/1")
+    run.train("ps/0", "worker/0")
+    run.see("worker/1", listens=False)
+    run.still("worker/0", "worker/1")
+    [said] = run.on(150)
+    assert "worker/1 on h2 has not opened its port" in said
+    run.waits["worker/1"] = 0.98
+    assert [text for text in run.on(150) if "its port" in text] == []
+    run.waits["worker/1"] = 0.0
+    assert [text for text in run.on(150) if "its port" in text] == []
+    run.train("ps/0", "worker/0", "worker/1")
+    assert "worker/1 on h2 has opened its port" in run.on(30)
 
 
 def test_a_worker_of_a_mirrored_strategy_that_starts_late() -> None:

@@ -98,7 +98,13 @@ BURNS = [[77, "stress", 1.9]]
 
 
 def pressed(
-    run: Run, seconds: float, cpu: float = 0.9, own: float | None = None, others: Any = BURNS
+    run: Run,
+    seconds: float,
+    cpu: float = 0.9,
+    own: float | None = None,
+    *,
+    others: Any = BURNS,
+    host_cores: int = 4,
 ) -> list[str]:
     """Hosts of all workers on which programs wait for a processor in that share of the time."""
     said, shares = [], {"pressure": cpu, **({} if own is None else {"own_pressure": own})}
@@ -109,7 +115,7 @@ def pressed(
                 name: {"cpu": before.get(name, {"cpu": 0})["cpu"] + int(share * LOOK_S * 1000)}
                 for name, share in shares.items()
             }
-            run.machines[host] = {"swapped": 0, "others": others, **waited}
+            run.machines[host] = {"swapped": 0, "cores": host_cores, "others": others, **waited}
         said += run.on(LOOK_S)
     return said
 
@@ -155,6 +161,8 @@ def test_a_quota_that_holds_all_of_them() -> None:
     [
         (4.0, 9.0, {"others": []}),  # more threads than cores, all its own
         (4.0, 9.0, {"others": [[77, "node_exporter", 0.6]]}),  # ... beside one that uses little
+        # ... beside a job that has the other cores
+        (4.0, 9.0, {"own": 0.95, "others": [[77, "gromacs", 40.0]], "host_cores": 64}),
         (1.0, 0.3, {}),  # others compute, and it waits little
         (0.2, 0.3, {}),  # it hardly runs
         (1.0, 1.1, {"cpu": 0.3}),  # now and then
@@ -535,13 +543,13 @@ def test_a_worker_that_gets_no_processor_does_not_stand_still(every: int) -> Non
     """Of the threads of a large program a look asks a quarter."""
     text, over = starving(0.98, every)
     assert text.startswith(
-        "host3 is crowded: worker/1 had a processor for 0.2 s in 60 s, and threads waited "
+        "host3 has too few processors for worker/1 on host3: it had one for 0.2 s in 60 s, and its threads waited 59 s;"
     )
     assert text.endswith(
-        " s for one; programs that are not the run's use 1.9 cores of host3 (pid 77 stress); end them, or give the task"
-        " another host"
+        " programs that are not the run's use 1.9 cores of host3 (pid 77 stress); end them, or give the task another"
+        " host"
     )
-    assert over == "worker/1 gets a processor again"
+    assert over == "host3 has processors for worker/1 on host3 again"
 
 
 def test_a_worker_that_stands_still_on_a_crowded_host() -> None:
@@ -551,22 +559,93 @@ def test_a_worker_that_stands_still_on_a_crowded_host() -> None:
     assert over == "worker/1 on host3 goes on"
 
 
-def test_who_trains_or_has_a_quota_is_not_told_to_be_crowded() -> None:
+def test_who_trains_is_not_told_to_be_crowded() -> None:
     run = asynchronous()
     for task in run.living:
         run.cores[task], run.waiting[task] = 0.02, 0.98
     assert run.on(200) == []
-    run = mirrored()
-    for task in run.living:
-        run.cores[task], run.waiting[task], run.held[task] = 0.02, 0.98, 0.8
+
+
+@pytest.mark.parametrize("waiting", [0.02, 0.7], ids=["threads do not count as waiting", "they do"])
+def test_a_rank_that_hangs_while_its_threads_spin(waiting: float) -> None:
+    """It uses processors, and wants more than there are: that is no reason why it moves nothing."""
+    run = asynchronous()
+    assert run.on(90) == []
+    run.speed("worker/1", 0)
+    run.cores["worker/1"], run.waiting["worker/1"] = 0.04, waiting
+    assert "worker/1 on host3 has done nothing for 120 s while its peers go on" in one(run.on(200))
+
+
+def test_a_quota_under_which_a_worker_hardly_runs() -> None:
+    """Also where the kernel has no PSI."""
+    run = asynchronous()
+    assert run.on(90) == []
+    run.speed("worker/1", 0)
+    run.cores["worker/1"], run.waiting["worker/1"], run.held["worker/1"] = 0.02, 0.98, 0.9
+    run.facts["worker/1"] = {"cores": 0.02}
+    text = one(run.on(300))
+    assert text == (
+        "host3 has too few processors for worker/1 on host3: it had one for 1.2 s in 60 s, and its threads waited 59 s;"
+        " the quota of its cgroup, 0.02 cores, stops it in 90% of the time; raise its limit (Slurm: --cpus-per-task;"
+        " Kubernetes: limits.cpu; docker: --cpus)"
+    )
+
+
+def test_a_crowded_host_that_gets_worse_is_told_once_and_is_not_over() -> None:
+    run = full()
+    assert len(pressed(run, 150)) == 3
+    run.speed("worker/1", 0)
+    run.cores["worker/1"], run.waiting["worker/1"] = 0.004, 0.98
+    assert pressed(run, 300) == []
+    run.cores["worker/1"], run.waiting["worker/1"] = 0.5, 0.02
+    run.speed("worker/1", 500_000)
+    assert pressed(run, 240, cpu=0.0, others=[])[0] == "host2 has processors for worker/0 on host2 again"
+
+
+def test_each_host_on_which_tasks_hardly_run_is_told_and_is_over() -> None:
+    run = asynchronous()
+    assert run.on(90) == []
+    for task, host in (("worker/1", "host3"), ("worker/2", "host4")):
         run.speed(task, 0)
-    assert run.on(200) == []
+        run.cores[task], run.waiting[task] = 0.004, 0.98
+        assert one(run.on(150)).startswith(
+            f"{host} has too few processors for {task} on {host}: it had one for"
+        )
+    run.speed("worker/1", 500_000)
+    run.cores["worker/1"], run.waiting["worker/1"] = 0.5, 0.02
+    assert one(run.on(150)) == "host3 has processors for worker/1 on host3 again"
+
+
+def test_that_one_host_swaps_hides_no_other_on_which_a_task_hardly_runs() -> None:
+    run = asynchronous()
+    for task in ("worker/1", "worker/2"):
+        run.speed(task, 0)
+        run.cores[task], run.waiting[task] = 0.004, 0.98
+    said = swap(run, 30e6, 1 << 30)
+    assert sorted(text.split(" for ")[0] for text in said) == [
+        "host3 has moved 29 MiB/s to and from its swap",
+        "host4 has too few processors",
+    ]
+
+
+def test_tasks_of_one_host_that_hardly_run_are_one_sentence() -> None:
+    run = Run("ps/0", *WORKERS, hosts={"worker/1": "host3", "worker/2": "host3"})
+    run.link(*(("ps/0", name) for name in WORKERS), *((name, "ps/0") for name in WORKERS))
+    for task in ("worker/1", "worker/2"):
+        run.speed(task, 0)
+        run.cores[task], run.waiting[task] = 0.004, 0.98
+    assert one(run.on(150)) == (
+        "host3 has too few processors for worker/1, worker/2: they had one for 0.5 s in 60 s, and their threads waited"
+        " 118 s; put fewer tasks there, or give them another host"
+    )
 
 
 def test_a_start_on_a_crowded_machine() -> None:
-    assert one(replay("crowded_start")).startswith(
-        "host3, host2 are crowded: ps/0, worker/1 had a processor for 0.9 s in 60 s, and threads waited 115 s for one; "
-    )
+    said = replay("crowded_start")
+    assert [text.split("; ")[0] for text in said] == [
+        "host3 has too few processors for ps/0 on host3: it had one for 0.4 s in 60 s, and its threads waited 55 s",
+        "host2 has too few processors for worker/1 on host2: it had one for 0.5 s in 60 s, and its threads waited 60 s",
+    ]
 
 
 @pytest.mark.parametrize(("share", "said"), [(0.08, 1), (0.03, 0)])

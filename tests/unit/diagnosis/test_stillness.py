@@ -808,12 +808,15 @@ def talking() -> Scene:
     return scene
 
 
+@pytest.mark.parametrize(("cores", "waiting"), [(0.02, 0.0), (0.3, 0.7)], ids=["idle", "full machine"])
 @pytest.mark.parametrize("inner", [(), IN_QUEUE], ids=["sleeps", "waits for a queue"])
-def test_a_rank_that_hangs_while_the_others_talk(inner: Any) -> None:
+def test_a_rank_that_hangs_while_the_others_talk(inner: Any, cores: float, waiting: float) -> None:
     scene = talking()
+    scene.waiting = dict.fromkeys(WORKERS, waiting)
     scene.stands(
         "worker/1", at(7, "load", *inner), channels=("futex_do_wait" if inner else "hrtimer_nanosleep",)
     )
+    scene.cores["worker/1"] = cores
     text = one(scene.on(150))
     assert text.startswith("worker/1 on b has done nothing for ")
     assert f"it is at trainer.py:7 in load() and {'waits for a queue' if inner else 'sleeps'}" in text

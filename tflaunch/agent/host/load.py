@@ -1,8 +1,7 @@
 """What this host does beside the run: the `machine` of a `looked` message.
 
 cores     processors of the host
-busy_s    processor time that all programs have used since it started
-swapped   bytes moved to and from its swap since then
+swapped   bytes moved to and from its swap since it started
 others    [[pid, name, cores]]: processes that are not the run's and have used most of late, at most OTHERS; only for a
           viewer to whom the way is encrypted
 """
@@ -35,7 +34,7 @@ class Load:
         """The fields above; `every` are all processes of the host, None if not all are read; `own` the run's pids."""
         if every is not None:
             self._compare(every, own)
-        machine = {"swapped": swapped()}  # type: Dict[str, Any]
+        machine = {"cores": os.cpu_count() or 0, "swapped": swapped()}  # type: Dict[str, Any]
         if private:
             machine["others"] = self._others
         return machine
