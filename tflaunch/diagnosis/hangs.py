@@ -29,7 +29,7 @@ from tflaunch.protocol.dialling import DIAL_S, STRANGER, meaning
 from tflaunch.text.numbers import agreeing
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from collections.abc import Set as AbstractSet
     from typing import Any
 
@@ -68,6 +68,15 @@ def waits_for(line: str) -> str:
     """The task that TensorFlow says it waits for in this line of a log, or ""."""
     found = STILL_WAITING.search(line)
     return f"{found[1]}/{found[2]}" if found else ""
+
+
+def _told_of(reported: Iterable[Hang], name: str, peer: str, *, shut: bool) -> list[Hang]:
+    """What was told of that task's wait for that peer, whose port is `shut` now or is not."""
+    return [
+        each
+        for each in reported
+        if (each.task, each.peer) == (name, peer) or (shut and each[:2] == ("shut", peer))
+    ]
 
 
 class _Task:
@@ -291,7 +300,8 @@ class Hangs(Rule):
                     continue
                 if other.starving.lately(now):
                     # Of a crowded host slow_hosts.py tells; what was told before is not over.
-                    found.update(dict.fromkeys(self._told_of(name, peer, now), since))
+                    told = _told_of(self._reported, name, peer, shut=other.shut(now))
+                    found.update(dict.fromkeys(told, since))
                     continue
                 if other.shut(now):
                     if now - other.first >= self._limits.wait_s:
@@ -301,15 +311,6 @@ class Hangs(Rule):
                 if kind:
                     found[Hang(kind, name, peer, cause)] = since
         return found
-
-    def _told_of(self, name: str, peer: str, now: float) -> list[Hang]:
-        """What was told of that task's wait for that peer, as far as it may be so still."""
-        shut = self._tasks[peer].shut(now)
-        return [
-            each
-            for each in self._reported
-            if (each.task, each.peer) == (name, peer) or (shut and each[:2] == ("shut", peer))
-        ]
 
     def _waits(self, name: str, task: _Task, now: float) -> dict[str, float]:
         """The peers that a task waits for, and since when."""

@@ -283,8 +283,8 @@ class Paces:
         if machine is not None:
             seen = self.machines.setdefault(host, deque())
             others = tuple((pid, title, cores) for pid, title, cores in machine.get("others", ()))
-            rest = {name: machine[name] for name in HostLook._fields[3:] if name in machine}
-            seen.append(HostLook(now, machine["swapped"], others, **rest))
+            told = {name: machine[name] for name in HostLook._fields[3:] if name in machine}
+            seen.append(HostLook(now, machine["swapped"], others, **told))
             self.first_looks.setdefault(host, seen[0])
             while seen[0].at < now - KEPT_S:
                 seen.popleft()

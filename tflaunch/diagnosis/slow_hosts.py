@@ -111,51 +111,50 @@ def crowded(paces: Paces, now: float) -> dict[str, Finding]:
     Who hardly runs is told, whatever the reason.  Others that want more cores than there are, and have them to
     themselves, wait for each other, and are well.
     """
-    limits = paces.limits
-    minute, *halves = (
-        # Where tasks hardly run, their agents are late, too.
-        paces.over(now - limits.slow_s * begin, now - limits.slow_s * end, slack_s=limits.fresh_s)
-        for begin, end in ((1, 0), (1, 0.5), (0.5, 0))
-    )
-    starving = {
-        name: window
-        for name, window in minute.items()
-        if not goes_on(window)
-        and all(name in half and starves(half[name].cores, half[name].waiting, limits) for half in halves)
-    }
+    limits, starving = paces.limits, _starving(paces, now)
     seconds = min(LATER * limits.slow_s, KEPT_S - 2 * limits.look_s)
     windows = paces.over(now - seconds, now)
     waiting = {
-        name: window
+        name: window.waiting
         for name, window in windows.items()
         if window.waiting >= limits.starved_wait * max(1.0, window.cores)
     }
     found = {}
     for host in paces.hosts:
-        hardly = [name for name in paces.on(host) if name in starving]
-        tasks = hardly or [name for name in paces.on(host) if name in waiting]
-        if hardly:
-            whom, what = hardly, _hardly_run(paces, {name: starving[name] for name in hardly}, now)
-        elif tasks:
-            whom = [max(tasks, key=lambda each: waiting[each].waiting)]
-            what = _short(paces, whom[0], windows, now - seconds, now)
-        if tasks and what:
+        whom = tasks = [name for name in paces.on(host) if name in starving]
+        what = _hardly_run(paces, {name: starving[name] for name in tasks}, now) if tasks else ""
+        if not tasks:
+            tasks = [name for name in paces.on(host) if name in waiting]
+            whom = [max(tasks, key=lambda each: waiting[each])] if tasks else []
+            what = _short(paces, whom[0], windows, now - seconds, now) if tasks else ""
+        if what:
             who = paces.watched.who(whom)
-            text, over = (
-                f"{host} has too few processors for {who}: {what}",
-                f"{host} has processors for {who} again",
-            )
-            found[f"{host} crowded"] = Finding(text, over, tuple(tasks))
+            text = f"{host} has too few processors for {who}: {what}"
+            found[f"{host} crowded"] = Finding(text, f"{host} has processors for {who} again", tuple(tasks))
     return found
+
+
+def _starving(paces: Paces, now: float) -> dict[str, Window]:
+    """The tasks that have wanted to run for a minute, and hardly have."""
+    limits = paces.limits
+    minute, *halves = (
+        # Their agents are late, too.
+        paces.over(now - limits.slow_s * begin, now - limits.slow_s * end, slack_s=limits.fresh_s)
+        for begin, end in ((1, 0), (1, 0.5), (0.5, 0))
+    )
+    return {
+        name: window
+        for name, window in minute.items()
+        if not goes_on(window)
+        and all(name in half and starves(half[name].cores, half[name].waiting, limits) for half in halves)
+    }
 
 
 def _hardly_run(paces: Paces, tasks: Mapping[str, Window], now: float) -> str:
     """How little these tasks of one host have run in the last minute, why, and what to do."""
     slow_s, name = paces.limits.slow_s, max(tasks, key=lambda each: tasks[each].held)
-    had, waited = (
-        sum(seconds) * slow_s
-        for seconds in zip(*((each.cores, each.waiting) for each in tasks.values()))  # noqa: B905  Python 3.8
-    )
+    had = slow_s * sum(each.cores for each in tasks.values())
+    waited = slow_s * sum(each.waiting for each in tasks.values())
     why = limit_of(tasks[name].held, paces.tasks[name].cores, paces.limits) or others_of(paces, name, now)
     return (
         f"{agreeing(len(tasks), 'it', 'they')} had one for {had:.1f} s in {slow_s:.0f} s, and"

@@ -89,6 +89,7 @@ def test_what_else_computes_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None
     another = {11: process(11, 900.0, start=8)}  # it has the pid of one that has ended
     assert load.look(another, set(), True)["others"] == []
     assert "others" not in load.look(second, set(), False), "that goes over no plain network"
+    assert load.look(None, set(), False)["cores"] == os.cpu_count()
 
 
 def test_one_that_was_not_read_each_time_has_used_its_time_since_it_was(
