@@ -160,7 +160,7 @@ def merged(sampled: Sampled | None, there: HostSamples) -> Sampled:
     for host in there.of_hosts:
         _put(host_bins, host, ((bin_of(at), row) for at, row in there.rows_of_host(host)), HOST_COLUMNS)
     whole.bins, whole.host_bins = sorted(bins.items()), sorted(host_bins.items())
-    while any(each and each[-1][0] >= whole.most for each in (whole.bins, whole.host_bins)):
+    while whole.last >= whole.most:
         whole.thin()
     return whole
 
