@@ -358,10 +358,10 @@ class Paces:
         if looks is None:
             return 0.0
         first, last = looks
-        for before, after in ((first.own_pressure, last.own_pressure), (first.pressure, last.pressure)):
-            if what in before and what in after:
-                return min(1.0, max(0.0, (after[what] - before[what]) / 1000 / (last.at - first.at)))
-        return 0.0
+        before, after = (pressure_of(each.own_pressure, each.pressure, what) for each in looks)
+        if before is None or after is None or before.own != after.own:
+            return 0.0
+        return min(1.0, max(0.0, (after.ms - before.ms) / 1000 / (last.at - first.at)))
 
     def other(self, host: str, since: float) -> tuple[str, float]:
         """Of the processes there that are not the run's: who has used most, `pid 4711 stress`, and the cores of all."""
@@ -374,6 +374,20 @@ class Paces:
             return "", 0.0
         pid, name = max(used, key=lambda each: used[each])
         return f"pid {pid} {name}", sum(used.values())
+
+
+class Pressure(NamedTuple):
+    """How long programs of a host have waited for a resource."""
+
+    ms: int
+    own: bool  # only those in the agent's cgroup count
+
+
+def pressure_of(own: Mapping[str, int], whole: Mapping[str, int], what: str) -> Pressure | None:
+    """That of the agent's cgroup, else of the host, by `own_pressure` and `pressure` of a look; None: not told."""
+    if what in own:
+        return Pressure(own[what], True)
+    return Pressure(whole[what], False) if what in whole else None
 
 
 def _told(

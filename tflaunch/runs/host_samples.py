@@ -46,7 +46,7 @@ FORMAT = 1
 _KNOWN = or_null(a_number)
 _TALLY = (*(_KNOWN,) * COUNTERS, a_time, *(_KNOWN,) * 5, a_whole_number)
 _WITH_GPM = (*_TALLY[:-1], *(a_time,) * 3, a_whole_number)
-_OF_HOST = (*(a_whole_number,) * len(PRESSURES), a_whole_number)
+_OF_HOST = (*(or_null(a_whole_number),) * len(PRESSURES), a_whole_number)
 _LINE = (a_time, Each(a_word, anything))
 
 _Tallies = dict[str, list[tuple[float, "Tally"]]]
