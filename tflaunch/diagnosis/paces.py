@@ -69,6 +69,15 @@ class Window(NamedTuple):
         return self.waiting / max(self.cores, LEAST_CORES)
 
 
+class KnownFlow(NamedTuple):
+    """A connection of a task, counted since it began; None: never told, as of the last of many."""
+
+    bytes: int
+    segments: int | None = None
+    again: int | None = None  # of these
+    least_ms: float | None = None  # its shortest round trip; 0: the kernel does not tell
+
+
 class Pace:
     """One task."""
 
@@ -82,32 +91,32 @@ class Pace:
         self.memory = self.swapped = 0  # bytes
         self.says_waits = False  # its agent tells the time that threads wait for a processor
         self._look: Mapping[str, Any] = {}
-        # bytes, segments, of them sent again, shortest round trip
-        self._flows: dict[tuple[str, int, int], tuple[int, int, int, float]] = {}
+        self._flows: dict[tuple[str, int, int], KnownFlow] = {}
 
     def seen(self, look: Mapping[str, Any], now: float, ours: Iterable[Any]) -> None:
-        """Take the next look; `ours`: (flow to a task of the run, its pace or None, its shortest round trip or 0)."""
+        """Take the next look; `ours`: (flow to a task of the run, its pace, its shortest round trip, or None)."""
         last = self.samples[-1] if self.samples else Sample(now)
         if self.samples and now <= last.at:
             return
         before = self._look
-        flows: dict[tuple[str, int, int], tuple[int, int, int, float]] = {}
+        flows: dict[tuple[str, int, int], KnownFlow] = {}
         moved = sent = again = 0
         full: dict[str, bool] = {}
         disk = look.get("disk", (0, 0))[0]
         for flow, pace, least_ms in ours:
             key = (flow[0], flow[1], flow[2])
-            segments, resent = (pace[1], pace[0]) if pace else (0, 0)
-            old = self._flows.get(key, (0, 0, 0, least_ms))
-            # The kernel forgets it after five minutes, in which a link may have been full all the time.
-            least_ms = min(least_ms, old[3])  # noqa: PLW2901
-            flows[key] = (flow[3] + flow[4], segments, resent, least_ms)
+            old = self._flows.get(key)
+            flows[key] = new = _told(old, flow, pace, least_ms)
             if before:  # what went before the first look is not of this time
-                moved += max(0, flows[key][0] - old[0])
-                sent += max(0, segments - old[1])
-                again += max(0, resent - old[2])
+                old = old or KnownFlow(0, 0, 0)
+                moved += _more(old.bytes, new.bytes)
+                sent += _more(old.segments, new.segments)
+                again += _more(old.again, new.again)
+            waits = flow[5] > QUEUE_BYTES
+            if waits and new.least_ms is None:
+                continue  # or is on its way
             # What is on its way fills a queue, too, where the way is long.
-            waits = flow[5] > QUEUE_BYTES and flow[7] >= self._limits.queued_rtt * least_ms
+            waits = waits and flow[7] >= self._limits.queued_rtt * (new.least_ms or 0.0)
             full[flow[0]] = full.get(flow[0], False) or waits
         self.samples.append(
             Sample(
@@ -262,7 +271,8 @@ class Paces:
             if name in self.tasks and self.watched.places[name].host == host:
                 flows = look.get("flows") or ()
                 paces = [*look.get("paces", ()), *[None] * len(flows)]
-                least = [*look.get("least_rtts", ()), *[0.0] * len(flows)]
+                # Only of the first of many connections; of none by older agents, as by older kernels.
+                least = [*look.get("least_rtts", [0.0] * len(flows)), *[None] * len(flows)]
                 ours = [
                     each
                     for each in zip(flows, paces, least)  # noqa: B905  Python 3.8
@@ -381,10 +391,10 @@ class Paces:
         if looks is None:
             return 0.0
         first, last = looks
-        for before, after in ((first.own_pressure, last.own_pressure), (first.pressure, last.pressure)):
-            if what in before and what in after:
-                return min(1.0, max(0.0, (after[what] - before[what]) / 1000 / (last.at - first.at)))
-        return 0.0
+        before, after = (pressure_of(each.own_pressure, each.pressure, what) for each in looks)
+        if before is None or after is None or before.own != after.own:
+            return 0.0
+        return min(1.0, max(0.0, (after.ms - before.ms) / 1000 / (last.at - first.at)))
 
     def other(self, host: str, since: float) -> tuple[str, float]:
         """Of the processes there that are not the run's: who has used most, `pid 4711 stress`, and the cores of all."""
@@ -397,6 +407,35 @@ class Paces:
             return "", 0.0
         pid, name = max(used, key=lambda each: used[each])
         return f"pid {pid} {name}", sum(used.values())
+
+
+class Pressure(NamedTuple):
+    """How long programs of a host have waited for a resource."""
+
+    ms: int
+    own: bool  # only those in the agent's cgroup count
+
+
+def pressure_of(own: Mapping[str, int], whole: Mapping[str, int], what: str) -> Pressure | None:
+    """That of the agent's cgroup, else of the host, by `own_pressure` and `pressure` of a look; None: not told."""
+    if what in own:
+        return Pressure(own[what], True)
+    return Pressure(whole[what], False) if what in whole else None
+
+
+def _told(
+    old: KnownFlow | None, flow: Sequence[Any], pace: Sequence[Any] | None, least_ms: float | None
+) -> KnownFlow:
+    """That connection as it is now: what is not told this time is as it was."""
+    counted = old or KnownFlow(0)
+    segments, again = (pace[1], pace[0]) if pace else (counted.segments, counted.again)
+    # The kernel forgets the shortest after five minutes, in which a link may have been full all the time.
+    shortest = [each for each in (least_ms, counted.least_ms) if each is not None]
+    return KnownFlow(flow[3] + flow[4], segments, again, min(shortest, default=None))
+
+
+def _more(old: int | None, new: int | None) -> int:
+    return 0 if old is None or new is None else max(0, new - old)
 
 
 def _grown(before: Mapping[str, Any], look: Mapping[str, Any], name: str) -> float:

@@ -43,5 +43,14 @@ def whole(text: str) -> tuple[str, str]:
     first, *groups = found.replace("_", ",").split(",")
     # "7,0.5", "0,300" and "2000,100" are lists.
     if first[:1] not in ("", "0") and len(first) <= 3 and all(len(each) == 3 for each in groups):
-        return first + "".join(groups), text[len(found) :]
+        after = text[len(found) :]
+        if "," not in found or not _goes_on(after):
+            return first + "".join(groups), after
     return first, text[len(first) :]
+
+
+def _goes_on(after: str) -> bool:
+    """Whether a list goes on behind what may be one number: `12,345.67`, `12,345,loss=1` and `12,345ms` are lists."""
+    if after[:1] in (",", "."):
+        return bool(after[1:2].strip())
+    return after[:1].isascii() and after[:1].isalpha()

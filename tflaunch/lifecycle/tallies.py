@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tflaunch.diagnosis.paces import pressure_of
 from tflaunch.diagnosis.signs import LOSS, loss_in
 
 if TYPE_CHECKING:
@@ -21,7 +22,8 @@ EARLY = 0.9  # of that time: a look may come a little before it is due
 # task has done by now.  null: not known.
 COUNTERS = 5
 DID = ("printed", "listens", "peers")  # a bit each, the lowest first
-# A host's: ms in which programs have waited for each of these, and 0.
+# A host's: ms in which programs have waited for each of these, and of which only those in the agent's cgroup count: a
+# bit each.  null: not known.
 PRESSURES = ("cpu", "memory", "io")
 
 
@@ -81,9 +83,12 @@ class Tallies:
 
 def of_host(machine: Look) -> Tally | None:
     """The tally of a host by that field of a `looked` message; None where its kernel does not tell."""
-    counted = machine.get("own_pressure") or machine.get("pressure") or {}
-    found = [counted.get(name) for name in PRESSURES]
-    return None if None in found else [*found, 0]
+    own, whole = machine.get("own_pressure", {}), machine.get("pressure", {})
+    found = [pressure_of(own, whole, name) for name in PRESSURES]
+    if not any(found):
+        return None
+    own_bits = sum(each.own << bit for bit, each in enumerate(found) if each)
+    return [*(each and each.ms for each in found), own_bits]
 
 
 def _loss(look: Look) -> float | None:

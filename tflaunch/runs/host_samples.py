@@ -46,7 +46,7 @@ FORMAT = 1
 _KNOWN = or_null(a_number)
 _TALLY = (*(_KNOWN,) * COUNTERS, a_time, *(_KNOWN,) * 5, a_whole_number)
 _WITH_GPM = (*_TALLY[:-1], *(a_time,) * 3, a_whole_number)
-_OF_HOST = (*(a_whole_number,) * len(PRESSURES), a_whole_number)
+_OF_HOST = (*(or_null(a_whole_number),) * len(PRESSURES), a_whole_number)
 _LINE = (a_time, Each(a_word, anything))
 
 _Tallies = dict[str, list[tuple[float, "Tally"]]]
@@ -160,7 +160,7 @@ def merged(sampled: Sampled | None, there: HostSamples) -> Sampled:
     for host in there.of_hosts:
         _put(host_bins, host, ((bin_of(at), row) for at, row in there.rows_of_host(host)), HOST_COLUMNS)
     whole.bins, whole.host_bins = sorted(bins.items()), sorted(host_bins.items())
-    while any(each and each[-1][0] >= whole.most for each in (whole.bins, whole.host_bins)):
+    while whole.last >= whole.most:
         whole.thin()
     return whole
 

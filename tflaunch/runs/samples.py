@@ -19,6 +19,8 @@ from __future__ import annotations
 import json
 import math
 import os
+import sys
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +28,7 @@ from typing import Any, NamedTuple
 
 from tflaunch.lifecycle.tallies import EVERY_S
 from tflaunch.protocol.errors import RecordError
+from tflaunch.protocol.fields import a_number
 from tflaunch.runs.record_files import sentence
 
 SAMPLES = "samples.jsonl"
@@ -95,6 +98,11 @@ class Sampled:
     firsts: dict[str, dict[str, float]] = field(default_factory=dict)  # task -> what -> seconds after `began`
     hosts: list[str] = field(default_factory=list)
     host_bins: list[tuple[int, Rows]] = field(default_factory=list)
+
+    @property
+    def last(self) -> int:
+        """The number of the last bin; -1: there is none."""
+        return max((bins[-1][0] for bins in (self.bins, self.host_bins) if bins), default=-1)
 
     def series(self, task: str, name: str) -> Iterator[tuple[float, float]]:
         """(middle of the bin in seconds after `began`, value) wherever that task has one."""
@@ -179,29 +187,52 @@ def read_samples(path: Path) -> Sampled | None:
         return None
     tasks: Any = head.get("tasks")
     hosts: Any = head.get("hosts", [])
-    times: Any = (head.get("began"), head.get("every_s"))
-    most = head.get("most")
+    began: Any = head.get("began")
+    every_s: Any = head.get("every_s")
+    most: Any = head.get("most")
     if not (
         _are(tasks, str)
         and _are(hosts, str)
-        and _are(times, *_NUMBER)
-        and isinstance(most, int)
-        and times[1] > 0
+        and a_number(began)
+        and a_number(every_s)
+        and every_s >= 1
+        and type(most) is int
+        and LEAST_BINS <= most <= MOST_BINS_OF_TRIALS
     ):
         return None
-    sampled = Sampled(times[0], times[1], most, tasks)
-    sampled.hosts = hosts
+    sampled = Sampled(began, every_s, most, tasks, hosts=hosts)
     for line in found[1:]:
         of_hosts: Any = line.get("hosts") if isinstance(line, dict) else None
-        if _is_bin(line, tasks):
+        if _is_bin(line, most, tasks):
             sampled.bins.append((line[0], {tasks[row[0]]: row[1:] for row in line[1:]}))
-        elif _is_bin(of_hosts, hosts):
+        elif _is_bin(of_hosts, most, hosts):
             sampled.host_bins.append((of_hosts[0], {hosts[row[0]]: row[1:] for row in of_hosts[1:]}))
         elif isinstance(line, dict):
-            task, what, at = line.get("task"), line.get("first"), line.get("at")
-            if _is_one(task, tasks) and isinstance(what, str) and isinstance(at, _NUMBER):
+            task, what = line.get("task"), line.get("first")
+            at: Any = line.get("at")
+            if _is_one(task, tasks) and isinstance(what, str) and a_number(at):
                 sampled.firsts.setdefault(tasks[task], {})[what] = at
+    sampled.bins, sampled.host_bins = _rising(sampled.bins), _rising(sampled.host_bins)
     return sampled
+
+
+def _rising(bins: Sequence[tuple[int, Rows]]) -> list[tuple[int, Rows]]:
+    """As many of these bins as have numbers that rise: one with a damaged number is lost alone, be it high or low."""
+    lowest: list[
+        int
+    ] = []  # by how many bins rise up to it: the lowest number that such a row of bins can end with ...
+    ends: list[int] = []  # ... and where that one is
+    before: list[int] = []  # of each bin: where the one before it in its row is
+    for at, (number, _) in enumerate(bins):
+        length = bisect_left(lowest, number)
+        before.append(ends[length - 1] if length else -1)
+        lowest[length : length + 1], ends[length : length + 1] = [number], [at]
+    kept = []
+    at = ends[-1] if ends else -1
+    while at >= 0:
+        kept.append(bins[at])
+        at = before[at]
+    return kept[::-1]
 
 
 _NUMBER = (float, int)  # and not bool, which is a number to isinstance
@@ -215,14 +246,19 @@ def _is_one(number: Any, names: Sequence[str]) -> bool:
     return type(number) is int and 0 <= number < len(names)
 
 
-def _is_bin(line: Any, names: Sequence[str]) -> bool:
-    whole = isinstance(line, list) and bool(line) and type(line[0]) is int
+def _is_bin(line: Any, most: int, names: Sequence[str]) -> bool:
+    whole = isinstance(line, list) and bool(line) and type(line[0]) is int and 0 <= line[0] < most
     return whole and all(_is_row(row, names) for row in line[1:])
 
 
 def _is_row(row: Any, names: Sequence[str]) -> bool:
     whole = isinstance(row, list) and bool(row)
-    return whole and _is_one(row[0], names) and _are(row[1:], *_NUMBER, type(None))
+    return whole and _is_one(row[0], names) and _are(row[1:], *_NUMBER, type(None)) and _finite(row[1:])
+
+
+def _finite(values: Iterable[float | None]) -> bool:
+    # NaN compares as False; a whole number may be larger than any float.
+    return all(-sys.float_info.max <= value <= sys.float_info.max for value in values if value is not None)
 
 
 def _parsed(line: str) -> Any:
@@ -277,16 +313,18 @@ class SampleFile:
         """Add a bin; where there is no room, thin out what is there.  Raises RecordError."""
         if self.failure:
             return
+        middle_s = (
+            number + 0.5
+        ) * self._head.every_s  # whose bin has another number once the bins are longer
         with self._writing():
             if new := [host for host in of_hosts or {} if host not in self._host_numbers]:
                 sampled = self._read()
                 sampled.hosts += new
                 self._begin(sampled)
-            while number >= self._head.most:
+            while (number := self.bin_of(middle_s)) >= self._head.most:
                 sampled = self._read()
                 sampled.thin()
                 self._rewrite(sampled)
-                number //= 2
             self._append(*self._bin(number, rows), *self._bin_of_hosts(number, of_hosts or {}))
             self._last = number
 
@@ -308,6 +346,8 @@ class SampleFile:
         """Go on with these tasks and hosts, for which there may be less room than before."""
         room = (self._at_once, MOST_BINS_OF_TRIALS) if self._at_once else (len(sampled.tasks), MOST_BINS)
         sampled.most = min(sampled.most, most_bins(room[0], len(sampled.hosts), room[1]))
+        while sampled.last >= sampled.most:
+            sampled.thin()
         self._rewrite(sampled)
 
     def _bin(self, number: int, rows: Mapping[str, Sequence[float | None]]) -> list[str]:
@@ -347,7 +387,7 @@ class SampleFile:
         with os.fdopen(descriptor, "w", encoding="ascii") as file:
             file.writelines(line + "\n" for line in lines)
         building.replace(self.path)
-        self._last = max((number for number, _ in (*sampled.bins, *sampled.host_bins)), default=-1)
+        self._last = sampled.last
 
     def _writing(self) -> _Refused:
         return _Refused(self)

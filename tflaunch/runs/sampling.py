@@ -83,8 +83,13 @@ def values_between(
 
 def pressures_between(before: Tally, tally: Tally, passed_s: float) -> Values:
     """The values of HOST_COLUMNS from one tally of a host to a later one."""
-    waited_ms = [new - old for old, new in zip(before[:-1], tally[:-1], strict=True)]
-    return [round(min(100.0, max(0.0, each / 10 / passed_s)), 1) for each in waited_ms]
+    others = before[-1] ^ tally[-1]  # bits of those that count other programs than before
+    return [
+        None
+        if old is None or new is None or others >> bit & 1
+        else round(min(100.0, max(0.0, (new - old) / 10 / passed_s)), 1)
+        for bit, (old, new) in enumerate(zip(before[:-1], tally[:-1], strict=True))
+    ]
 
 
 def deeds(tally: Tally) -> Iterator[str]:

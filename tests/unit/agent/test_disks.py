@@ -65,6 +65,8 @@ def test_what_programs_wait_for(tmp_path: Path) -> None:
         (place / f"{name}.pressure").write_text("".join(lines[: 1 if name == "cpu" else 2]))
     own = Disks(own=str(place))
     assert own.look()["own_pressure"] == {"cpu": 9, "io": 19, "memory": 29}
+    (place / "io.pressure").unlink()
+    assert own.look()["own_pressure"] == {"cpu": 9, "memory": 29}
     assert "own_pressure" not in own.look(contained=True), "its engine has the tasks in cgroups of its own"
 
 

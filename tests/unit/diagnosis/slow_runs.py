@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tflaunch.agent.tasks.look import PACES
 from tflaunch.lifecycle.watchdog import Watchdog
 from tflaunch.protocol.job import TaskId
 from tflaunch.protocol.outcome import TaskExit
@@ -151,7 +152,13 @@ class Run:
             **{"listens": True, "connected": [], "calling": [], "waits_in": "", "quiet_s": 1.0, "signs": {}},
             **{"processes": [[4711, "python3", "D" if self._now(self.in_disk[task]) else "S"]]},
             **{"log_bytes": self.looks, "says": "step 7"},
-            **{"flows": flows, "paces": paces, "least_rtts": least, "io": 0, "turns": 50 * self.looks},
+            **{
+                "flows": flows,
+                "paces": paces[:PACES],
+                "least_rtts": least[:PACES],
+                "io": 0,
+                "turns": 50 * self.looks,
+            },
             **{"cpu_s": used["cpu_s"], "waited_s": used["waited_s"], "held_s": used["held_s"]},
             **{"disk": self.disk.get(task, (0, 0))},
             **self.facts[task],

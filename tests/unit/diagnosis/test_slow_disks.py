@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from tests.unit.diagnosis.slow_runs import LOOK_S, WORKERS, Run, asynchronous, one
+from tflaunch.diagnosis.paces import Paces
+from tflaunch.diagnosis.rule import Place, Watched
 
 MIB = 1 << 20
 SSD = "SAMSUNG MZ7LH960"
@@ -211,6 +213,16 @@ def test_a_burst_that_is_over_soon() -> None:
         run.facts["worker/1"]["faults"] = 200 * number
         said += run.on(LOOK_S)
     assert said == []
+
+
+def test_the_waits_of_the_host_and_of_the_agents_cgroup_are_not_compared() -> None:
+    found = Paces(Watched({"worker/1": Place("host3", "10.0.0.3", 2222)}))
+    for at, own in enumerate(({}, {}, {"io": 3}, {"io": 4}, {})):
+        machine = {"swapped": 0, "pressure": {"io": 90_000 + 2000 * at, "cpu": 500 * at}, "own_pressure": own}
+        found.looked("host3", {"tasks": {}, "machine": machine}, 5.0 * at)
+    shares = [found.stalled("host3", "io", 5.0 * at, 5.0 * at + 5.0) for at in range(4)]
+    assert shares == [0.4, 0.0, 0.0002, 0.0]
+    assert found.stalled("host3", "cpu", 5.0, 10.0) == 0.1
 
 
 def test_a_kernel_without_these_counters() -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from tests.unit.diagnosis.gpu_facts import gpu
 from tests.unit.diagnosis.slow_runs import LOOK_S, WORKERS, Run, asynchronous, mirrored, one
+from tflaunch.agent.tasks.look import PACES
 from tflaunch.diagnosis.rule import Sentence
 from tflaunch.lifecycle.watchdog import Watchdog
 
@@ -440,8 +441,8 @@ def test_a_ps_behind_a_slow_link(end: str) -> None:
     assert "by its network: 2.9 MiB/s go in and out, and more than 64 KiB wait to be sent" in text
 
 
-def behind_long_queues(rtt_ms: float, least_rtt_ms: float) -> Run:
-    run = asynchronous()
+def behind_long_queues(rtt_ms: float, least_rtt_ms: float, *workers: str) -> Run:
+    run = asynchronous(*workers)
     for each in run.links:
         each.full["ps/0"], each.rtt_ms, each.least_rtt_ms = 1.0, rtt_ms, least_rtt_ms
     return run
@@ -453,6 +454,43 @@ def behind_long_queues(rtt_ms: float, least_rtt_ms: float) -> Run:
 def test_what_is_long_on_its_way_does_not_wait(rtt_ms: float, least_ms: float, said: int) -> None:
     """The last: a kernel before 4.6 does not tell the shortest round trip."""
     assert len(behind_long_queues(rtt_ms, least_ms).on(90)) == said
+
+
+MANY = tuple(f"worker/{number}" for number in range(100))
+
+
+@pytest.mark.parametrize(("rtt_ms", "least_ms", "said"), [(55.0, 50.0, 0), (450.0, 100.0, 1), (55.0, 0.0, 1)])
+def test_of_many_connections_the_first_alone_tell_their_shortest_round_trip(
+    rtt_ms: float, least_ms: float, said: int
+) -> None:
+    run = behind_long_queues(rtt_ms, least_ms, *MANY)
+    assert len(run.of("ps/0")) > PACES
+    found = []
+    for _ in range(18):
+        found += run.on(LOOK_S)
+        run.links = run.links[30:] + run.links[:30]  # others are the first
+    assert len(found) == said
+
+
+def test_a_connection_that_tells_of_its_segments_again_has_not_sent_all_of_them_since() -> None:
+    run = asynchronous(*MANY)
+    for each in run.links:
+        each.resent = each.segments = 1e9
+    for _ in range(30):
+        assert run.on(LOOK_S) == []
+        run.links = run.links[30:] + run.links[:30]
+
+
+@pytest.mark.parametrize(("rtt_ms", "least_ms"), [(55.0, 50.0), (450.0, 100.0)])
+def test_where_an_agent_of_an_older_version_tells_no_shortest_round_trip_the_queue_alone_counts(
+    rtt_ms: float, least_ms: float
+) -> None:
+    run = behind_long_queues(rtt_ms, least_ms)
+    look = run._look
+    run._look = lambda task: {  # type: ignore[method-assign]
+        name: value for name, value in look(task).items() if name != "least_rtts"
+    }
+    assert "by its network" in one(run.on(90))
 
 
 def test_a_link_that_was_full_for_longer_than_the_kernel_remembers() -> None:

@@ -285,3 +285,14 @@ def test_a_row_has_a_value_for_each_column() -> None:
     there.of_hosts["gpu01"] = [(at, [int(at)] * 4) for at in (1.0, 2.0)]
     [(_, row)] = there.rows_of_host("gpu01")
     assert len(row) == len(HOST_NAMES)
+
+
+def test_waits_that_a_host_does_not_tell_are_missing_alone(host: Host) -> None:
+    for number in range(4):
+        machine: dict[str, Any] = {"swapped": 0, "pressure": {"cpu": 9000 + 500 * number, "io": 50 * number}}
+        if number > 1:
+            machine["own_pressure"] = {"cpu": 250 * number}
+        host.looked(EVERY_S * number, {"worker/0": look(number)}, machine=machine)
+    host.file.close()
+    rows = [row for _, row in host.brought().rows_of_host("gpu02")]
+    assert rows == [[10, None, 1], [None, None, 1], [5, None, 1]]

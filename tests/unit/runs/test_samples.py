@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -111,6 +114,12 @@ true
 [2,5]
 [2,[]]
 [2,[9,1]]
+[-4,[0,1]]
+[7000000000,[0,1]]
+[700,[0,1]]
+[2,[0,NaN]]
+[2,[0,-Infinity]]
+[2,[0,1e999]]
 [2,[-1,1]]
 [2,[true,1]]
 [2,[0,"x"]]
@@ -120,11 +129,14 @@ true
 {"task":7,"first":"printed","at":1}
 {"task":0,"first":[],"at":1}
 {"task":0,"first":"printed","at":"x"}
+{"task":0,"first":"printed","at":true}
+{"task":0,"first":"printed","at":NaN}
+{"task":0,"first":"printed","at":1e999}
 {"task":"x"}
 """
 
 
-@pytest.mark.parametrize("line", [*DAMAGED.split(), "[" * 100_000, "\0\xff"])
+@pytest.mark.parametrize("line", [*DAMAGED.split(), "[2,[0,1" + "0" * 400 + "]]", "[" * 100_000, "\0\xff"])
 def test_a_damaged_line_loses_nothing_but_itself(tmp_path: Path, line: str) -> None:
     path = tmp_path / SAMPLES
     file = SampleFile(path, ["ps/0"], 0.0)
@@ -143,16 +155,23 @@ def test_a_damaged_line_loses_nothing_but_itself(tmp_path: Path, line: str) -> N
     assert [value for _, value in found.series("ps/0", "cores")] == [1.0, 2.0, 3.0]
 
 
-HEADS = """
-[]
-{"format":1}
-{"format":1,"began":"x","every_s":5.0,"most":9,"tasks":["ps/0"]}
-{"format":1,"began":1.0,"every_s":0,"most":9,"tasks":["ps/0"]}
-{"format":1,"began":1.0,"every_s":5.0,"most":9,"tasks":[5]}
-"""
+HEAD: dict[str, Any] = {"format": 1, "began": 1.0, "every_s": 5.0, "most": 720, "tasks": ["ps/0"]}
+NOT_SO: list[dict[str, Any]] = [
+    *({"most": value} for value in (0, 1, -2, True, 720.0, "720", None, 10**12)),
+    *({"every_s": value} for value in (0, -5.0, 1e-300, True, math.nan, math.inf, 10**400, "5")),
+    *({"began": value} for value in (True, math.nan, math.inf, "x", None)),
+    *({"tasks": value} for value in ([5], "ps/0", None)),
+]
+HEADS = ["", "[]", '{"format":1}', *(json.dumps({**HEAD, **each}) for each in NOT_SO)]
 
 
-@pytest.mark.parametrize("head", ["", *HEADS.split()])
+def test_with_its_head_a_file_says_something(tmp_path: Path) -> None:
+    (tmp_path / SAMPLES).write_text(f"{json.dumps(HEAD)}\n[0,[0,1.0]]\n")
+    found = read_samples(tmp_path / SAMPLES)
+    assert found is not None and found.bins == [(0, {"ps/0": [1.0]})]
+
+
+@pytest.mark.parametrize("head", HEADS)
 def test_without_its_head_a_file_says_nothing(tmp_path: Path, head: str) -> None:
     (tmp_path / SAMPLES).write_text(f"{head}\n[0,[0,1.0]]\n")
     assert read_samples(tmp_path / SAMPLES) is None
@@ -216,6 +235,50 @@ def test_hosts_that_come_later_leave_less_room(tmp_path: Path) -> None:
     assert found.every_s == 2 * EVERY_S
     assert found.most == most_bins(1000, 1000) < most_bins(1000, 0)
     assert len(found.host_bins) == 1 and len(found.host_bins[0][1]) == 1000
+
+
+@pytest.mark.parametrize("bins", [116, 191, 192, 193, 233])
+@pytest.mark.parametrize("later", [0, 7])
+def test_each_bin_has_a_number_of_its_own_whatever_room_there_is(
+    tmp_path: Path, bins: int, later: int
+) -> None:
+    tasks = [f"worker/{number}" for number in range(200)]
+    file = SampleFile(tmp_path / SAMPLES, tasks, 0.0)
+    for number in range(bins):
+        file.add(number, {"worker/0": row(step=number)})
+    of_hosts = {f"gpu{number}": [1.0, 2.0, 3.0] for number in range(200)}
+    file.add(bins + later, {"worker/0": row(step=bins)}, of_hosts)
+    found = read_samples(tmp_path / SAMPLES)
+    assert found is not None
+    assert found.most == most_bins(200, 200) == 192
+    numbers = [number for number, _ in found.bins]
+    assert numbers == sorted(set(numbers)) and numbers[-1] == found.last < found.most
+    assert found.host_bins[-1][0] == found.last
+    lines = (tmp_path / SAMPLES).read_text().splitlines()
+    assert sum(line.startswith("[") for line in lines) == len(numbers), "all that was written is read"
+    assert [value for _, value in found.series("worker/0", "step")][-1] == bins
+
+
+def test_what_has_no_room_any_more_is_thinned_out_at_once(tmp_path: Path) -> None:
+    file = SampleFile(tmp_path / SAMPLES, ["worker/0"], 0.0)
+    for number in range(700):
+        file.add(number, {"worker/0": row(step=number)})
+    again = SampleFile(tmp_path / SAMPLES, [f"worker/{number}" for number in range(1000)], 0.0)
+    found = read_samples(tmp_path / SAMPLES)
+    assert found is not None
+    assert found.every_s == again.every_s == 16 * EVERY_S
+    assert [number for number, _ in found.bins] == [*range(700 // 16 + 1)]
+    assert [value for _, value in found.series("worker/0", "step")] == [*range(15, 700, 16), 699]
+
+
+@pytest.mark.parametrize("damaged", ["[600,[0,9]]", "[0,[0,9]]", "[3,[0,9]]"])
+def test_a_bin_with_a_damaged_number_does_not_take_others_with_it(tmp_path: Path, damaged: str) -> None:
+    lines = [json.dumps(HEAD), *(f"[{number},[0,{number}]]" for number in range(20))]
+    lines[9] = damaged
+    (tmp_path / SAMPLES).write_text("".join(f"{line}\n" for line in lines))
+    found = read_samples(tmp_path / SAMPLES)
+    assert found is not None
+    assert [number for number, _ in found.bins] == [number for number in range(20) if number != 8]
 
 
 def test_a_file_from_before_hosts_were_kept_goes_on(tmp_path: Path) -> None:

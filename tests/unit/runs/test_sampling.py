@@ -172,9 +172,35 @@ def test_the_pressure_in_its_own_cgroup_is_what_its_tasks_feel(tmp_path: Path) -
 
 
 def test_a_kernel_without_psi_has_no_rows(tmp_path: Path) -> None:
-    half = {"pressure": {"cpu": 7}}
     bare = {"swapped": 0, "pressure": {}, "own_pressure": {}}
-    assert pressures(tmp_path, None, bare, {"swapped": 0}, half, half) == []
+    assert pressures(tmp_path, None, bare, {"swapped": 0}, bare) == []
+
+
+def test_each_pressure_is_that_of_its_own_cgroup_where_that_tells_of_it(tmp_path: Path) -> None:
+    looks = [{"pressure": counted(ms, ms, ms), "own_pressure": {"cpu": ms // 10}} for ms in (0, 5000)]
+    assert pressures(tmp_path, *looks) == [(1, {"gpu02": [10, 100, 100]})]
+
+
+def test_a_pressure_that_is_not_told_is_missing_alone(tmp_path: Path) -> None:
+    looks = [{"pressure": {"cpu": ms, "io": 2 * ms}} for ms in (0, 1000)]
+    assert pressures(tmp_path, *looks) == [(1, {"gpu02": [20, None, 40]})]
+
+
+def test_the_waits_of_other_programs_are_not_compared(tmp_path: Path) -> None:
+    """The host has waited long before; tasks in containers are not in the agent's cgroup."""
+    looks: list[dict[str, Any]] = [{"pressure": counted(90_000 + ms, ms, 0)} for ms in range(0, 5000, 500)]
+    for each in looks[3:6]:
+        each["own_pressure"] = {"cpu": 3}
+    found = pressures(tmp_path, *looks)
+    assert [rows["gpu02"] for _, rows in found] == [
+        [10, 10, 0],
+        [10, 10, 0],
+        [None, 10, 0],
+        [0, 10, 0],
+        [0, 10, 0],
+        [None, 10, 0],
+        *[[10, 10, 0]] * 3,
+    ]
 
 
 def test_what_a_task_does_for_the_first_time_is_noted(tmp_path: Path) -> None:

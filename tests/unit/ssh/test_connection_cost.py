@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, cast
 
+import fabric
 import pytest
 
 from tflaunch.ssh.connection import HostConnection
@@ -19,6 +20,9 @@ def test_a_connection_is_made_without_a_look_through_all_attributes(monkeypatch:
 
     monkeypatch.setattr("invoke.config.dir", counted, raising=False)
     target = cast("Any", SimpleNamespace(hostname="gpu01.lab", user="alice", port=2222))
+    fabric.Connection("gpu01.lab", user="alice")
+    assert looks, "invoke looks elsewhere now: this test sees nothing"
+    looks.clear()
     connection = HostConnection(cast("Any", None), target, cast("Any", None))
     assert (connection.host, connection.user, connection.port) == ("gpu01.lab", "alice", 2222)
     assert looks == []

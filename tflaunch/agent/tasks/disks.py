@@ -68,12 +68,12 @@ class Disks:
 
 
 def pressures(directory: str, ending: str = "") -> "Dict[str, int]":
-    """Of each resource what its file there counts, `cpu` or `cpu` with that ending; {} without PSI."""
+    """Of each resource what its file there counts, `cpu` or `cpu` with that ending; without those that have none."""
     found = {}
     for name in RESOURCES:
         try:
             some = contents(os.path.join(directory, name + ending)).partition(b"\n")[0]
             found[name] = int(some.rpartition(b"total=")[2]) // 1000
         except (OSError, ValueError):  # no PSI
-            return {}
+            pass
     return found
