@@ -147,7 +147,8 @@ def _tasks(run: ReportedRunData, sheet: Sheet) -> list[Text]:
     # Trials, for one, have no connections.
     used = [column for column in columns if any(cell.plain not in ("", "0 B/s") for cell in column.cells)]
     if any(task["trial"] for task in tasks):
-        used.insert(2 if used[1].heading == "metric" else 1, _values(tasks, used, sheet))
+        measured = any(column.heading == "metric" for column in used)
+        used.insert(2 if measured else 1, _values(tasks, used, sheet))
     return _unwrapped(Table(used, sheet.columns, sheet.marks.more, margin="  ").lines())
 
 

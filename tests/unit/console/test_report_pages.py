@@ -22,6 +22,7 @@ from tflaunch.documents.json_documents import ReportDocument
 from tflaunch.documents.run_reports import report
 from tflaunch.protocol.outcome import Outcome
 from tflaunch.runs.samples import NAMES, most_bins
+from tflaunch.sweeps.results import Results
 
 CHROMIUM = next(
     filter(None, map(shutil.which, ("chromium", "chromium-headless-shell", "google-chrome"))), None
@@ -170,3 +171,13 @@ def test_the_text_fits_and_acts_on_no_terminal(document: ReportDocument, columns
         assert word in shown, word
     assert columns == 40 or "100 %, most 100 %" in shown
     assert "▁" in shown or columns is not None, "a curve for each task"
+
+
+def test_a_sweep_of_which_nothing_is_known_but_its_trial_has_a_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = recorded(tmp_path, monkeypatch, "lr-k3f9x2", {})
+    Results(record).keep_trials([{"lr": "0.1"}], 7, {"program": ["t.py"], "args": []})
+    sampled(record, quiet_s={"trial/0": [12.0]})
+    lines = [line.plain for line in report_lines(report([record]), Sheet(80))]
+    assert "  trial/0  lr=0.1" in lines, lines
