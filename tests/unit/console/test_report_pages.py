@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.recorded_run import BINS, recorded, sampled, started
+from tests.support.recorded_run import BEGAN, BINS, recorded, sampled, started
 from tflaunch.console.pen import Sheet
 from tflaunch.console.report_html import page
 from tflaunch.console.report_page import report_lines
@@ -22,7 +22,7 @@ from tflaunch.documents.json_documents import ReportDocument
 from tflaunch.documents.run_reports import report
 from tflaunch.protocol.outcome import Outcome
 from tflaunch.runs.samples import NAMES, most_bins
-from tflaunch.sweeps.results import Results
+from tflaunch.sweeps.results import Result, Results
 
 CHROMIUM = next(
     filter(None, map(shutil.which, ("chromium", "chromium-headless-shell", "google-chrome"))), None
@@ -181,3 +181,36 @@ def test_a_sweep_of_which_nothing_is_known_but_its_trial_has_a_report(
     sampled(record, quiet_s={"trial/0": [12.0]})
     lines = [line.plain for line in report_lines(report([record]), Sheet(80))]
     assert "  trial/0  lr=0.1" in lines, lines
+
+
+@pytest.mark.parametrize("columns", [60, 70, 80, 90, 100, 110, 140, None])
+def test_what_a_trial_has_used_gives_way_to_its_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, columns: int | None
+) -> None:
+    params = {"learning_rate": "0.00012345", "dropout": "0.12345", "beta2": "0.9999"}
+    record = recorded(tmp_path, monkeypatch, "lr-k3f9x2", {})
+    results = Results(record)
+    results.keep_trials([params, {**params, "beta2": "0.99995"}], 7, {"program": ["t.py"], "args": []})
+    for number in range(2):
+        end = {"seconds": 20.0, "ended": BEGAN + 30, "why": "", "log": "", "signal": None, "exit_code": 0}
+        results.add(
+            Result(number, params, 0.123456, "succeeded", host="gpu01", gpus=("0",), attempts=1, **end)  # type: ignore[arg-type]
+        )
+    sampled(record, cores={f"trial/{number}": [1.0, 2.0] for number in range(2)})
+    lines = [line.plain for line in report_lines(report([record]), Sheet(columns))]
+    rows = [line for line in lines if line.startswith("  trial/")]
+    assert len(rows) == 2
+    for row, beta in zip(rows, ("0.9999", "0.99995"), strict=True):
+        values = [each.partition("=")[2] for each in row.split() if "=" in each]
+        assert all(
+            value in each
+            for value, each in zip(
+                values,
+                (("0.00012345", "0.000123", "0.00012"), ("0.12345", "0.123", "0.12"), (beta,)),
+                strict=False,
+            )
+        ), row
+        assert len(values) == 3 or (columns in (60, 70, 80) and " … " in row), row
+        assert values or columns == 60, row
+        assert "0.123456" in row and "exit code 0" in row
+    assert ("▁" in rows[0] or "█" in rows[0]) == (columns is None or columns > 100), "a curve goes first"
