@@ -10,7 +10,7 @@ from typing import Any
 from tflaunch.console.graph import LEAST_CORES, sparkline
 from tflaunch.console.pen import BAD, GOOD, WARN, Sheet, hint, whole
 from tflaunch.console.safe_text import Text, hung, paragraph, unstacked
-from tflaunch.console.text_table import Column, Table
+from tflaunch.console.text_table import Column, Table, cut
 from tflaunch.console.trial_values import of_trials
 from tflaunch.documents.json_documents import ReportDocument
 from tflaunch.documents.json_reports import (
@@ -24,6 +24,7 @@ from tflaunch.text.times import duration
 
 _MARGIN = "  "
 CURVE = 20  # columns of a task's curve
+MOST_HOSTS = 20  # of which a terminal shows how they had to wait
 STYLES: Mapping[str, str] = {"failed": BAD, "lost": BAD, "warn": WARN, "unreachable": WARN, "succeeded": GOOD}
 # Words for those of the document that would say little.
 WORDS: Mapping[str, str] = {"interrupted": "stopped", "say": "told", "unknown": "has no known end"}
@@ -164,27 +165,49 @@ def _metric(task: ReportedTaskData) -> str:
 
 
 def _hosts(run: ReportedRunData, sheet: Sheet) -> list[Text]:
-    """How much of the time programs of each host had to wait: mean, and most."""
-    hosts, samples = run["hosts"], run["samples"]
+    """How much of the time programs of each host had to wait: mean, and most; on a terminal, where it was most."""
+    samples = run["samples"]
     curves = _curves(samples["hosts"], samples["host_bins"], 100.0, sheet) if samples else {}
+    most = None if sheet.columns is None else MOST_HOSTS
+    by_wait = sorted(run["hosts"], key=_waited, reverse=True)
+    shown, others = by_wait[:most], by_wait[len(by_wait[:most]) :]
+    kept = {each["host"] for each in shown}
+    hosts = [each for each in run["hosts"] if each["host"] in kept]
 
     def shares(host: ReportedHostData, column: str) -> Text:
         mean, most = host["means"].get(column), host["most"].get(column)
         return Text() if mean is None else Text(f"{mean:.0f} %, most {most:.0f} %")
 
+    curve = Column("processor over time", [Text(curves.get(each["host"], "")) for each in hosts], drop=3)
     columns = [
-        Column("waits for", [Text(each["host"], "bold") for each in hosts], shrink=1),
+        Column("host", [Text(each["host"], "bold") for each in hosts], shrink=1),
         *(
-            Column(name, [shares(each, column) for each in hosts], right=True)
-            for name, column in (
-                ("processor", "cpu_pressure"),
-                ("memory", "memory_pressure"),
-                ("disk", "io_pressure"),
+            Column(name, [shares(each, column) for each in hosts], right=True, drop=number)
+            for number, (name, column) in enumerate(
+                (
+                    ("waits: processor", "cpu_pressure"),
+                    ("memory", "memory_pressure"),
+                    ("disk", "io_pressure"),
+                )
             )
         ),
-        Column("processor over time", [Text(curves.get(each["host"], "")) for each in hosts], drop=1),
+        curve,
     ]
-    return _unwrapped(Table(columns, sheet.columns, sheet.marks.more, margin=_MARGIN).lines())
+    table = Table(columns, sheet.columns, sheet.marks.more, margin=_MARGIN)
+    lines = table.lines()
+    if others:
+        waited = f"none waited more than {_waited(others[0]):.0f} % of the time for one of these"
+        lines.append(
+            Text(f"{_MARGIN}{sheet.marks.more} {counted(len(others), 'host')} more: {waited}", "dim")
+        )
+    if names := ", ".join(column.heading for column in table.left_out if column is not curve):
+        lines.append(Text(f"{_MARGIN}no room here for {names}", "dim"))
+    return _unwrapped([cut(line, sheet.columns, sheet.marks.more) for line in lines])
+
+
+def _waited(host: ReportedHostData) -> float:
+    """Percent of the time, on average, that its programs waited for what they waited for most."""
+    return max(host["means"].values(), default=0.0)
 
 
 def _curves(names: Sequence[str], bins: Sequence[Sequence[Any]], top: float, sheet: Sheet) -> dict[str, str]:
