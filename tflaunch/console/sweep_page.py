@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -32,6 +33,7 @@ _LINES_AROUND = 8  # of the screen that the table at the end leaves free
 _NARROW = 80  # on fewer columns, the running trials' values are without the metric's name
 _SPARK_SHARE = 8  # a sparkline takes one in so many columns
 _LEAST_SEAT, _LEAST_CURVE = 8, 6  # columns for those of a trial that runs
+_LEAST_WHY = 20  # columns for why a trial failed
 _LONG_NAME = 12  # of a metric: the running trials' values are without it, and the table may cut it to this
 
 
@@ -127,6 +129,16 @@ def summary_lines(summary: Summary, sheet: Sheet, rows: int) -> list[Text]:
         more = f"(+{alike[each.trial]} alike) " if alike.get(each.trial) else ""
         return Text(f"{more}{each.why}", "dim")
 
+    def reasons(columns: int) -> list[Text]:
+        """Without the exit code, where they have no room: the error says more."""
+
+        def fits(each: Result) -> Text:
+            error = each.why.removeprefix(f"exited with code {each.exit_code}: ")
+            whole = reason(each)
+            return whole if whole.cell_len <= columns else reason(dataclasses.replace(each, why=error))
+
+        return cells(fits)
+
     measured = cells(
         lambda each: places.get(each.status, Text(value_text(each.metric) or "none")),
         lambda _: Text(marks.more),
@@ -148,7 +160,11 @@ def summary_lines(summary: Summary, sheet: Sheet, rows: int) -> list[Text]:
             ),
             Column("host", cells(lambda each: Text(each.host)), drop=len(names) + 1),
             Column("time", cells(lambda each: Text(duration(each.seconds))), drop=len(names) + 2),
-            *([Column(f"why it {why}", cells(reason), shrink=2)] if why else []),
+            *(
+                [Column(f"why it {why}", cells(reason), shrink=2, least=_LEAST_WHY, fit=reasons)]
+                if why
+                else []
+            ),
         ]
 
     return _lines(fitting(columns, sheet.columns, marks.more))

@@ -24,7 +24,13 @@ LOSS = Metric("val_loss", key="val_loss")
 
 def result(number: int, status: str = "succeeded", why: str = "", metric: float | None = 0.5) -> Result:
     return Result(
-        **{"trial": number, "params": {"lr": 0.1}, "metric": metric, "status": status, "exit_code": 0},  # type: ignore[arg-type]
+        **{
+            "trial": number,
+            "params": {"lr": 0.1},
+            "metric": metric,
+            "status": status,
+            "exit_code": int(status == "failed"),
+        },  # type: ignore[arg-type]
         **{"signal": None, "host": "gpu-host-1", "gpus": ("0",), "seconds": 2.0, "attempts": 1},  # type: ignore[arg-type]
         **{"ended": 0.0, "log": "l", "why": why},  # type: ignore[arg-type]
     )
@@ -151,7 +157,18 @@ def test_numbers_are_rounded_and_never_cut(columns: int | None, shown: tuple[str
     assert len(rows) == 2
     for row in rows:
         assert set(shown) <= set(row.split()), row
-        assert "exited with" in row or row.startswith(" " * rows[0].index("0.5") + "0.5"), row
+        assert "ValueError" in row or row.startswith(" " * rows[0].index("0.5") + "0.5"), row
+
+
+@pytest.mark.parametrize("columns", [60, 80, 90, 100, 130])
+def test_why_a_trial_failed_begins_with_its_error_where_there_is_little_room(columns: int) -> None:
+    params = {"learning_rate": 0.0017331, "weight_decay": 12.345678, "beta": 0.99, "layers": 4, "units": 512}
+    why = "exited with code 1: ValueError: these values are too large for the network of this program"
+    bad = dataclasses.replace(result(1, "failed", why, None), params=params)
+    lines = summary_lines(dataclasses.replace(summary(), results=(bad,), best=()), Sheet(columns), 24)
+    assert "  ValueError: these" in lines[1].plain, lines[1].plain
+    wide = summary_lines(dataclasses.replace(summary(), results=(bad,), best=()), Sheet(200), 24)
+    assert why in wide[1].plain
 
 
 def test_parameters_without_room_are_named() -> None:
