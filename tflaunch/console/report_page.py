@@ -10,8 +10,8 @@ from typing import Any
 from tflaunch.console.graph import LEAST_CORES, sparkline
 from tflaunch.console.pen import BAD, GOOD, WARN, Sheet, hint, whole
 from tflaunch.console.safe_text import Text, hung, paragraph, unstacked
-from tflaunch.console.text_table import Column, Table
-from tflaunch.console.trial_values import in_room
+from tflaunch.console.text_table import Column, Table, cut
+from tflaunch.console.trial_values import of_trials
 from tflaunch.documents.json_documents import ReportDocument
 from tflaunch.documents.json_reports import (
     MomentData,
@@ -22,9 +22,10 @@ from tflaunch.documents.json_reports import (
 from tflaunch.text.numbers import amount, counted
 from tflaunch.text.times import duration
 
+_MARGIN = "  "
 CURVE = 20  # columns of a task's curve
+MOST_HOSTS = 20  # of which a terminal shows how they had to wait
 STYLES: Mapping[str, str] = {"failed": BAD, "lost": BAD, "warn": WARN, "unreachable": WARN, "succeeded": GOOD}
-_LEAST_VALUES = 16  # columns for the values of a trial
 # Words for those of the document that would say little.
 WORDS: Mapping[str, str] = {"interrupted": "stopped", "say": "told", "unknown": "has no known end"}
 
@@ -96,7 +97,7 @@ def _timeline(run: ReportedRunData, sheet: Sheet) -> list[Text]:
         ],
         sheet.columns,
         sheet.marks.more,
-        margin="  ",
+        margin=_MARGIN,
     )
     return _unwrapped(table.lines())
 
@@ -117,38 +118,45 @@ def _tasks(run: ReportedRunData, sheet: Sheet) -> list[Text]:
 
     samples = run["samples"]
     curves = _curves(samples["tasks"], samples["bins"], LEAST_CORES, sheet) if samples else {}
+    of_sweep = any(task["trial"] for task in tasks)
+    last = 1 if of_sweep else 0  # to be left out for the values of trials, after all others
     columns = [
         Column("task", [Text(task["task"], "bold") for task in tasks]),
         Column("metric", [Text(_metric(task)) for task in tasks], right=True),
-        Column("host", [Text(task["host"]) for task in tasks], shrink=1),
-        Column("cores", [mean(task, "cores", "{:.2f}") for task in tasks], right=True),
+        Column("host", [Text(task["host"]) for task in tasks], shrink=2),
+        Column("cores", [mean(task, "cores", "{:.2f}") for task in tasks], right=True, drop=last),
         Column("sent", [mean(task, "sent", "bytes") for task in tasks], right=True),
         Column("received", [mean(task, "received", "bytes") for task in tasks], right=True),
-        Column("GPU", [mean(task, "gpu", "{:.0f} %") for task in tasks], right=True),
+        Column("GPU", [mean(task, "gpu", "{:.0f} %") for task in tasks], right=True, drop=last),
         *(
-            Column(name, [mean(task, column, "{:.0f} %") for task in tasks], right=True, drop=4)
+            Column(name, [mean(task, column, "{:.0f} %") for task in tasks], right=True, drop=5)
             for name, column in (("SMs", "sm"), ("tensor", "tensor"), ("DRAM", "dram"))
         ),
-        Column("power", [mean(task, "watts", "{:.0f} W") for task in tasks], right=True, drop=2),
+        Column("power", [mean(task, "watts", "{:.0f} W") for task in tasks], right=True, drop=3),
         Column(
             "steps/s",
             [Text("" if task["steps_s"] is None else f"{task['steps_s']:.3g}") for task in tasks],
             right=True,
+            drop=last,
         ),
         Column(
             "loss",
             [Text("" if task["loss"] is None else f"{task['loss']:.4g}") for task in tasks],
             right=True,
-            drop=1,
+            drop=2,
         ),
-        Column("cores over time", [Text(curves.get(task["task"], "")) for task in tasks], drop=3),
-        Column("end", [Text(_end(task)) for task in tasks], shrink=2, least=23),
+        Column("cores over time", [Text(curves.get(task["task"], "")) for task in tasks], drop=4),
+        Column("end", [Text(_end(task)) for task in tasks], shrink=3, least=23),
     ]
     # Trials, for one, have no connections.
     used = [column for column in columns if any(cell.plain not in ("", "0 B/s") for cell in column.cells)]
-    if any(task["trial"] for task in tasks):
-        used.insert(2 if used[1].heading == "metric" else 1, _values(tasks, used, sheet))
-    return _unwrapped(Table(used, sheet.columns, sheet.marks.more, margin="  ").lines())
+    if of_sweep:
+        params = [task["trial"]["params"] if task["trial"] is not None else {} for task in tasks]
+        room = sheet.columns and sheet.columns - len(_MARGIN)
+        measured = any(column.heading == "metric" for column in used)
+        values = of_trials(params, used, room, sheet.marks.more, heading="values")
+        used.insert(2 if measured else 1, values)
+    return _unwrapped(Table(used, sheet.columns, sheet.marks.more, margin=_MARGIN).lines())
 
 
 def _metric(task: ReportedTaskData) -> str:
@@ -156,38 +164,50 @@ def _metric(task: ReportedTaskData) -> str:
     return "" if metric is None else f"{metric:.6g}"
 
 
-def _values(tasks: Sequence[ReportedTaskData], others: Sequence[Column], sheet: Sheet) -> Column:
-    """The column of the trials' values, which are cut as little as possible beside these columns."""
-    room = None
-    if sheet.columns is not None:
-        room = max(_LEAST_VALUES, sheet.columns - 2 - sum(each.narrowest + 2 for each in others))
-    params = [task["trial"]["params"] if task["trial"] is not None else {} for task in tasks]
-    texts = [in_room(each, room, sheet.marks.more) for each in params]
-    return Column("values", [Text(text) for text in texts], shrink=1, least=_LEAST_VALUES)
-
-
 def _hosts(run: ReportedRunData, sheet: Sheet) -> list[Text]:
-    """How much of the time programs of each host had to wait: mean, and most."""
-    hosts, samples = run["hosts"], run["samples"]
+    """How much of the time programs of each host had to wait: mean, and most; on a terminal, where it was most."""
+    samples = run["samples"]
     curves = _curves(samples["hosts"], samples["host_bins"], 100.0, sheet) if samples else {}
+    most = None if sheet.columns is None else MOST_HOSTS
+    by_wait = sorted(run["hosts"], key=_waited, reverse=True)
+    shown, others = by_wait[:most], by_wait[len(by_wait[:most]) :]
+    kept = {each["host"] for each in shown}
+    hosts = [each for each in run["hosts"] if each["host"] in kept]
 
     def shares(host: ReportedHostData, column: str) -> Text:
         mean, most = host["means"].get(column), host["most"].get(column)
         return Text() if mean is None else Text(f"{mean:.0f} %, most {most:.0f} %")
 
+    curve = Column("processor over time", [Text(curves.get(each["host"], "")) for each in hosts], drop=3)
     columns = [
-        Column("waits for", [Text(each["host"], "bold") for each in hosts], shrink=1),
+        Column("host", [Text(each["host"], "bold") for each in hosts], shrink=1),
         *(
-            Column(name, [shares(each, column) for each in hosts], right=True)
-            for name, column in (
-                ("processor", "cpu_pressure"),
-                ("memory", "memory_pressure"),
-                ("disk", "io_pressure"),
+            Column(name, [shares(each, column) for each in hosts], right=True, drop=number)
+            for number, (name, column) in enumerate(
+                (
+                    ("waits: processor", "cpu_pressure"),
+                    ("memory", "memory_pressure"),
+                    ("disk", "io_pressure"),
+                )
             )
         ),
-        Column("processor over time", [Text(curves.get(each["host"], "")) for each in hosts], drop=1),
+        curve,
     ]
-    return _unwrapped(Table(columns, sheet.columns, sheet.marks.more, margin="  ").lines())
+    table = Table(columns, sheet.columns, sheet.marks.more, margin=_MARGIN)
+    lines = table.lines()
+    if others:
+        waited = f"none waited more than {_waited(others[0]):.0f} % of the time for one of these"
+        lines.append(
+            Text(f"{_MARGIN}{sheet.marks.more} {counted(len(others), 'host')} more: {waited}", "dim")
+        )
+    if names := ", ".join(column.heading for column in table.left_out if column is not curve):
+        lines.append(Text(f"{_MARGIN}no room here for {names}", "dim"))
+    return _unwrapped([cut(line, sheet.columns, sheet.marks.more) for line in lines])
+
+
+def _waited(host: ReportedHostData) -> float:
+    """Percent of the time, on average, that its programs waited for what they waited for most."""
+    return max(host["means"].values(), default=0.0)
 
 
 def _curves(names: Sequence[str], bins: Sequence[Sequence[Any]], top: float, sheet: Sheet) -> dict[str, str]:

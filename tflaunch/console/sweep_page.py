@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -10,7 +11,15 @@ from tflaunch.console.graph import sparkline
 from tflaunch.console.pen import Marks, Sheet, whole
 from tflaunch.console.safe_text import Text
 from tflaunch.console.text_table import Column, Table, cut, table
-from tflaunch.console.trial_values import fitting, in_room, of_parameter, values_whole
+from tflaunch.console.trial_values import (
+    ParameterColumn,
+    fitting,
+    in_room,
+    of_names,
+    of_parameter,
+    of_trials,
+    values_whole,
+)
 from tflaunch.hosts import fold
 from tflaunch.protocol.job import TRIAL
 from tflaunch.sweeps.controller import Planned, Summary, SweepProgress, TrialRow
@@ -23,7 +32,8 @@ FAILED_SHOWN = 3  # at least, whatever the terminal's height
 _LINES_AROUND = 8  # of the screen that the table at the end leaves free
 _NARROW = 80  # on fewer columns, the running trials' values are without the metric's name
 _SPARK_SHARE = 8  # a sparkline takes one in so many columns
-_LEAST_LIVE = 8  # columns for a seat, and for the values, of a trial that runs
+_LEAST_SEAT, _LEAST_CURVE = 8, 6  # columns for those of a trial that runs
+_LEAST_WHY = 20  # columns for why a trial failed
 _LONG_NAME = 12  # of a metric: the running trials' values are without it, and the table may cut it to this
 
 
@@ -119,6 +129,16 @@ def summary_lines(summary: Summary, sheet: Sheet, rows: int) -> list[Text]:
         more = f"(+{alike[each.trial]} alike) " if alike.get(each.trial) else ""
         return Text(f"{more}{each.why}", "dim")
 
+    def reasons(columns: int) -> list[Text]:
+        """Without the exit code, where they have no room: the error says more."""
+
+        def fits(each: Result) -> Text:
+            error = each.why.removeprefix(f"exited with code {each.exit_code}: ")
+            whole = reason(each)
+            return whole if whole.cell_len <= columns else reason(dataclasses.replace(each, why=error))
+
+        return cells(fits)
+
     measured = cells(
         lambda each: places.get(each.status, Text(value_text(each.metric) or "none")),
         lambda _: Text(marks.more),
@@ -140,7 +160,11 @@ def summary_lines(summary: Summary, sheet: Sheet, rows: int) -> list[Text]:
             ),
             Column("host", cells(lambda each: Text(each.host)), drop=len(names) + 1),
             Column("time", cells(lambda each: Text(duration(each.seconds))), drop=len(names) + 2),
-            *([Column(f"why it {why}", cells(reason), shrink=2)] if why else []),
+            *(
+                [Column(f"why it {why}", cells(reason), shrink=2, least=_LEAST_WHY, fit=reasons)]
+                if why
+                else []
+            ),
         ]
 
     return _lines(fitting(columns, sheet.columns, marks.more))
@@ -148,7 +172,7 @@ def summary_lines(summary: Summary, sheet: Sheet, rows: int) -> list[Text]:
 
 def _lines(table: Table) -> list[Text]:
     """Those of the table, and which parameters have no room in it."""
-    left_out = [name for name in table.left_out if name not in ("host", "time")]
+    left_out = [each.heading for each in table.left_out if isinstance(each, ParameterColumn)]
     note = f"no room here for {', '.join(left_out)}"
     return table.lines() + [Text(note, "dim")] * bool(left_out)
 
@@ -191,7 +215,7 @@ def progress_lines(
         value = f"{value_text(progress.best.metric)} {metric.name}"
         best = Text.assemble(("best ", "dim"), (value, "bold green"), f"  {TRIAL}/{progress.best.trial}  ")
         room = sheet.columns and sheet.columns - best.cell_len
-        lines.append(best.append(in_room(progress.best.params, room, marks.more)))
+        lines.append(best.append(*in_room([progress.best.params], room, marks.more)))
     width = (sheet.columns or 2 * _NARROW) // _SPARK_SHARE
     if len(progress.curve) > 1:
         first, last = value_text(progress.curve[0]), value_text(progress.curve[-1])
@@ -201,17 +225,21 @@ def progress_lines(
         )
     shown = progress.running[: max(1, rows - 4)]
     if shown:
-        seat = Column("", [Text(row.seat) for row in shown], shrink=1, least=_LEAST_LIVE)
+
+        def curves(columns: int) -> list[Text]:
+            return [Text(_spark(row, columns, marks), "green") for row in shown]
+
         others = [
             Column("", [Text(f"  {row.trial.task}") for row in shown]),
-            Column("", [Text(_spark(row, width, marks), "green") for row in shown]),
+            of_names([row.seat for row in shown], marks.more, _LEAST_SEAT),
+            Column("", curves(width), shrink=2, least=_LEAST_CURVE, drop=1, fit=curves),
             Column("", [Text(_value_so_far(row, metric, sheet.columns)) for row in shown]),
             Column("", [Text(_since(row)) for row in shown]),
         ]
-        room = sheet.columns and sheet.columns - Table([*others, seat, Column("", [])]).width
-        texts = [in_room(row.trial.params, room, marks.more) for row in shown]
-        params = Column("", [Text(text, "dim") for text in texts], shrink=2, least=_LEAST_LIVE)
-        columns = [others[0], seat, params, *others[1:]]
+        params = of_trials(
+            [row.trial.params for row in shown], others, sheet.columns, marks.more, style="dim"
+        )
+        columns = [*others[:2], params, *others[2:]]
         lines += table(columns, sheet.columns, marks.more, headings=False)
     if more := len(progress.running) - len(shown):
         lines.append(Text(f"  {marks.more} {more} more", "dim"))

@@ -9,13 +9,17 @@ Cells come here safe (tflaunch.console.safe_text): what would act on a terminal 
 
 from __future__ import annotations
 
+import dataclasses
 import functools
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from rich.cells import cell_len
 
 from tflaunch.console.safe_text import Text, unstacked, wrapped
+
+GAP = "  "  # between two columns
 
 
 @dataclass(frozen=True)
@@ -25,6 +29,7 @@ class Column:
     drop: where there is no room, the column with the highest `drop` is left out first; 0: never.
     shrink: the column with the highest `shrink` is narrowed first, of equals the widest, to `least`; 0: never.
     most: its greatest width, however much room there is; longer cells wrap.
+    fit: makes its cells anew for so many columns, where it is narrowed.
     """
 
     heading: str
@@ -35,6 +40,7 @@ class Column:
     least: int = 12
     wraps: bool = False
     most: int | None = None
+    fit: Callable[[int], Sequence[Text]] | None = None
 
     @functools.cached_property  # each row asks for it, and there may be thousands of runs
     def width(self) -> int:
@@ -57,16 +63,22 @@ class Table:
         width: int | None = None,
         more: str = "…",
         *,
-        gap: str = "  ",
+        gap: str = GAP,
         margin: str = "",
     ) -> None:
         self._most, self._more, self._gap, self._margin = width, more, gap, margin
         room = None if width is None else width - len(margin)
         self._columns = columns if room is None else _that_fit(columns, room, len(gap))
         kept = set(map(id, self._columns))
-        self.left_out = [column.heading for column in columns if id(column) not in kept]
+        self.left_out = [column for column in columns if id(column) not in kept]
         widths = [column.width for column in self._columns]
         self._widths = widths if room is None else _shrunk(self._columns, widths, room, len(gap))
+        self._columns = [
+            dataclasses.replace(column, cells=column.fit(width))
+            if column.fit is not None and width < column.width
+            else column
+            for column, width in zip(self._columns, self._widths, strict=True)
+        ]
 
     @property
     def width(self) -> int:
@@ -74,8 +86,16 @@ class Table:
         return len(self._margin) + _sum(self._widths, len(self._gap))
 
     def heading(self) -> Text:
-        """Return the line above the rows."""
-        return self._line([Text(column.heading, "dim") for column in self._columns])
+        """Return the line above the rows; headings that would be cut to the same are cut within."""
+        names = [Text(column.heading, "dim") for column in self._columns]
+        short = [cut(name, width, self._more).plain for name, width in zip(names, self._widths, strict=True)]
+        count = Counter(short)
+        return self._line(
+            [
+                Text(cut_inside(name.plain, width, self._more), "dim") if count[cut_off] > 1 else name
+                for name, cut_off, width in zip(names, short, self._widths, strict=True)
+            ]
+        )
 
     def row(self, number: int) -> list[Text]:
         """Return the lines of a row: as many as its tallest cell has."""
@@ -121,6 +141,19 @@ def cut(line: Text, width: int | None, more: str) -> Text:
     line = line.copy()
     line.truncate(max(0, width - cell_len(more)), overflow="crop")
     return line.append(more, "dim")
+
+
+def cut_inside(text: str, width: int, more: str) -> str:
+    """Return the text, cut in its middle to `width` if it is wider; `more` stands for what was cut out."""
+    if cell_len(text) <= width:
+        return text
+    room = max(0, width - cell_len(more))
+    head = tail = text
+    while cell_len(tail) > room // 2:
+        tail = tail[1:]
+    while cell_len(head) > room - cell_len(tail):
+        head = head[:-1]
+    return head + more + tail
 
 
 def fitted(text: Text, width: int, more: str, right: bool = False) -> Text:

@@ -14,14 +14,15 @@ from typing import Any
 
 import pytest
 
-from tests.support.recorded_run import BINS, recorded, sampled, started
+from tests.support.recorded_run import BEGAN, BINS, recorded, sampled, started
 from tflaunch.console.pen import Sheet
 from tflaunch.console.report_html import page
-from tflaunch.console.report_page import report_lines
+from tflaunch.console.report_page import MOST_HOSTS, report_lines
 from tflaunch.documents.json_documents import ReportDocument
 from tflaunch.documents.run_reports import report
 from tflaunch.protocol.outcome import Outcome
 from tflaunch.runs.samples import NAMES, most_bins
+from tflaunch.sweeps.results import Result, Results
 
 CHROMIUM = next(
     filter(None, map(shutil.which, ("chromium", "chromium-headless-shell", "google-chrome"))), None
@@ -166,7 +167,78 @@ def test_the_text_fits_and_acts_on_no_terminal(document: ReportDocument, columns
     lines = [line.plain for line in report_lines(document, Sheet(columns))]
     assert not [line for line in lines if "\x1b" in line or "\n" in line]
     shown = "\n".join(lines)
-    for word in ("trainer-k3f9x2 succeeded after", "worker/1", "waits for", "command", "0123abcd"):
+    for word in ("trainer-k3f9x2 succeeded after", "worker/1", "waits: processor", "command", "0123abcd"):
         assert word in shown, word
     assert columns == 40 or "100 %, most 100 %" in shown
     assert "▁" in shown or columns is not None, "a curve for each task"
+
+
+def test_a_sweep_of_which_nothing_is_known_but_its_trial_has_a_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = recorded(tmp_path, monkeypatch, "lr-k3f9x2", {})
+    Results(record).keep_trials([{"lr": "0.1"}], 7, {"program": ["t.py"], "args": []})
+    sampled(record, quiet_s={"trial/0": [12.0]})
+    lines = [line.plain for line in report_lines(report([record]), Sheet(80))]
+    assert "  trial/0  lr=0.1" in lines, lines
+
+
+@pytest.mark.parametrize("columns", [60, 70, 80, 90, 100, 110, 140, None])
+def test_what_a_trial_has_used_gives_way_to_its_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, columns: int | None
+) -> None:
+    params = {"learning_rate": "0.00012345", "dropout": "0.12345", "beta2": "0.9999"}
+    record = recorded(tmp_path, monkeypatch, "lr-k3f9x2", {})
+    results = Results(record)
+    results.keep_trials([params, {**params, "beta2": "0.99995"}], 7, {"program": ["t.py"], "args": []})
+    for number in range(2):
+        end = {"seconds": 20.0, "ended": BEGAN + 30, "why": "", "log": "", "signal": None, "exit_code": 0}
+        results.add(
+            Result(number, params, 0.123456, "succeeded", host="gpu01", gpus=("0",), attempts=1, **end)  # type: ignore[arg-type]
+        )
+    sampled(record, cores={f"trial/{number}": [1.0, 2.0] for number in range(2)})
+    lines = [line.plain for line in report_lines(report([record]), Sheet(columns))]
+    rows = [line for line in lines if line.startswith("  trial/")]
+    assert len(rows) == 2
+    for row, beta in zip(rows, ("0.9999", "0.99995"), strict=True):
+        values = [each.partition("=")[2] for each in row.split() if "=" in each]
+        assert all(
+            value in each
+            for value, each in zip(
+                values,
+                (("0.00012345", "0.000123", "0.00012"), ("0.12345", "0.123", "0.12"), (beta,)),
+                strict=False,
+            )
+        ), row
+        assert len(values) == 3 or (columns in (60, 70, 80) and " … " in row), row
+        assert values or columns == 60, row
+        assert "0.123456" in row and "exit code 0" in row
+    assert ("▁" in rows[0] or "█" in rows[0]) == (columns is None or columns > 100), "a curve goes first"
+
+
+@pytest.mark.parametrize("columns", [40, 80, None])
+def test_of_many_hosts_a_terminal_has_those_that_waited_most(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, columns: int | None
+) -> None:
+    tasks = {f"worker/{number}": f"gpu{number:04}" for number in range(100)}
+    record = recorded(tmp_path, monkeypatch, "trainer-k3f9x2", tasks, events=started(tasks))
+    waits = {host: [[100.0 - number, 0.0, 100.0]] for number, host in enumerate(tasks.values())}
+    for host in (*waits,)[MOST_HOSTS:]:
+        waits[host] = [[7.0, 0.0, 6.0]]
+    sampled(record, waits, cores={task: [1.0] for task in tasks})
+    lines = [line.plain for line in report_lines(report([record]), Sheet(columns))]
+    (heading,) = [number for number, line in enumerate(lines) if "waits: processor" in line]
+    assert lines[heading].split()[:3] == ["host", "waits:", "processor"]
+    rows = lines[heading + 1 : lines.index("", heading)]
+    shown = [row for row in rows if row.startswith("  gpu")]
+    if columns is None:
+        assert len(shown) == len(rows) == 100
+        return
+    assert [row.split()[0] for row in shown] == [f"gpu{number:04}" for number in range(MOST_HOSTS)]
+    assert all(len(row) <= columns and not row.endswith("…") for row in shown), "no number is cut"
+    assert rows[MOST_HOSTS].startswith("  … 80 hosts more: none waited more")
+    if columns == 80:
+        assert "none waited more than 7 % of the time" in rows[MOST_HOSTS]
+        assert not rows[MOST_HOSTS + 1 :]
+    else:
+        assert rows[MOST_HOSTS + 1].startswith("  no room here for memory, disk")

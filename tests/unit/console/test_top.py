@@ -44,7 +44,7 @@ def look(number: int, **changed: SeenTask) -> SeenRun:
     tasks |= {name.replace("_", "/"): task for name, task in changed.items()}
     hosts = {
         "gpu01": SeenHost(0.0),
-        "gpu02": SeenHost(3.5, dict(zip(HOST_NAMES, (100.0, 12.4, 0.6), strict=True)), at + 1),
+        "gpu02": SeenHost(3.5, dict(zip(HOST_NAMES, (100.0, 100.0, 99.7), strict=True)), at + 1),
     }
     return SeenRun(RUN, at, NOW + at, tuple(tasks.values()), hosts, {})
 
@@ -112,20 +112,20 @@ def test_hosts_have_what_their_tasks_use_together_and_what_others_use() -> None:
     shown.press("tab")
     assert shown.names == ["gpu01", "gpu02"]
     (host,) = [line for line in shown.lines if "gpu02" in line]
-    waits = r"63/21/40 +100/12/1 +3\.5"
+    waits = r"63/21/40 +100/100/100 +3\.5"
     assert re.search(rf"gpu02 .*█ +3\.00 .*5\.7M .* 52% +{waits} +worker/1, worker/2", host), host
     (host,) = [line for line in shown.lines if "gpu01" in line]
     assert re.search(r"63/21/40 +- +0 +ps/0, worker/0", host), host
     narrow = Shown(80)
     narrow.press("tab")
     (host,) = [line for line in narrow.lines if "gpu02" in line]
-    assert re.search(r"gpu02 .*█ +3\.00 .*5\.7M .* 52% +100/12/1 +3\.5 +worker/1, worker/2", host), host
+    assert re.search(r"gpu02 .*█ +3\.00 .*5\.7M .* 52% +100/100/100 +3\.5 +worker/1, worker/2", host), host
 
 
 def test_a_host_alone_has_the_graphs_of_its_waits() -> None:
     shown = Shown(80, 90)
     shown.press("tab", "down", "enter")
-    for title, value in (("a processor", "100%"), ("memory", "12%"), ("a disk", "1%")):
+    for title, value in (("a processor", "100%"), ("memory", "100%"), ("a disk", "100%")):
         assert f"percent of the time in which programs waited for {title}: {value}" in shown.text
     assert "tensor cores: percent of the time in which they computed: 21%" in shown.text
     shown.press("left")
@@ -137,7 +137,7 @@ def test_a_host_that_is_down_has_no_number_of_now() -> None:
     shown.view.take(dataclasses.replace(look(9), down={"gpu02": "no route to host"}))
     shown.press("tab")
     (host,) = [line for line in shown.lines if line[1:].startswith("gpu02")]
-    assert "unreachable  no route to host" in host and "100/12" not in host, host
+    assert "unreachable  no route to host" in host and "100/100" not in host, host
     assert "2 hosts · 3.00 cores · 5.7M/s" in shown.text
     shown.press("tab")
     assert "4 tasks · 3.00 cores · 5.7M/s" in shown.text

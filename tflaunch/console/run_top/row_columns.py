@@ -17,10 +17,11 @@ from tflaunch.text.times import age
 
 QUIET_S = 60.0  # a log that is silent for longer is named
 _LEAST_GRAPH, _MOST_GRAPH = 4, 40
-_LEAST_SAYS = 20
+_LEAST_SAYS, _BEFORE_SAYS = 18, 2
 _STATES = {"running": GOOD, "unreachable": WARN, "lost": BAD}
 _NET = "#cc79a7"
 _GPM, _WAITS = "SM/TC/mem", "waits %"
+_THREE_PERCENTS = len("100/100/100")
 _SEVERAL = {_GPM: ("sm", "tensor", "dram"), _WAITS: HOST_NAMES}
 SHORT_OF_MEMORY = 10.0  # percent of the time, from which on it is marked
 _LEAST_TOPS = {"cores": LEAST_CORES, **dict.fromkeys(("net", "sent", "received", "files"), LEAST_BYTES_S)}
@@ -72,14 +73,14 @@ class Columns:
         )
         room = width - fixed
         self._says = max(_LEAST_SAYS, room // 2) if wide or of_hosts else 0
-        if room - self._says < len(self._measures) * _LEAST_GRAPH:
+        if room - self._says - _BEFORE_SAYS < len(self._measures) * _LEAST_GRAPH:
             self._says = 0
-        share = (room - (self._says + 1 if self._says else 0)) // len(self._measures)
+        share = (room - (self._says + _BEFORE_SAYS if self._says else 0)) // len(self._measures)
         self._graph = max(0, min(_MOST_GRAPH, share))
         if self._graph < _LEAST_GRAPH:
             self._graph = 0
         self._tops = {each.name: self._top(each.name, rows) for each in self._measures}
-        self._says = max(0, room - len(self._measures) * self._graph - 1)
+        self._says = max(0, room - len(self._measures) * self._graph - _BEFORE_SAYS)
 
     def heading(self) -> Text:
         """The names of the columns."""
@@ -136,9 +137,9 @@ class Columns:
 def _plain_columns(rows: Sequence[Row], *, wide: bool, of_hosts: bool) -> dict[str, int]:
     """Title -> width, of the columns without a graph."""
     there = {name for row in rows for name, value in row.now.items() if value is not None}
-    gpm = {_GPM: 11} if wide and "sm" in there else {}
+    gpm = {_GPM: _THREE_PERCENTS} if wide and "sm" in there else {}
     if of_hosts:
-        return {**gpm, **({_WAITS: 9} if there.intersection(HOST_NAMES) else {}), "others": 7}
+        return {**gpm, **({_WAITS: _THREE_PERCENTS} if there.intersection(HOST_NAMES) else {}), "others": 6}
     loss = {"loss": 9} if wide and any(row.loss is not None for row in rows) else {}
     return {**gpm, "step": 8, "steps/s": 8, **loss}
 
