@@ -14,6 +14,7 @@ from tflaunch.console.text_table import Column, Table
 from tflaunch.console.trial_values import in_room
 from tflaunch.documents.json_documents import ReportDocument
 from tflaunch.documents.json_reports import (
+    WORDS,
     MomentData,
     ReportedHostData,
     ReportedRunData,
@@ -25,8 +26,6 @@ from tflaunch.text.times import duration
 CURVE = 20  # columns of a task's curve
 STYLES: Mapping[str, str] = {"failed": BAD, "lost": BAD, "warn": WARN, "unreachable": WARN, "succeeded": GOOD}
 _LEAST_VALUES = 16  # columns for the values of a trial
-# Words for those of the document that would say little.
-WORDS: Mapping[str, str] = {"interrupted": "stopped", "say": "told", "unknown": "has no known end"}
 
 
 def report_lines(document: ReportDocument, sheet: Sheet) -> list[Text]:
