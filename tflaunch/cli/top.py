@@ -27,7 +27,8 @@ def top(
     From any machine that reaches the hosts, as `tflaunch attach`; several users may watch one run.  q quits, and the
     run goes on.  ? shows the keys.  Without RUN: the only run alive.
     """
-    from tflaunch.console.screen import dumb, reads_keys
+    from tflaunch.console.screen import reads_keys
+    from tflaunch.documents.writer import dumb
     from tflaunch.runs.wanted import WantedLogs
 
     with reporting("not watching any more; the run goes on: tflaunch top") as show:

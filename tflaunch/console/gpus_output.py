@@ -16,7 +16,7 @@ from tflaunch.console.gpus_page import GpusView
 from tflaunch.console.pen import ASCII, ROWS, UNICODE, Marks
 from tflaunch.console.safe_text import Console, Text
 from tflaunch.console.screen import reads_keys
-from tflaunch.documents.writer import Stream, to_json, unscreened, write_result
+from tflaunch.documents.writer import Stream, dumb, to_json, unscreened, write_result
 from tflaunch.protocol.errors import ConnectError
 from tflaunch.sessions.group import Stopped
 from tflaunch.survey.gpu_overview import Answer, Sort, WantedGpus, document, in_one_line, look, table
@@ -39,12 +39,11 @@ class GpusOutput:
         # Unscreened, because a live view moves the cursor; the lines that it draws are harmless.
         width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else PIPE_COLUMNS
         self._console = Console(file=unscreened(sys.stdout), width=width)
-        self._live = self._console.is_terminal and not self._console.is_dumb_terminal
+        self._live = self._console.is_terminal and not dumb()
         columns, rows = Stream(sys.stdout).size()
-        if self._console.is_dumb_terminal and columns:
-            self._console.size = ConsoleDimensions(
-                columns, rows or ROWS
-            )  # rich takes each of these for 80 wide
+        if self._console.is_terminal and dumb() and columns:
+            # rich takes each of these for 80 wide
+            self._console.size = ConsoleDimensions(columns, rows or ROWS)
 
     def once(self) -> Mapping[str, ConnectError]:
         """Ask all hosts, show their answers, and return the hosts that did not answer. Raises Stopped."""

@@ -12,6 +12,8 @@ import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from tflaunch.documents.writer import dumb
+
 MOST_COLUMNS = 100  # longer lines are hard to read
 LEAST_COLUMNS = 40
 PIPE_COLUMNS = 80
@@ -55,7 +57,7 @@ def columns_of(environ: Mapping[str, str] = os.environ) -> int:
 def in_colour(environ: Mapping[str, str] = os.environ) -> bool:
     """Return whether stdout takes colours, and the user wants them."""
     terminal = sys.stdout is not None and sys.stdout.isatty()
-    return terminal and not environ.get("NO_COLOR") and environ.get("TERM", "dumb") != "dumb"
+    return terminal and not environ.get("NO_COLOR") and not dumb(environ)
 
 
 def help_text(page: HelpPage, columns: int, *, colour: bool = False) -> str:

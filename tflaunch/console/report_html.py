@@ -13,6 +13,7 @@ import html
 from importlib import resources
 
 from tflaunch.documents.json_documents import ReportDocument
+from tflaunch.documents.json_reports import WORDS
 from tflaunch.documents.writer import to_json
 
 # In a script element `<` could begin its end, or a comment.
@@ -56,7 +57,7 @@ def page(document: ReportDocument) -> str:
         policy=policy,
         title=html.escape(" and ".join(run["run_id"] for run in document["runs"])),
         styles="\n".join(f"<style>{text}</style>" for text in styles),
-        data=embedded(to_json(document, compact=True)),
+        data=embedded(to_json({**document, "words": WORDS}, compact=True)),
         scripts="\n".join(f"<script>{text}</script>" for text in scripts),
     )
 

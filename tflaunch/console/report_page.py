@@ -14,6 +14,7 @@ from tflaunch.console.text_table import Column, Table, cut
 from tflaunch.console.trial_values import of_trials
 from tflaunch.documents.json_documents import ReportDocument
 from tflaunch.documents.json_reports import (
+    WORDS,
     MomentData,
     ReportedHostData,
     ReportedRunData,
@@ -26,8 +27,6 @@ _MARGIN = "  "
 CURVE = 20  # columns of a task's curve
 MOST_HOSTS = 20  # of which a terminal shows how they had to wait
 STYLES: Mapping[str, str] = {"failed": BAD, "lost": BAD, "warn": WARN, "unreachable": WARN, "succeeded": GOOD}
-# Words for those of the document that would say little.
-WORDS: Mapping[str, str] = {"interrupted": "stopped", "say": "told", "unknown": "has no known end"}
 
 
 def report_lines(document: ReportDocument, sheet: Sheet) -> list[Text]:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import io
-import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from tflaunch.console.pen import Pen, Sheet
 from tflaunch.console.safe_text import Text
-from tflaunch.documents.writer import Stream, to_json, write_result
+from tflaunch.documents.writer import Stream, dumb, to_json, write_result
 from tflaunch.text.safe import one_line
 
 
@@ -49,8 +48,3 @@ def reads_keys() -> bool:
     return not dumb() and all(
         stream is not None and stream.isatty() for stream in (sys.__stdin__, sys.__stderr__)
     )
-
-
-def dumb() -> bool:
-    """Whether the terminal, if there is one, says that it does no more than print lines."""
-    return os.environ.get("TERM", "").lower() in ("dumb", "unknown")

@@ -19,7 +19,7 @@ from tflaunch.console.safe_text import Text, paragraph
 from tflaunch.console.task_lines import Prefixes, Recent
 from tflaunch.documents.log_keeping import LogReporter, Options
 from tflaunch.documents.startup_lines import Folded
-from tflaunch.documents.writer import Stream
+from tflaunch.documents.writer import Stream, dumb
 from tflaunch.protocol.job import TaskId
 from tflaunch.text.lines import LineAssembler
 from tflaunch.text.numbers import counted
@@ -36,7 +36,7 @@ class ScreenLines(LogReporter):
     def __init__(self, options: Options, stdout: Stream, stderr: Stream) -> None:
         self._out = Pen(stdout)
         self._err = Pen(stderr)
-        self._live = stderr.terminal and not self._err.console.is_dumb_terminal
+        self._live = stderr.terminal and not dumb()
         self._live_lines = LiveLines(self._write_err)
         self._question = Question(self._err, self._write_err)
         self._phases = Phases(self._err, self._print)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from tflaunch.documents.json_documents import ReportDocument
-from tflaunch.documents.json_reports import ReportedRunData, ReportedTaskData, SamplesData
+from tflaunch.documents.json_reports import WORDS, ReportedRunData, ReportedTaskData, SamplesData
 
 _Event = dict[str, Any]
 _MOMENTS = "moments"  # the row of what took no time
@@ -27,19 +27,20 @@ def chrome_trace(document: ReportDocument) -> dict[str, Any]:
 
 def _of_run(run: ReportedRunData, pid: int) -> Iterator[_Event]:
     """The run is one process of the trace, numbered `pid`; its tasks are those behind it."""
-    yield _named("process_name", pid, f"{run['run_id']} ({run['status']})")
+    yield _named("process_name", pid, f"{run['run_id']} ({_said(run['status'])})")
     rows: dict[str, int] = {}
     for moment in run["timeline"]:
-        row = moment["kind"] if moment["lasted_s"] is not None else _MOMENTS
+        kind = _said(moment["kind"])
+        row = kind if moment["lasted_s"] is not None else _MOMENTS
         if row not in rows:
             rows[row] = len(rows) + 1
             yield _named("thread_name", pid, row, rows[row])
         where = {"pid": pid, "tid": rows[row], "ts": _us(moment["at"] - run["began"]), "cat": moment["kind"]}
         args = {"text": moment["text"]}
         if moment["lasted_s"] is not None:
-            yield {"ph": "X", "name": moment["kind"], "dur": _us(moment["lasted_s"]), "args": args, **where}
+            yield {"ph": "X", "name": kind, "dur": _us(moment["lasted_s"]), "args": args, **where}
         else:
-            yield {"ph": "i", "name": f"{moment['kind']}: {moment['text']}", "s": "p", "args": args, **where}
+            yield {"ph": "i", "name": f"{kind}: {moment['text']}", "s": "p", "args": args, **where}
     started = next((each["at"] for each in run["timeline"] if each["kind"] == "started"), None)
     pids = {}
     for number, task in enumerate(run["tasks"], pid + 1):
@@ -89,6 +90,11 @@ def _counters(samples: SamplesData, began: float, pids: dict[str, int]) -> Itera
 
 def _named(what: str, pid: int, name: str, tid: int = 0) -> _Event:
     return {"ph": "M", "name": what, "pid": pid, "tid": tid, "args": {"name": name}}
+
+
+def _said(word: str) -> str:
+    """The status, or kind of a moment, as people read it."""
+    return WORDS.get(word, word)
 
 
 def _us(seconds: float) -> int:

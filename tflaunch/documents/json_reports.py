@@ -7,6 +7,9 @@ from typing import Any, Literal
 
 from typing_extensions import TypedDict
 
+# What people read for a status, or the kind of a moment, that would say little to them.
+WORDS: Mapping[str, str] = {"interrupted": "stopped", "say": "told", "unknown": "has no known end"}
+
 
 class VerdictData(TypedDict):
     """What stands out in a run."""

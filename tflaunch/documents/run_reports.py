@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 import statistics
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Container, Iterable, Mapping, Sequence
+from typing import Any, Literal
 
 from tflaunch import __version__
 from tflaunch.documents.json_documents import ReportDocument
@@ -36,6 +36,7 @@ from tflaunch.runs.samples import (
     Sampled,
     read_samples,
 )
+from tflaunch.tuning.tried import TUNE
 
 _MEANS = tuple(name for name in NAMES if name not in ("step", "loss", "quiet_s"))
 LEAST_S = 10.0  # of two steps that a log names, for a rate
@@ -72,7 +73,8 @@ def run_report(record: Record, unasked: str = "", only: str = "") -> ReportedRun
             raise UsageError(what, f"what it has: tflaunch report {record.run_id}")
         sampled = sampled.only(only, about.tasks[0].host) if sampled is not None else None
         end = outcome if outcome and (outcome["first_failure"] or {}).get("task") == only else None
-    status, sweep = _status(record, outcome), TRIAL in about.programs
+    left = _was_left(record, kept)
+    status, kind = _status(record, outcome, left), _kind(record, about.programs)
     found: ReportedRunData = {
         "run_id": record.run_id,
         "status": status,
@@ -90,7 +92,7 @@ def run_report(record: Record, unasked: str = "", only: str = "") -> ReportedRun
         "versions": {"tflaunch": str(record.about["tflaunch"])},
         "samples": samples_data(sampled) if sampled is not None else None,
         "missing": _missing(
-            record, status, sweep=sweep, told=bool(kept) or sweep, sampled=sampled, unasked=unasked
+            record, status, kind, left=left, told=bool(kept), sampled=sampled, unasked=unasked
         ),
     }
     with reading(record.path):
@@ -111,39 +113,63 @@ def _of_the_hosts(record: Record) -> HostSamples | None:
     return read_host_samples(path, {str(task.id) for task in record.plan.tasks}, hosts)
 
 
-def _status(record: Record, outcome: Mapping[str, Any] | None) -> Any:
+def _was_left(record: Record, kept: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether its launcher has left it to its hosts.
+
+    `run --detach` notes from the start that it will; that it has is an event.  Where none is kept, the note must do.
+    """
+    detached = any(event["event"] == "detached" for event in kept)
+    return detached or (not kept and bool(record.about.get("detached")))
+
+
+def _status(record: Record, outcome: Mapping[str, Any] | None, left: bool) -> Any:
     if outcome:
         return outcome["status"]
     if record.running():
         return "running"
-    return "detached" if record.about.get("detached") else "unknown"
+    return "detached" if left else "unknown"
+
+
+def _kind(record: Record, programs: Container[str]) -> Literal["run", "sweep", "tune"]:
+    """What it is a record of; the trials of a sweep are in it, the layouts of `tune` are runs of their own."""
+    if TRIAL in programs:
+        return "sweep"
+    return "tune" if (record.path / TUNE).exists() else "run"
 
 
 def _missing(
-    record: Record, status: str, *, sweep: bool, told: bool, sampled: Sampled | None, unasked: str
+    record: Record,
+    status: str,
+    kind: Literal["run", "sweep", "tune"],
+    *,
+    left: bool,
+    told: bool,
+    sampled: Sampled | None,
+    unasked: str,
 ) -> list[str]:
     said = []
-    detached = bool(record.about.get("detached"))
-    if not told:
+    if not told and kind == "run":
         said.append(
             f"its record has no events: tflaunch {record.about['tflaunch']} started it, this is {__version__}"
             if record.about["tflaunch"] != __version__
             else "its record has no events"
         )
-    if detached and status == "detached":
+    if status == "detached":
         said.append(
             "it was detached: what happened after that is not on this machine; for how it stands:"
             f" tflaunch status {record.run_id}"
         )
-    elif detached:
+    elif left and status != "running":
         said.append("it was detached: what happened between that and its end is not on this machine")
     elif status == "unknown":
         gone = "its launcher has gone without a word (killed, or this machine was restarted)"
         how = f"what happened after that is not on this machine; for how it stands: tflaunch status {record.run_id}"
-        again = f"this goes on with it: tflaunch sweep --resume {record.run_id}"
-        said.append(f"{gone}; {again}" if sweep else f"{gone}: {how}")
+        again = f"this goes on with it: tflaunch {kind} --resume {record.run_id}"
+        said.append(f"{gone}: {how}" if kind == "run" else f"{gone}; {again}")
     if unasked:
         said.append(f"what its tasks used is with its hosts, which do not tell it now: {unasked}")
+    elif kind == "tune":
+        said.append("each layout is a run of its own, with a report of its own: tflaunch ps -a lists them")
     elif sampled is None or not sampled.bins:
         said.append("no samples of what its tasks used: there are some once they have run for ten seconds")
     return said

@@ -19,7 +19,7 @@ import termios
 import threading
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from queue import Empty, SimpleQueue
 from typing import Any, Literal, TextIO
 
@@ -33,6 +33,11 @@ _BATCH = 65_536  # bytes collected before they are written
 _SLICE = select.PIPE_BUF  # what a pipe takes at once after select() has called it ready
 _BLOCKED_S = 0.05  # how long to wait for a reader before looking for notices again
 _HURRY_S = 0.3  # how long `close(wait=False)` waits at most
+
+
+def dumb(environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether the terminal, if there is one, says that it does no more than print lines; rich takes the same names."""
+    return environ.get("TERM", "").lower() in ("dumb", "unknown")
 
 
 def to_json(value: Any, *, compact: bool = False) -> str:

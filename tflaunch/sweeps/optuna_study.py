@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tflaunch.protocol.errors import TflaunchError, UsageError
+from tflaunch.protocol.errors import RecordError, TflaunchError, UsageError
 from tflaunch.runs.hidden_values import safe_url
 from tflaunch.sweeps.results import Metric, Result
 from tflaunch.sweeps.trials import Axis, Params, Trial, identity
@@ -95,8 +95,7 @@ class OptunaStudy:
     def _said(self, error: Exception) -> str:
         """What the storage says, in one line, without its password."""
         url = self._search.storage
-        # Optuna's own sentence says less than its cause.
-        cause = error if isinstance(error, TflaunchError) else error.__cause__ or error
+        cause = error.__cause__ or error  # which says more than Optuna's own sentence
         text = (str(cause).strip() or type(cause).__name__).splitlines()[0]
         if not url:
             return f"the study in the record: {text}"
@@ -113,12 +112,19 @@ class OptunaStudy:
             no_more = ["proposes no more trials"] * bool(search.sampler) + ["stops none"] * bool(
                 search.pruner
             )
-            again = f"; once the storage answers, tflaunch sweep --resume {name} goes on with it"
-            self._warn(f"{self._said(error)}. Optuna {' and '.join(no_more)}{again if self.missing else ''}")
+            if isinstance(error, TflaunchError):  # of the record, wherever the study is
+                said, once = (
+                    error.message,
+                    "that is mended",
+                )  # its hint is for new runs: this one has its place
+            else:
+                said, once = self._said(error), "the storage answers"
+            again = f"; once {once}, tflaunch sweep --resume {name} goes on with it" if self.missing else ""
+            self._warn(f"{said}. Optuna {' and '.join(no_more)}{again}")
 
     @property
     def missing(self) -> int:
-        """How many trials it has not proposed because its storage has failed."""
+        """How many trials it has not proposed because its storage, or the record, has failed."""
         asked = self._search.trials if self._failed and self._search.sampler else 0
         return max(0, asked - len(self._results.known))
 
@@ -155,10 +161,11 @@ class OptunaStudy:
         self._study.set_user_attr(_METRIC, metric.name)
 
     def _take_over(self) -> None:
-        """Tell a study that does not know them the results of a sweep that was begun without it."""
+        """Tell the study the results that it does not know: it came later, or its storage failed meanwhile."""
         import optuna
 
-        told = {trial.user_attrs.get(_NUMBER) for trial in self._study.get_trials(deepcopy=False)}
+        trials = self._study.get_trials(deepcopy=False, states=[_state("COMPLETE")])
+        told = {trial.user_attrs.get(_NUMBER) for trial in trials}
         for number, result in sorted(self._results.last.items()):
             if number in told or result.status != "succeeded" or result.metric is None:
                 continue
@@ -197,9 +204,15 @@ class OptunaStudy:
             self._study.tell(asked, state=_state("FAIL"))
         self.left -= 1
         trial = Trial(len(self._results.known), params)
-        asked.set_user_attr(_NUMBER, trial.number)
+        try:
+            self._results.keep_trials([*self._results.known, params], self._results.seed, self._results.about)
+        except RecordError:
+            with contextlib.suppress(Exception):  # of the two, the record's error is to be told
+                self._study.tell(asked, state=_state("FAIL"))
+            raise
         self._open[trial.number] = asked
-        self._results.keep_trials([*self._results.known, params], self._results.seed, self._results.about)
+        with self._surviving():  # it is on record, and runs also without the study
+            asked.set_user_attr(_NUMBER, trial.number)
         return trial
 
     def _drawn(self) -> optuna.Trial:

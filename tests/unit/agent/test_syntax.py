@@ -8,6 +8,8 @@ import zipapp
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tflaunch.agent.tasks import syntax
 from tflaunch.code.bundle import code_of
 from tflaunch.code.program import find_program
@@ -37,6 +39,22 @@ def test_one_task_of_each_interpreter_reads_the_program_unless_it_is_known_what_
     for unknown in ("", "2.7"):
         found = syntax.who_checks(requests, {"": {"file": "a.py", "read_by": unknown}})
         assert sorted(found) == ["worker/0", *sorted(known), "worker/7"]
+
+
+def test_the_interpreter_is_the_first_program_of_that_name_and_no_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = {"": {"file": "a.py", "read_by": HERE}}
+    (tmp_path / "first" / "python3").mkdir(parents=True)
+    (tmp_path / "last").mkdir()
+    (tmp_path / "last" / "python3").symlink_to(sys.executable)
+    monkeypatch.setenv("PATH", f"{tmp_path}/first:{tmp_path}/last")
+    assert not syntax.who_checks([request("worker/0")], known), "a shell passes over a directory, too"
+    (tmp_path / "first" / "python3").rmdir()
+    (tmp_path / "first" / "python3").touch(0o755)
+    assert syntax.who_checks([request("worker/0")], known) == {"worker/0": "a.py"}, "another interpreter"
+    (tmp_path / "first" / "python3").chmod(0o644)
+    assert not syntax.who_checks([request("worker/0")], known)
 
 
 def test_the_tasks_of_a_job_with_a_program_of_its_own_read_that_one() -> None:

@@ -18,7 +18,9 @@ from tests.support.recorded_run import BEGAN, BINS, recorded, sampled, started
 from tflaunch.console.pen import Sheet
 from tflaunch.console.report_html import page
 from tflaunch.console.report_page import MOST_HOSTS, report_lines
+from tflaunch.documents.chrome_trace import chrome_trace
 from tflaunch.documents.json_documents import ReportDocument
+from tflaunch.documents.json_reports import WORDS
 from tflaunch.documents.run_reports import report
 from tflaunch.protocol.outcome import Outcome
 from tflaunch.runs.samples import NAMES, most_bins
@@ -79,7 +81,9 @@ def test_no_text_of_a_host_is_html(document: ReportDocument) -> None:
     assert "img" not in [tag for tag, _ in seen.elements]
     assert "\u2028" not in text and "\x1b" not in text
     (data,) = [each for each in seen.texts["script"] if each.startswith("{")]
-    assert json.loads(data) == json.loads(json.dumps(document)), "and yet it is there, as it was"
+    there = json.loads(data)
+    there.pop("words")
+    assert there == json.loads(json.dumps(document)), "and yet it is there, as it was"
     assert EVIL in json.loads(data)["runs"][0]["tasks"][1]["host"]
 
 
@@ -145,6 +149,31 @@ def opened(text: str, directory: Path) -> tuple[str, list[str]]:
     ]
     # What the browser itself wants, such as its updates, has no page behind it.
     return done.stdout, [each["url"] for each in asked if each.get("initiator") != "not an origin"]
+
+
+def test_text_page_and_trace_say_the_same_of_a_status_and_a_moment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events = [*started({"worker/0": "gpu01"}), {"event": "say", "time": 5.0, "text": "TensorBoard is there"}]
+    stopped = Outcome("stopped-a1b2c3", "interrupted", 130, 61.0)
+    runs = (("stopped-a1b2c3", stopped), ("killed-a1b2c3", None))
+    made = report(
+        [recorded(tmp_path, monkeypatch, run, TASKS, events=events, outcome=end) for run, end in runs]
+    )
+    lines = "\n".join(line.plain for line in report_lines(made, Sheet(None)))
+    names = json.dumps(chrome_trace(made), ensure_ascii=False)
+    for said in ("stopped-a1b2c3 {}stopped{}", "killed-a1b2c3 {}has no known end{}"):
+        assert said.format("", "") in lines
+        assert said.format("(", ")") in names
+    assert re.search(r"told +TensorBoard is there", lines)
+    assert "told: TensorBoard is there" in names
+    text = page(made)
+    (data,) = [each for each in Read(text).texts["script"] if each.startswith("{")]
+    assert json.loads(data)["words"] == WORDS
+    if CHROMIUM is not None:
+        dom, _ = opened(text, tmp_path)
+        assert not [said for said in (">stopped<", ">has no known end<", ">told<") if said not in dom]
+        assert not [word for word in WORDS if f">{word}<" in dom]
 
 
 def test_a_thousand_tasks_make_a_page_below_5_mb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,12 +20,13 @@ import pytest
 
 from tests.support.endings import TURN
 from tests.support.screen import W0, W1, Reader, on_terminal, pipe, plain, shown, terminal
+from tflaunch.console.help_page import in_colour
 from tflaunch.console.opening import open_reporter
 from tflaunch.console.pen import Pen
 from tflaunch.console.phases import Phases
 from tflaunch.console.safe_text import Text, hung
 from tflaunch.documents.reporter import Reporter
-from tflaunch.documents.writer import Stream
+from tflaunch.documents.writer import Stream, dumb
 from tflaunch.protocol.errors import PlanError
 from tflaunch.protocol.outcome import Outcome
 
@@ -73,6 +74,23 @@ def test_colours_are_for_terminals_only_and_stable_per_task(monkeypatch: pytest.
     monkeypatch.delenv("NO_COLOR")
     monkeypatch.setenv("FORCE_COLOR", "1")
     assert "\x1b[32m" in shown(act)[0]
+
+
+@pytest.mark.parametrize("term", [None, "", "dumb", "DUMB", "unknown", "xterm-256color", "linux"])
+def test_all_that_draws_agrees_on_which_terminals_are_dumb(
+    monkeypatch: pytest.MonkeyPatch, term: str | None
+) -> None:
+    for name in ("TERM", "NO_COLOR", "FORCE_COLOR", "COLORTERM"):
+        monkeypatch.delenv(name, raising=False)
+    if term is not None:
+        monkeypatch.setenv("TERM", term)
+    ours, theirs = terminal()
+    with theirs:
+        monkeypatch.setattr(sys, "stdout", theirs)
+        pen = Pen(Stream(theirs))
+        assert dumb() is pen.console.is_dumb_terminal, "rich's word, by which it takes colours"
+        assert in_colour() is pen.colour is not dumb()
+    os.close(ours)
 
 
 def test_a_phase_is_one_live_line_on_a_terminal_and_one_plain_line_elsewhere() -> None:

@@ -7,11 +7,13 @@ import re
 
 import pytest
 
-from tflaunch.console.pen import ASCII, UNICODE, Marks
+from tflaunch.console.pen import ASCII, UNICODE, WARN, Marks
 from tflaunch.console.run_top.drawing import TopDrawing
-from tflaunch.console.run_top.table_rows import SORTS, PastLooks, task_rows
+from tflaunch.console.run_top.row_columns import Columns
+from tflaunch.console.run_top.table_rows import SORTS, PastLooks, Row, task_rows
 from tflaunch.console.run_top.view import TopView
 from tflaunch.console.safe_text import Text
+from tflaunch.diagnosis.thresholds import Thresholds
 from tflaunch.runs.looking import SeenHost, SeenRun, SeenTask
 from tflaunch.runs.run_states import HostShare, RunState
 from tflaunch.runs.samples import HOST_NAMES, NAMES
@@ -153,6 +155,17 @@ def test_only_the_name_of_a_row_is_bold() -> None:
             assert "bold" not in str(line.style)
             assert bold.lstrip("> ").split() == [line.plain[1:].split()[0]]
         shown.press("tab")
+
+
+@pytest.mark.parametrize(("more", "marked"), [(-0.1, False), (0.0, True)])
+def test_a_host_is_marked_as_short_of_memory_where_the_rule_warns_of_it(more: float, marked: bool) -> None:
+    least = 100 * Thresholds().memory_share + more
+    waits = dict(zip(HOST_NAMES, (100.0, least, 100.0), strict=True))
+    row = Row("gpu01", "gpu01", "running", now=waits)
+    line = Columns(130, UNICODE, [row], of_hosts=True).row(row, selected=False)
+    (at,) = [match.span() for match in re.finditer(rf"(?<=/){least:.0f}(?=/)", line.plain)]
+    found = [(part.start, part.end) for part in line.spans if part.style == WARN]
+    assert found == [at] * marked
 
 
 def test_they_are_sorted_and_filtered() -> None:

@@ -58,7 +58,7 @@ def test_a_trace_has_steps_tasks_and_curves(document: ReportDocument) -> None:
     assert sorted(processes.values()) == sorted(
         [
             "trainer-k3f9x2 (succeeded)",
-            "trainer-7d01be (unknown)",
+            "trainer-7d01be (has no known end)",
             *2 * [f"{task} on {TASKS[task]}" for task in TASKS],
             "gpu01",
         ]

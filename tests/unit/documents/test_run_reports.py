@@ -17,12 +17,15 @@ from tflaunch.protocol.errors import UsageError
 from tflaunch.protocol.job import TaskId
 from tflaunch.protocol.outcome import HostLost, Outcome, TaskExit
 from tflaunch.runs.host_samples import HOST_SAMPLES
+from tflaunch.runs.record import Record
 from tflaunch.sweeps.results import Result, Results
+from tflaunch.tuning.tried import FORMAT, TUNE
 
 TASKS = {"ps/0": "gpu01", "worker/0": "gpu01", "worker/1": "gpu02", "worker/2": "gpu03"}
 WORKERS = [task for task in TASKS if task.startswith("worker")]
 RUN = "trainer-k3f9x2"
 MIB = 2.0**20
+LEFT = {"event": "detached", "time": 9.0, "run_id": RUN, "tasks": 4, "host": "gpu01"}
 
 
 @pytest.fixture
@@ -179,7 +182,7 @@ def test_the_timeline_is_in_order_and_says_what_many_tasks_did_once(make: Any) -
         (43.0, "detached", "the run goes on without its launcher; gpu01 decides"),
     ]
     assert [moment["lasted_s"] for moment in found["timeline"][:4]] == [1.5, 9.0, None, 1.0]
-    assert found["status"] == "unknown", "its launcher is gone, and nobody knows more"
+    assert found["status"] == "detached", "also where the disk refused the note of it"
     assert any(each.endswith(f"tflaunch status {RUN}") for each in found["missing"])
 
 
@@ -212,14 +215,58 @@ def test_two_runs_stand_side_by_side(make: Any) -> None:
     ids=["launcher", "detached"],
 )
 def test_what_is_missing_is_said(make: Any, detached: bool, said: str) -> None:
-    found = run_report(make(detached=detached))
+    found = run_report(make(detached=detached, events=[*started(TASKS), *[LEFT] * detached]))
     assert said in "".join(found["missing"])
+    assert found["status"] == ("detached" if detached else "unknown")
     assert found["samples"] is None
     assert not of_document("report", dict(report([make("of-old-a1b2c3", events=())])))
 
 
+FAILED = Outcome(RUN, "failed", 69, 3.0)
+
+
+@pytest.mark.parametrize(
+    ("left", "outcome", "said"),
+    [
+        (False, FAILED, ""),  # it failed before it was detached: all of it is here
+        (True, FAILED, "it was detached: what happened between that and its end is not on this machine"),
+        (False, None, "its launcher has gone without a word"),
+        (True, None, "it was detached: what happened after that is not on this machine"),
+    ],
+)
+def test_a_run_was_detached_once_its_launcher_has_left_it(
+    make: Any, left: bool, outcome: Outcome | None, said: str
+) -> None:
+    record = make(detached=True, outcome=outcome, events=[*started(TASKS), *[LEFT] * left])
+    missing = run_report(record)["missing"]
+    assert any(each.startswith(said) for each in missing) if said else len(missing) == 1
+    old = run_report(make("of-old-a1b2c3", detached=True, outcome=outcome, events=()))
+    assert any(each.startswith("it was detached: ") for each in old["missing"]), "the note alone tells it"
+
+
+def test_a_run_that_is_to_be_detached_and_still_begins_was_not(make: Any) -> None:
+    make(detached=True).close()
+    record = Record.reopen(RUN)  # as its launcher holds it
+    try:
+        found = run_report(Record.open(RUN))
+    finally:
+        record.close()
+    assert found["status"] == "running"
+    assert len(found["missing"]) == 1, "no samples yet"
+
+
+def test_a_search_for_a_layout_that_nobody_ended_is_gone_on_with(make: Any) -> None:
+    record = make("tune-a1b2c3", tasks={}, events=())
+    record.write(TUNE, {"format": FORMAT, "about": {}, "tries": []})
+    found = run_report(record)
+    assert found["status"] == "unknown"
+    gone, runs = found["missing"]
+    assert gone.endswith("this goes on with it: tflaunch tune --resume tune-a1b2c3")
+    assert "a run of its own" in runs
+
+
 def test_what_a_detached_runs_hosts_have_kept_is_reported_and_else_why_it_is_not_here(make: Any) -> None:
-    record = make(detached=True, spares=["gpu09"])
+    record = make(detached=True, spares=["gpu09"], events=[*started(TASKS), LEFT])
     [_, missing] = run_report(record, "gpu01: timed out")["missing"]
     assert missing.endswith("do not tell it now: gpu01: timed out")
     tallies = [[at, {"worker/0": [2 * at, *[None] * 4, 0, at, *[None] * 4, 1]}] for at in (0, 5, 10)]

@@ -185,9 +185,13 @@ def test_a_storage_that_fails_ends_the_study_and_not_the_sweep(
     ]
 
 
-def test_a_record_that_takes_no_more_trials_ends_the_study_and_not_the_sweep(results: Results) -> None:
+@pytest.mark.parametrize("storage", ["", "study.db"])
+def test_a_record_that_takes_no_more_trials_ends_the_study_and_not_the_sweep(
+    results: Results, tmp_path: Path, storage: str
+) -> None:
     told: list[str] = []
-    study = OptunaStudy(search(9), results, LOSS, 7, told.append)
+    url = storage and f"sqlite:///{tmp_path / storage}"
+    study = OptunaStudy(search(9, storage=url), results, LOSS, 7, told.append)
     first = study.ask()
     assert first is not None
     (results.record.path / TRIALS).unlink()
@@ -196,8 +200,34 @@ def test_a_record_that_takes_no_more_trials_ends_the_study_and_not_the_sweep(res
     assert (study.left, study.missing, len(results.known)) == (0, 8, 1), "the second trial will not run"
     study.ended(ended(first, 1.0))
     (text,) = told
-    assert text.startswith("the study in the record: cannot write the record ")
-    assert "Optuna proposes no more trials" in text
+    assert text.startswith("cannot write the record "), "wherever the study is, that is not what failed"
+    assert "Optuna proposes no more trials; once that is mended, tflaunch sweep --resume " in text
+    assert states(results, url) == ["RUNNING", "FAIL"], "nobody runs the second one"
+    (results.record.path / TRIALS).rmdir()
+    again = OptunaStudy(search(9, storage=url), results, LOSS, 7, told.append)
+    second = again.ask()
+    assert second is not None
+    results.last[second.number] = ended(second, 1.0)
+    again.ended(results.last[second.number])
+    assert states(results, url) == ["RUNNING", "FAIL", "COMPLETE"]
+
+
+def test_what_a_storage_has_missed_is_told_to_it_later(results: Results, tmp_path: Path) -> None:
+    path = tmp_path / "study.db"
+    url = f"sqlite:///{path}?timeout=0.01"
+    told: list[str] = []
+    study = OptunaStudy(search(9, storage=url), results, LOSS, 7, told.append)
+    trial = study.ask()
+    assert trial is not None
+    study.begins(trial)
+    results.last[trial.number] = ended(trial, 1.0)
+    with contextlib.closing(sqlite3.connect(path)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        study.ended(results.last[trial.number])
+    assert len(told) == 1
+    assert states(results, url) == ["RUNNING"]
+    OptunaStudy(search(9, storage=url), results, LOSS, 7, print)
+    assert states(results, url) == ["RUNNING", "COMPLETE"]
 
 
 def test_a_storage_that_cannot_be_used_is_named_without_its_password(results: Results) -> None:

@@ -105,7 +105,8 @@ def each_in_time(things: "List[Any]", work: "Callable[[Any], Any]") -> "List[Any
 def child(work: "Callable[[int], None]") -> "Tuple[int, int]":
     """Start a process that does `work` with the writing end of a pipe; returns its pid and the reading end.
 
-    What `work` raises leaves its traceback in agent.log.  Raises OSError where there can be no child.
+    What `work` raises leaves its traceback in agent.log; a visit has none, and there it is lost.  Raises OSError where
+    there can be no child.
     """
     reading, writing = os.pipe()
     try:
@@ -124,7 +125,8 @@ def child(work: "Callable[[int], None]") -> "Tuple[int, int]":
         except Exception:
             import traceback
 
-            os.dup2(os.open(log, os.O_WRONLY | os.O_APPEND), 2)  # a visit's, a pipe, is not found
+            # A visit's stderr is a pipe, which has no path to open: this fails, and the child ends without a word.
+            os.dup2(os.open(log, os.O_WRONLY | os.O_APPEND), 2)
             traceback.print_exc()
         finally:
             os._exit(0)

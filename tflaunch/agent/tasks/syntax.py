@@ -88,7 +88,7 @@ def _knows(request: "Dict[str, Any]", read_by: str) -> bool:
     python = os.path.expanduser(request["argv"][0])
     if "/" not in python:  # in a slot the agent may be another one's
         places = [os.path.join(place, python) for place in os.environ.get("PATH", os.defpath).split(":")]
-        python = next((place for place in places if os.access(place, os.X_OK)), "")
+        python = next((each for each in places if os.path.isfile(each) and os.access(each, os.X_OK)), "")
     # The interpreter of a virtual environment is a link to the one that it was made from.
     return (
         os.path.realpath(python) == os.path.realpath(sys.executable)

@@ -234,8 +234,7 @@
   }
 
   const GOOD = { succeeded: "good", running: "", detached: "dim", unknown: "dim", interrupted: "dim" };
-  const WORDS = { interrupted: "stopped", say: "told", unknown: "has no known end" }; // as report_page.py has them
-  const words = word => WORDS[word] ?? word;
+  const words = word => report.words[word] ?? word;
   function head(parent, run) {
     const title = add(parent, "h1", `${run.run_id} `);
     add(title, "span", words(run.status), GOOD[run.status] ?? "bad");

@@ -11,6 +11,7 @@ from tflaunch.console.pen import BAD, BUSY, GOOD, WARN, Marks
 from tflaunch.console.run_top.table_rows import PERCENTS, Row, Value
 from tflaunch.console.safe_text import Text
 from tflaunch.console.text_table import cut, fitted
+from tflaunch.diagnosis.thresholds import DEFAULTS
 from tflaunch.runs.samples import HOST_NAMES
 from tflaunch.text.numbers import amount
 from tflaunch.text.times import age
@@ -23,7 +24,7 @@ _NET = "#cc79a7"
 _GPM, _WAITS = "SM/TC/mem", "waits %"
 _THREE_PERCENTS = len("100/100/100")
 _SEVERAL = {_GPM: ("sm", "tensor", "dram"), _WAITS: HOST_NAMES}
-SHORT_OF_MEMORY = 10.0  # percent of the time, from which on it is marked
+SHORT_OF_MEMORY = 100 * DEFAULTS["memory_share"]  # percent of the time: such a host is warned of, and marked
 _LEAST_TOPS = {"cores": LEAST_CORES, **dict.fromkeys(("net", "sent", "received", "files"), LEAST_BYTES_S)}
 
 
