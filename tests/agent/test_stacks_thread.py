@@ -282,8 +282,11 @@ def test_programs_that_end_while_they_are_asked_end_as_ever(begin: Begin, python
         program = begin(
             python,
             "import sys, threading\nthreads = [threading.Thread(target=sum, args=[range(100000)]) for _ in range(3)]\n"
-            "for each in threads: each.start()\nprint('ready', flush=True)\nsum(range(500000))\nsys.exit(5)",
+            "for each in threads: each.start()\nprint('ready', flush=True)\ninput()\nsum(range(500000))\nsys.exit(5)",
         )
+        assert program.child.stdin is not None
+        program.child.stdin.write("\n")
+        program.child.stdin.flush()
         try:
             asks = os.open(asks_of(program), os.O_WRONLY | os.O_NONBLOCK)
             while program.child.poll() is None:

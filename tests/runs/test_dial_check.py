@@ -27,7 +27,7 @@ def test_an_address_that_does_not_resolve_ends_the_launch_before_anything_starts
     assert sorted(host for row in told["rows"] for host in row["hosts"]) == ["local1", "local2"]
     assert "--no-dial-check" in told["hint"]
 
-    done = launcher.run(*words, "--no-dial-check", "--grace=2", "--ps-grace=0.2").ran()
+    done = launcher.run(*words, "--no-dial-check", "--grace=2", "--ps-grace=3").ran()
     assert len([*out.iterdir()]) == 2
     [record] = launcher.records()
     assert json.loads((record / "outcome.json").read_text())["status"] == "succeeded"

@@ -78,7 +78,7 @@ def test_all_of_them_and_a_name_whose_runs_have_all_ended(launcher: Launcher, ho
         for run in (one, two):
             assert f"{run.run_id} is stopped: 2 hosts checked, nothing is left running" in done.sentences
             assert run.end() == 143
-    assert launcher.leftovers() == []
+    launcher.wait_until_nothing_is_left()
     again = launcher.run("stop", "--all", "--yes", "--hosts", hostfile).ran()
     assert "no run is alive on these hosts" in again.sentences
     name = launcher.run("stop", "trainer", "--hosts", hostfile).ran(2)
