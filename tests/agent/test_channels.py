@@ -257,10 +257,10 @@ def test_a_channel_that_an_agent_leaves_untaken_shows_what_the_agent_has_left(ho
     os.kill(agent["pid"], signal.SIGSTOP)
     visitor = visit(host)
     visitor.send("attach", run=host.run, host="h1")
-    until(lambda: visitor.ignores(signal.SIGHUP), "the visit to have passed its channel, and to wait")
+    until(lambda: visitor.ignores(signal.SIGTERM), "the visit to have passed its channel, and to wait")
     os.kill(agent["pid"], signal.SIGKILL)
     assert visitor.wait("hello")["alive"] is False
-    assert not visitor.ignores(signal.SIGHUP), "it has nothing of an agent's to pass on any more"
+    assert not visitor.ignores(signal.SIGTERM), "it has nothing of an agent's to pass on any more"
     visitor.send("watch", after=0, logs={}, window=1 << 20, client="")
     assert "its agent is gone" in visitor.wait("gone")["reason"]
     assert visitor.read_log("worker/0", lambda log: b"up" in log) == b"up\n"
