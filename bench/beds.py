@@ -19,7 +19,7 @@ from tests.support.bed.machines import BedHost
 from tests.support.nvml import build
 
 TFLAUNCH = str(Path(sys.executable).with_name("tflaunch"))
-MANY = 256  # hosts: two cores boot the agents of more in no less than the usual --connect-timeout
+MANY = 256  # hosts: to boot the agents of more, two cores need longer than the usual --connect-timeout
 GPU = 'gpu name="NVIDIA H100 80GB HBM3" uuid=GPU-{host}-{gpu} mem=81559 used={used} util={used} power=71000'
 
 
@@ -112,17 +112,8 @@ class Lab:
 
     def launch(self, count: int, program: str, *options: str, tasks: int = 0) -> tuple[str, ...]:
         """The words of `tflaunch run` with one task on each of the first hosts, or so many `tasks` on them."""
-        words = (
-            TFLAUNCH,
-            "run",
-            self.hostfile(count),
-            program,
-            "--ps",
-            "0",
-            "--workers",
-            str(tasks or count),
-        )
-        return (*words, *patience(count), *options)
+        cluster = ("--ps", "0", "--workers", str(tasks or count))
+        return (TFLAUNCH, "run", self.hostfile(count), program, *cluster, *patience(count), *options)
 
     def names_file(self, names: Sequence[str]) -> str:
         """A file with a host's name in each line, for the peers."""

@@ -81,9 +81,8 @@ class Thresholds:
     held_share: float = 0.2  # of the time: so long the quota of its cgroup stops a task that it slows
     ps_cores: float = 0.9  # of the cores that it may use: a ps that is bound by them
     ps_waiting: float = 1.0  # ... or so many of its threads wait for one, on average
-    queued_rtt: float = (
-        3.0  # times its shortest round trip: data that takes so long waits, and is not just far
-    )
+    # Times its shortest round trip: data that takes so long waits, and is not just far.
+    queued_rtt: float = 3.0
     full_share: float = 0.3  # of the looks: more than 64 KiB wait to be sent, so the network is slow
     lost_share: float = 0.05  # of the packets of a task are sent again
     swap_bytes_s: float = 1e6  # to and from the swap of a host
