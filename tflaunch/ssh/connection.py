@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 
 from fabric import Config, Connection
 from paramiko.config import SSHConfig, SSHConfigDict
@@ -41,6 +42,8 @@ class HostConnection(Connection):  # type: ignore[misc]  # fabric has no types
 
     # fabric takes an attribute that no class declares for a setting, and lists all attributes to find out.
     __setattr__ = object.__setattr__
+    # Two settings that fabric would look up for each host, by way of several objects.
+    authentication = SimpleNamespace(strategy_class=None)
 
     client: LoginClient
     target: Target
@@ -64,6 +67,7 @@ class HostConnection(Connection):  # type: ignore[misc]  # fabric has no types
             port=target.port,
             gateway=gateway or False,
             forward_agent=False,
+            inline_ssh_env=True,
             connect_timeout=0,  # `deadline` has it
             config=_CONFIG,
             connect_kwargs={"sock": stream} if stream else {},

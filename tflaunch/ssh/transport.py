@@ -6,6 +6,7 @@ import contextlib
 import socket
 import threading
 from collections.abc import Mapping
+from typing import Any
 
 from paramiko import Channel, Message, Transport
 from paramiko.packet import Packetizer
@@ -191,16 +192,36 @@ class TunedTransport(Transport):
     )
     offered: Mapping[str, list[str]] | None = None  # the server's algorithms, once it has sent them
 
-    def _parse_kex_init(self, message: Message) -> None:
-        self.offered = self._really_parse_kex_init(message)  # type: ignore[attr-defined]
-        message.rewind()
+    def _really_parse_kex_init(self, message: Message, ignore_first_byte: bool = False) -> dict[str, Any]:
+        parsed: dict[str, Any] = super()._really_parse_kex_init(message, ignore_first_byte)  # type: ignore[misc]
+        if not ignore_first_byte:  # else it is ours
+            self._take_offer(parsed)
+        return parsed
+
+    def _take_offer(self, offered: dict[str, Any]) -> None:
+        """Keep what the server offers, before paramiko chooses."""
+        self.offered = {name: [*value] for name, value in offered.items() if isinstance(value, list)}
         macs: tuple[str, ...] = self._preferred_macs  # type: ignore[has-type]
-        if self._aead(self.offered) and not set(macs) & set(self.offered["server_mac_algo_list"]):
+        if self._aead(offered) and not set(macs) & set(offered["server_mac_algo_list"]):
             # Such a cipher needs no MAC; OpenSSH asks for none in common then, and paramiko would.
-            unused = self.offered["server_mac_algo_list"][:1] + self.offered["client_mac_algo_list"][:1]
+            unused = offered["server_mac_algo_list"][:1] + offered["client_mac_algo_list"][:1]
             self._preferred_macs = (*macs, *unused)
             self._mac_info = {**dict.fromkeys(unused, self._mac_info[macs[0]]), **self._mac_info}  # type: ignore[has-type]
-        super()._parse_kex_init(message)  # type: ignore[misc]
+
+    def _filter_algorithm(self, kind: str) -> tuple[str, ...]:
+        return tuple(getattr(self, f"_preferred_{kind}"))  # none is disabled: those left out are not in it
+
+    def _send_user_message(self, message: Message) -> None:
+        # paramiko's waits, even where nothing is to be waited for: for the end of a key exchange.
+        with self.clear_to_send_lock:
+            if at_once := self.is_active() and self.clear_to_send.is_set():
+                self._send_message(message)  # type: ignore[attr-defined]
+        if not at_once:
+            super()._send_user_message(message)  # type: ignore[misc]
+
+    def _log(self, level: int, msg: object, *args: object) -> None:
+        if self.logger.isEnabledFor(level):
+            super()._log(level, msg, *args)  # type: ignore[misc]
 
     def _aead(self, offered: Mapping[str, list[str]]) -> bool:
         """Whether the ciphers for both directions will also authenticate (AEAD)."""
