@@ -26,7 +26,7 @@ from typing import Any
 
 from tflaunch.protocol.errors import ConnectError, Gone, NoThreads, WireClosed
 from tflaunch.sessions.child import STDERR_BYTES, last_words
-from tflaunch.sessions.socket_tools import AT_ONCE, RECV_BYTES, has_room, text, tune
+from tflaunch.sessions.socket_tools import RECV_BYTES, has_room, text, tune
 from tflaunch.sessions.wires import Advice
 
 LINE_BYTES = 1024 * 1024
@@ -364,7 +364,7 @@ class DoorWire:
         if not self._line.sending.acquire(blocking=False):
             return False
         try:
-            if len(data) > AT_ONCE or not has_room(self._line.raw):
+            if not has_room(self._line.raw, len(data)):
                 return False
             self._line.send_alone(data)
         except (OSError, ValueError) as error:

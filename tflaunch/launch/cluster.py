@@ -95,10 +95,15 @@ class Cluster:
         self.sessions.send(self.sessions.by_host, "let_go")
 
     def keep_gpus(self, plan: ClusterPlan) -> None:
-        """Keep the leases on the GPUs of this plan; give back all others, and the places in the queues."""
+        """Keep the leases on the GPUs of this plan; give back all others, and the places in the queues.
+
+        The hosts hear it with their next message.
+        """
+        gpus: dict[str, list[str]] = {}
+        for task in plan.tasks:
+            gpus.setdefault(task.host, []).extend(task.gpus)
         for name in self.sessions.by_host:
-            gpus = [uuid for task in plan.tasks if task.host == name for uuid in task.gpus]
-            self.sessions.send([name], "keep", gpus=gpus)
+            self.sessions.post([name], "keep", gpus=gpus.get(name, []))
 
     def look(
         self, hosts: Collection[Host], ports_wanted: int, lease: Mapping[str, Collection[str]]

@@ -260,7 +260,7 @@ class Starter:
         self._cluster.committed = True
         feed.expect(tasks, attempt)
         for host in self._sessions.by_host:
-            feed.watch(host, 0)
+            feed.watch(host, 0, posted=True)
         self._sessions.send(self._sessions.by_host, "release")
         return Steering(self._cluster, feed)
 

@@ -136,7 +136,7 @@ class Steering(Linked):
     def tell_outcome(self, outcome: Outcome) -> None:
         """Leave on the hosts how the run has ended; what they are told first stays."""
         data = outcome_data(dataclasses.replace(outcome, host_logs={}))  # each host knows where its logs are
-        self._sessions.send(self._sessions.by_host, "outcome", outcome=data)
+        self._sessions.post(self._sessions.by_host, "outcome", outcome=data)
 
     # TensorBoard.
 

@@ -149,6 +149,12 @@ class Sessions:
         for host in hosts:
             self.by_host[host].send_frame(frame, type, fields)
 
+    def post(self, hosts: Iterable[str], type: str, **fields: Any) -> None:
+        """Send the same message to each of `hosts` with the next one that goes there: after RENEW_S at the latest."""
+        frame = wire.encode(type, **fields)
+        for host in hosts:
+            self.by_host[host].post_frame(frame, type, fields)
+
     def gather(
         self,
         wanted: str,
@@ -287,7 +293,7 @@ class Sessions:
                     self.by_host[name].read += 1
                     self.heard[name] = time.monotonic()
                     if message.type == "hello":  # earlier, the visit that leads to the agent might get it
-                        self._renew(self.by_host[name])
+                        self._renew(self.by_host[name], Session.post)
                     answer = probed(self.by_host[name], message)
                     if answer is None:
                         continue
@@ -305,13 +311,11 @@ class Sessions:
             if interrupted := interruption(item):
                 raise Stopped(interrupted)
 
-    def _renew(self, session: Session) -> None:
+    def _renew(self, session: Session, send: Callable[..., None] = Session.send) -> None:
         if self._lease_s is not None:
-            session.send("renew", lease_s=self._lease_s)
-        else:
-            session.send(
-                "credit", bytes=0
-            )  # only a sign of life, which visits and agents of every version take
+            send(session, "renew", lease_s=self._lease_s)
+        else:  # only a sign of life, which visits and agents of every version take
+            send(session, "credit", bytes=0)
 
     def _current(self, host: str, number: int) -> bool:
         """Whether wire `number` is the one in use, not one that was closed before."""

@@ -88,8 +88,11 @@ class LogFeed:
             host = hosts.get(task, log.host)
             self._logs[task, host] = _Log(host, log.attempt, log.received)
 
-    def watch(self, host: str, after: int, **more: Any) -> None:
-        """Ask a host for the events after `after`, and for its logs from where they stopped."""
+    def watch(self, host: str, after: int, *, posted: bool = False, **more: Any) -> None:
+        """Ask a host for the events after `after`, and for its logs from where they stopped.
+
+        posted: with the next message to it (Sessions.post).
+        """
         logs = {
             str(task): [log.attempt, log.received]
             for (task, _), log in self._logs.items()
@@ -97,7 +100,8 @@ class LogFeed:
         }
         self._owed[host] = 0
         self._moved[host] = time.monotonic()
-        self._sessions.send(
+        send = self._sessions.post if posted else self._sessions.send
+        send(
             [host], "watch", after=after, logs=logs, window=self.window, client=self.client, **more
         )
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from tflaunch.protocol.errors import ConnectError, NoThreads, WireClosed
 from tflaunch.sessions.child import Child
-from tflaunch.sessions.socket_tools import AT_ONCE, RECV_BYTES, has_room, text
+from tflaunch.sessions.socket_tools import RECV_BYTES, has_room, text
 from tflaunch.sessions.wires import OF_SSH, Advice
 
 
@@ -46,7 +46,7 @@ class ProcessWire:
             raise WireClosed(f"the connection is closed: {reason}") from None
 
     def send_now(self, data: bytes) -> bool:
-        if len(data) > AT_ONCE or not has_room(self._child.socket):
+        if not has_room(self._child.socket, len(data)):
             return False
         self.send(data)
         return True

@@ -82,6 +82,7 @@ class Session:
         self._outbox: queue.SimpleQueue[bytes | Iterator[bytes] | None] = queue.SimpleQueue()
         self._writer: threading.Thread | None = None
         self._starting = threading.Lock()
+        self._posted = b""  # what goes with the next message
         channel.listen(self._take)
 
     def send(self, type: str, body: bytes = b"", **fields: Any) -> None:
@@ -92,10 +93,8 @@ class Session:
         """Send the frame of a message with these fields, which may go to other hosts, too."""
         if self.ended:
             return
-        if type == "watch":  # bytes that an earlier `watch` granted may still be under way
-            self._log_granted += fields.get("window", 0)
-        elif type == "credit":
-            self._log_granted += fields["bytes"]
+        frame, self._posted = self._posted + frame, b""
+        self._grant(type, fields)
         if self._sending.acquire(blocking=False):
             try:
                 if self._writer is None and self._channel.send_now(frame):
@@ -107,9 +106,25 @@ class Session:
                 self._sending.release()
         self._put_out(frame)
 
+    def post(self, type: str, **fields: Any) -> None:
+        """Send a message with the next one: a packet costs this process and the host more than what is in it."""
+        self.post_frame(wire.encode(type, **fields), type, fields)
+
+    def post_frame(self, frame: bytes, type: str, fields: Mapping[str, Any]) -> None:
+        """Send the frame of a message with the next one."""
+        self._posted += frame
+        self._grant(type, fields)
+
+    def _grant(self, type: str, fields: Mapping[str, Any]) -> None:
+        if type == "watch":  # bytes that an earlier `watch` granted may still be under way
+            self._log_granted += fields.get("window", 0)
+        elif type == "credit":
+            self._log_granted += fields["bytes"]
+
     def upload(self, frames: Iterator[bytes]) -> None:
         """Send many frames, one after the other; messages that are sent meanwhile go in between."""
-        self._put_out(frames)
+        posted, self._posted = self._posted, b""
+        self._put_out(itertools.chain([posted] * bool(posted), frames))
 
     @property
     def log_credit(self) -> int:

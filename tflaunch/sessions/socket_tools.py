@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import select
 import socket
+import struct
+import termios
 import threading
 from collections.abc import Callable
 
 KEEPALIVE_S = (2, 1, 3)  # idle seconds, seconds between probes, how many (a count)
 SILENCE_MS = 5000  # unacknowledged data for this long: the connection is cut
-AT_ONCE = 16 * 1024  # bytes: a socket that has any room has this much
+ANY_ROOM = 16 * 1024  # bytes: a socket that has any room has this much
 RECV_BYTES = 64 * 1024  # for more the C library asks the kernel for memory each time
 
 
-def has_room(endpoint: socket.socket) -> bool:
-    """Whether AT_ONCE bytes can be sent without waiting."""
-    poll = select.poll()
+def has_room(endpoint: socket.socket, size: int) -> bool:
+    """Whether `size` bytes can be sent without waiting; False where the system does not tell."""
     try:
+        if size > ANY_ROOM:  # the kernel's accounts of what waits there count up to twice its bytes
+            room = endpoint.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) // 2
+            (waiting,) = struct.unpack("i", fcntl.ioctl(endpoint, termios.TIOCOUTQ, bytes(4)))
+            return bool(waiting + size <= room)
+        poll = select.poll()
         poll.register(endpoint, select.POLLOUT)
         return bool(poll.poll(0))
     except (OSError, ValueError):  # closed

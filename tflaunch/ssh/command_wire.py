@@ -12,7 +12,7 @@ from paramiko.ssh_exception import ChannelException, SSHException
 
 from tflaunch.protocol.errors import ConnectError, WireClosed
 from tflaunch.sessions.child import STDERR_BYTES, WAIT_S, last_words
-from tflaunch.sessions.socket_tools import AT_ONCE, in_thread, text
+from tflaunch.sessions.socket_tools import in_thread, text
 from tflaunch.sessions.wires import LARGE_PACKETS, OF_SSH
 from tflaunch.ssh.connection import HostConnection
 from tflaunch.ssh.deadline import Deadline
@@ -23,6 +23,7 @@ from tflaunch.ssh.transport import SshStream
 # themselves how much log an agent may send unread.
 WINDOW = 16 * 1024 * 1024
 PACKET = 128 * 1024  # at most: each costs the same, and sshd sends none beyond 256 KiB
+PACKET_HEAD = 1024  # bytes that SSH adds to what is sent, and more
 
 _REFUSED = "the server logged in but refused to run a command"
 
@@ -90,9 +91,12 @@ class SshWire:
             raise WireClosed(f"the connection is closed: {reason}") from None
 
     def send_now(self, data: bytes) -> bool:
-        # At once: one packet that the window allows, no key exchange under way, and room in the socket.
-        room = min(AT_ONCE, self._channel.out_max_packet_size, self._channel.out_window_size)
-        if len(data) > room or not self._transport.clear_to_send.is_set() or not self._stream.ready:
+        # At once: the window allows it, no key exchange is under way, and there is room in the socket.
+        if (
+            len(data) > self._channel.out_window_size
+            or not self._transport.clear_to_send.is_set()
+            or not self._stream.has_room(len(data) + PACKET_HEAD)
+        ):
             return False
         self.send(data)
         return True

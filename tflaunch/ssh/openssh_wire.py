@@ -20,7 +20,7 @@ from pathlib import Path
 
 from tflaunch.protocol.errors import WireClosed
 from tflaunch.sessions.child import WAIT_S
-from tflaunch.sessions.socket_tools import AT_ONCE, RECV_BYTES, has_room, text
+from tflaunch.sessions.socket_tools import RECV_BYTES, has_room, text
 from tflaunch.sessions.wires import OF_SSH
 from tflaunch.ssh.deadline import Deadline
 from tflaunch.ssh.openssh_log import SshLog
@@ -156,7 +156,7 @@ class OpenSshWire:
             raise WireClosed(f"the connection is closed: {reason}") from None
 
     def send_now(self, data: bytes) -> bool:
-        if len(data) > AT_ONCE or not has_room(self._socket):
+        if not has_room(self._socket, len(data)):
             return False
         self.send(data)
         return True

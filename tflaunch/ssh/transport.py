@@ -100,10 +100,9 @@ class SshStream:
             )  # retransmits; unacknowledged
         return False
 
-    @property
-    def ready(self) -> bool:
-        """Whether AT_ONCE bytes can be sent without waiting; False for a jump host's channel, which does not tell."""
-        return isinstance(self._endpoint, socket.socket) and has_room(self._endpoint)
+    def has_room(self, size: int) -> bool:
+        """Whether that many bytes can be sent without waiting; False for a jump host's channel, which does not tell."""
+        return isinstance(self._endpoint, socket.socket) and has_room(self._endpoint, size)
 
     def settimeout(self, seconds: float | None) -> None:
         self._endpoint.settimeout(seconds)
