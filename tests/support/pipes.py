@@ -66,9 +66,9 @@ class Opener:
         raise ConnectError("closed")
 
 
-def sessions() -> tuple[Sessions, Pipe]:
+def sessions(lease_s: float | None = None) -> tuple[Sessions, Pipe]:
     """The agents of a command that has one, on gpu01."""
-    made, pipe = Sessions(Opener(), lambda *_: None), Pipe()
+    made, pipe = Sessions(Opener(), lambda *_: None, lease_s), Pipe()
     made.put(Connected(Host("gpu01"), pipe))  # type: ignore[arg-type]
     made.next(0.0)
     pipe.feed(wire.MAGIC)

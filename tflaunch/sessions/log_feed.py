@@ -101,9 +101,7 @@ class LogFeed:
         self._owed[host] = 0
         self._moved[host] = time.monotonic()
         send = self._sessions.post if posted else self._sessions.send
-        send(
-            [host], "watch", after=after, logs=logs, window=self.window, client=self.client, **more
-        )
+        send([host], "watch", after=after, logs=logs, window=self.window, client=self.client, **more)
 
     def take(self, host: str, message: wire.Message) -> None:
         """Take in a piece of a log, and show it."""

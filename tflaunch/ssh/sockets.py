@@ -90,7 +90,9 @@ class _Resolvers:
         """Have `query` put to getaddrinfo; `answers` gets what it says.  Raises RuntimeError if no thread can start."""
         with self._lock:
             if starts := self._free == 0:
-                threading.Thread(target=self._work, args=[query, answers], name="resolve", daemon=True).start()
+                threading.Thread(
+                    target=self._work, args=[query, answers], name="resolve", daemon=True
+                ).start()
             else:
                 self._free -= 1
         if not starts:

@@ -93,6 +93,25 @@ def test_all_that_draws_agrees_on_which_terminals_are_dumb(
     os.close(ours)
 
 
+def test_a_pipe_gets_what_rich_would_make_of_a_line(tmp_path: Path) -> None:
+    with (tmp_path / "out").open("w", encoding="utf-8") as file:
+        pen = Pen(Stream(file))
+        for text in (
+            "a  ",
+            "",
+            "x\n y  \n",
+            "a" * 500 + " b" * 100,
+            "über ✓ 日本",
+            "[bold]x[/]",
+            ":smile: 'a' 12",
+            "a\tb",
+        ):
+            line = Text.assemble((text, "red"), ("z ", "dim"))
+            with pen.console.capture() as made:
+                pen.console.print(line, soft_wrap=True)
+            assert pen.render(line) == re.sub(r"(?<! ) +\n", "\n", made.get())
+
+
 def test_a_phase_is_one_live_line_on_a_terminal_and_one_plain_line_elsewhere() -> None:
     def act(reporter: Reporter) -> None:
         for done in range(5):

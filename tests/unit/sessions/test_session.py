@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import pytest
 
+from tests.support.patience import until
 from tests.support.pipes import Nothing, Pipe, sessions
 from tflaunch.hosts import Host
 from tflaunch.protocol import wire
@@ -92,6 +94,43 @@ def test_a_host_sends_no_more_log_than_it_was_asked_for() -> None:
     assert len(came) == 3
     pipe.feed(wire.encode("log", b"x", task="worker/0", attempt=0, offset=3000))
     assert "more log than it was asked for" in breach(came)
+
+
+def test_what_is_posted_goes_in_one_packet_with_the_next_message() -> None:
+    made, pipe, _ = wired()
+    packets: list[bytes] = []
+    pipe.send_now = lambda data: packets.append(data) or True  # type: ignore[func-returns-value, method-assign]
+    made.post("keep", gpus=[])
+    made.post("watch", after=0, logs={}, window=2000, client="x")
+    assert not packets
+    assert made.log_credit == 2000  # what is granted may come as soon as it is sent
+    made.send("release")
+    assert [each.type for packet in packets for each in wire.Decoder().feed(packet)] == [
+        "keep",
+        "watch",
+        "release",
+    ]
+    made.send("bye")
+    assert len(packets) == 2
+
+
+def test_what_is_posted_goes_before_an_upload() -> None:
+    made, pipe, _ = wired()
+    made.post("keep", gpus=[])
+    made.upload(iter([wire.encode("blob", b"x"), wire.encode("blob", b"y")]))
+    made.close()
+    until(lambda: pipe.closed, "the end of the upload")
+    assert [each.type for each in wire.Decoder().feed(pipe.sent)] == ["keep", "blob", "blob"]
+
+
+def test_a_lease_that_is_posted_goes_with_the_next_renewal_at_the_latest() -> None:
+    made, pipe = sessions(lease_s=0.4)
+    pipe.feed(wire.encode("hello", run="r", host="gpu01", pid=1, directory="/d"))
+    said = made.next(time.monotonic() + 5)
+    assert isinstance(said, Said) and said.message.type == "hello"
+    made.post(["gpu01"], "keep", gpus=[])
+    until(lambda: made.next(time.monotonic() + 0.05) or pipe.sent, "the renewal")
+    assert [each.type for each in wire.Decoder().feed(pipe.sent)][:3] == ["renew", "keep", "renew"]
 
 
 def test_a_flood_of_messages_ends_at_a_limit() -> None:
