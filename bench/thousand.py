@@ -17,9 +17,10 @@ NOBODY = ("none",)  # of the peers: their figures stand beside fewer hosts
 
 
 def thousand(plan: Plan) -> Iterator[Table]:
-    """As many of them as this machine holds; raises Failed if it holds none of these numbers."""
-    there = Path("/proc/meminfo").read_text().partition("MemAvailable:")[2].split()[0]
-    room = min(PORTS, int(there) * 1024 // HOST_BYTES)
+    """As many of them as this machine's memory and swap hold; raises Failed if they hold none of these numbers."""
+    about = Path("/proc/meminfo").read_text()
+    free_kb = sum(int(about.partition(f"{name}:")[2].split()[0]) for name in ("MemAvailable", "SwapFree"))
+    room = min(PORTS, free_kb * 1024 // HOST_BYTES)
     counts = [count for count in plan.sizes(250, 500, 1000) if count <= room]
     if not counts:
         raise Failed(f"this machine has memory for {room} hosts")

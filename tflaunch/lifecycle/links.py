@@ -53,7 +53,6 @@ class _Link:
         self.breaks = 0  # how often in a row the link was up for less than STEADY_S
         self.after = 0  # the number of the last event that was taken
         self.tries = 0  # since it was last up
-        self.redial_at: float | None = None  # None: it is up, or being dialled
         self.dialled_at = now
         self.why = ""  # why it is not up
 
@@ -64,12 +63,10 @@ class Links:
     def __init__(self, hosts: Iterable[str], transport: Transport, now: float, up: bool = True) -> None:
         self._links = {host: _Link(now, up) for host in hosts}
         self._forgotten: dict[str, int] = {}  # host -> the number of its last event that was taken
+        self._redial_at = {} if up else dict.fromkeys(self._links, now)  # not of those that are being dialled
         self._transport = transport
         self._look_at = now  # when all links are looked at next
         self._ticked = now
-        if not up:
-            for link in self._links.values():
-                link.redial_at = now
 
     @property
     def up(self) -> list[str]:
@@ -84,6 +81,7 @@ class Links:
     def forget(self, host: str) -> None:
         """Dial that host no more, and ignore what comes from it."""
         link = self._links.pop(host, None)
+        self._redial_at.pop(host, None)
         if link is not None:
             self._forgotten[host] = link.after
 
@@ -104,14 +102,9 @@ class Links:
         if link is None:
             return
         away_s, was_reported = now - link.heard, bool(link.why)
-        link.up, link.heard, link.tries, link.redial_at, link.why = (
-            True,
-            now,
-            max(0, link.breaks - 1),
-            None,
-            "",
-        )
+        link.up, link.heard, link.tries, link.why = True, now, max(0, link.breaks - 1), ""
         link.up_at = now
+        self._redial_at.pop(host, None)
         self._transport.watch(host, link.after)
         if was_reported:
             self._transport.back(host, away_s)
@@ -130,7 +123,7 @@ class Links:
                 reason += f"; it broke {link.breaks} times in a row, always within {STEADY_S:g} s"
         link.up, link.why = False, reason
         least, most = REDIAL_S
-        link.redial_at = now + min(most, least * 2**link.tries) * random.uniform(0.5, 1.0)  # noqa: S311
+        self._redial_at[host] = now + min(most, least * 2**link.tries) * random.uniform(0.5, 1.0)  # noqa: S311
         link.tries += 1
         if first:
             self._transport.unreachable(host, reason)
@@ -175,10 +168,11 @@ class Links:
             if link.up and now - link.heard > SILENCE_S:
                 self._transport.hang_up(host)
                 self.ended(host, f"no sign of life for {SILENCE_S:g} s", now)
-            elif link.redial_at is not None and now >= link.redial_at:
-                link.redial_at, link.dialled_at = None, now
+            elif host in self._redial_at and now >= self._redial_at[host]:
+                del self._redial_at[host]
+                link.dialled_at = now
                 self._transport.dial(host)
-            elif not link.up and link.redial_at is None and now - link.dialled_at > ANSWER_S:
+            elif not link.up and host not in self._redial_at and now - link.dialled_at > ANSWER_S:
                 # The link broke or froze before the agent's first message: nothing else would notice that.
                 self._transport.hang_up(host)
                 self.ended(host, f"no answer within {ANSWER_S:g} s", now)
@@ -190,5 +184,4 @@ class Links:
 
     def wake_at(self, now: float) -> float:
         """The time by which `tick` must be called."""
-        times = [link.redial_at for link in self._links.values() if link.redial_at is not None]
-        return max(self._look_at, min([now + 1.0, *times]))
+        return max(self._look_at, min([now + 1.0, *self._redial_at.values()]))

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -126,15 +126,29 @@ def decisive(
     tasks: Mapping[TaskId, str], done: Done, ends: Mapping[str, RoleEnd] | None = None
 ) -> frozenset[TaskId]:
     """The tasks that must succeed for the run to succeed; for jobs in `ends`, that decides instead of `done`."""
+    return frozenset(filter(_decides(tasks, done, ends or {}), tasks))
+
+
+def _decides(
+    tasks: Mapping[TaskId, str], done: Done, ends: Mapping[str, RoleEnd]
+) -> Callable[[TaskId], bool]:
+    """Whether a task is one of those that are decisive."""
     chief = next((task for job in (CHIEF, MASTER) if (task := TaskId(job, 0)) in tasks), TaskId(WORKER, 0))
-    found: set[TaskId] = {chief} if done == "chief" and chief.job not in (ends or {}) else set()
-    jobs = set()
-    for job in {task.job for task in tasks}:
-        usual = done == "all" or (done == "workers" and ends_as(job) == "decides")
-        if (ends or {}).get(job, "decides" if usual else "") == "decides":
-            jobs.add(job)
-    found.update(task for task in tasks if task.job in jobs)
-    return frozenset(found)
+
+    def decides(task: TaskId) -> bool:
+        usual = done == "all" or (done == "workers" and ends_as(task.job) == "decides")
+        by_done = done == "chief" and task == chief
+        return ends[task.job] == "decides" if task.job in ends else usual or by_done
+
+    return decides
+
+
+def _unended(state: State) -> Iterator[TaskId]:
+    """The tasks that have not ended, or start again: those of `_left`, and those that wait."""
+    gone = state.lost.keys() | state.swept.keys()
+    for task, host in state.hosts.items():
+        if (task not in state.exits and host not in gone) or task in state.waiting:
+            yield task
 
 
 def _left(state: State) -> list[TaskId]:
@@ -209,7 +223,9 @@ def _started(state: State, started: TaskStarted, now: float) -> State:
         uncounted = ((now, task),) * min(state.restarts.most, max(0, started.attempt - counted))
         state = dataclasses.replace(state, restarted=state.restarted + uncounted)
     attempts = {**state.attempts, started.task: started.attempt}
-    exits = {task: exit for task, exit in state.exits.items() if task != started.task}
+    exits = state.exits
+    if started.task in exits:
+        exits = {task: exit for task, exit in exits.items() if task != started.task}
     return dataclasses.replace(state, attempts=attempts, exits=exits, waiting=state.waiting - {started.task})
 
 
@@ -231,9 +247,13 @@ def _drain_if_done(state: State) -> tuple[State, list[Action]]:
     """Once all decisive tasks have ended, begin the drain: the others get time to end by themselves."""
     if state.phase != "running":
         return state, []
-    wanted, left = decisive(state.hosts, state.done, state.ends), _left(state)
-    ended = state.hosts.keys() - state.waiting.union(left)
-    if not (wanted and wanted <= ended) and len(ended) < len(state.hosts):
+    decides = _decides(state.hosts, state.done, state.ends)
+    if any(
+        map(decides, _unended(state))
+    ):  # mostly one of the first: a run of thousands asks thousands of times
+        return state, []
+    left = _left(state)
+    if (left or state.waiting) and not any(map(decides, state.hosts)):
         return state, []
     state = dataclasses.replace(state, phase="draining", work_done=True)
     if not left:

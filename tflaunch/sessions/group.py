@@ -150,7 +150,10 @@ class Sessions:
             self.by_host[host].send_frame(frame, type, fields)
 
     def post(self, hosts: Iterable[str], type: str, **fields: Any) -> None:
-        """Send the same message to each of `hosts` with the next one that goes there: after RENEW_S at the latest."""
+        """Send the same message to each of `hosts` with the next one that goes there.
+
+        While `next` is called, that is a renewal at the latest.
+        """
         frame = wire.encode(type, **fields)
         for host in hosts:
             self.by_host[host].post_frame(frame, type, fields)
@@ -190,7 +193,7 @@ class Sessions:
                 failures |= gone
                 self.stop_waiting(gone)
                 break
-            if hung := self._give_up_hung(missing.union(also), begun):
+            if hung := self._give_up_hung(missing, also, begun):
                 failures |= hung
                 missing = missing - hung.keys() if hung.keys().isdisjoint(also) else set()
                 continue
@@ -227,7 +230,9 @@ class Sessions:
         # In the order of the hosts, not in that of their answers: what is told of several names them alike each time.
         return _ordered(replies, hosts), _ordered(failures, (*hosts, *also))
 
-    def _give_up_hung(self, names: Collection[str], begun: float) -> dict[str, ConnectError]:
+    def _give_up_hung(
+        self, missing: Collection[str], also: Collection[str], begun: float
+    ) -> dict[str, ConnectError]:
         """Give up those of these hosts whose agents hang; they are waited for since `begun` (of `awake_s`).
 
         It looks only every HUNG_LOOK_S, not at each message: each look is at all hosts.
@@ -239,7 +244,7 @@ class Sessions:
         since = now - self.silence_s
         hung = [
             name
-            for name in names
+            for name in {*missing, *also}
             if name in self.by_host and max(self.heard.get(name, 0.0), begun + self.slept_s) <= since
         ]
         return self._give_up(hung, self.silence_s)

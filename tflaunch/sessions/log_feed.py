@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -72,7 +72,7 @@ class LogFeed:
         self._watcher = watcher
         self._record = record
         self._copies = copies
-        self._logs: dict[tuple[TaskId, str], _Log] = {}  # a task may start again on another host
+        self._logs: dict[str, dict[TaskId, _Log]] = {}  # by host: a task may start again on another one
         self._owed: dict[str, int] = {}  # host -> bytes that were shown and not credited yet
         self._looked_at = 0.0  # when `stalls` was called last (monotonic)
         # host -> when a piece came last, or the host was asked for more (monotonic)
@@ -80,24 +80,22 @@ class LogFeed:
 
     def expect(self, tasks: Mapping[TaskId, str], attempt: int) -> None:
         """Expect the logs of these tasks (with their hosts) from that attempt on; earlier attempts are here already."""
-        self._logs = {(task, host): _Log(host, attempt) for task, host in tasks.items()}
+        self._logs.clear()
+        for task, host in tasks.items():
+            self._logs.setdefault(host, {})[task] = _Log(host, attempt)
 
     def continue_from(self, before: LogFeed, hosts: Mapping[TaskId, str]) -> None:
         """Start where an earlier feed stopped; `hosts` says where the tasks run now."""
-        for (task, _), log in sorted(before._logs.items(), key=lambda item: item[1].attempt):
+        for task, log in before._in_order():
             host = hosts.get(task, log.host)
-            self._logs[task, host] = _Log(host, log.attempt, log.received)
+            self._logs.setdefault(host, {})[task] = _Log(host, log.attempt, log.received)
 
     def watch(self, host: str, after: int, *, posted: bool = False, **more: Any) -> None:
         """Ask a host for the events after `after`, and for its logs from where they stopped.
 
         posted: with the next message to it (Sessions.post).
         """
-        logs = {
-            str(task): [log.attempt, log.received]
-            for (task, _), log in self._logs.items()
-            if log.host == host
-        }
+        logs = {str(task): [log.attempt, log.received] for task, log in self._logs.get(host, {}).items()}
         self._owed[host] = 0
         self._moved[host] = time.monotonic()
         send = self._sessions.post if posted else self._sessions.send
@@ -106,7 +104,7 @@ class LogFeed:
     def take(self, host: str, message: wire.Message) -> None:
         """Take in a piece of a log, and show it."""
         task, attempt, offset = TaskId.parse(message["task"]), message["attempt"], message["offset"]
-        log = self._logs.setdefault((task, host), _Log(host, placed=self._record is not None))
+        log = self._log(task, host)
         if not log.placed:
             log.attempt, log.received, log.placed = attempt, offset, True
         cut_at = message.fields.get("cut")
@@ -145,7 +143,7 @@ class LogFeed:
         """Take in how long the logs of a host have become: task -> (attempt, bytes)."""
         for name, total in totals.items():
             task = TaskId.parse(name)
-            log = self._logs.setdefault((task, host), _Log(host, placed=self._record is not None))
+            log = self._log(task, host)
             log.total = (total[0], total[1])
             self._maybe_end(task, log)
 
@@ -181,30 +179,44 @@ class LogFeed:
 
     def end(self, hears: Callable[[str], bool] = lambda _: False) -> bool:
         """Whether no more log comes; if so, show each task's last line.  `hears(host)`: more may come."""
-        awaited = (log.host for log in self._logs.values() if log.missing)
+        awaited = (log.host for _, log in self._all() if log.missing)
         if any(hears(host) and not self.stalls(host) for host in awaited):
             return False
-        for (task, _), log in self._logs.items():
+        for task, log in self._all():
             self._end(task, log)
         return True
 
     @property
     def awaited(self) -> set[str]:
         """The hosts whose logs are not all here."""
-        return {log.host for log in self._logs.values() if log.missing}
+        return {log.host for _, log in self._all() if log.missing}
 
     @property
     def missing(self) -> dict[TaskId, int]:
         """How many bytes of its log are missing, for each task that has any."""
-        return {task: log.missing for (task, _), log in self._logs.items() if log.missing}
+        return {task: log.missing for task, log in self._all() if log.missing}
 
     def paths(self, hosts: Collection[str]) -> dict[TaskId, str]:
         """Where each task's newest log lies on its host."""
         return {
             task: f"{self._sessions.by_host[log.host].directory}/logs/{log_name(task, log.attempt)}"
-            for (task, _), log in sorted(self._logs.items(), key=lambda item: item[1].attempt)
+            for task, log in self._in_order()
             if log.host in self._sessions.by_host and log.host in hosts
         }
+
+    def _log(self, task: TaskId, host: str) -> _Log:
+        logs = self._logs.setdefault(host, {})
+        if task not in logs:
+            logs[task] = _Log(host, placed=self._record is not None)
+        return logs[task]
+
+    def _all(self) -> Iterator[tuple[TaskId, _Log]]:
+        for logs in self._logs.values():
+            yield from logs.items()
+
+    def _in_order(self) -> list[tuple[TaskId, _Log]]:
+        """All of them, those of later attempts last."""
+        return sorted(self._all(), key=lambda item: item[1].attempt)
 
     def _maybe_end(self, task: TaskId, log: _Log) -> None:
         if log.total is not None and not log.missing:

@@ -82,6 +82,7 @@ class Session:
         self._outbox: queue.SimpleQueue[bytes | Iterator[bytes] | None] = queue.SimpleQueue()
         self._writer: threading.Thread | None = None
         self._starting = threading.Lock()
+        self._posting = threading.Lock()
         self._posted = b""  # what goes with the next message
         channel.listen(self._take)
 
@@ -93,18 +94,19 @@ class Session:
         """Send the frame of a message with these fields, which may go to other hosts, too."""
         if self.ended:
             return
-        frame, self._posted = self._posted + frame, b""
-        self._grant(type, fields)
-        if self._sending.acquire(blocking=False):
-            try:
-                if self._writer is None and self._channel.send_now(frame):
+        with self._posting:  # a tunnel sends from a thread of its own
+            frame, self._posted = self._posted + frame, b""
+            self._grant(type, fields)
+            if self._sending.acquire(blocking=False):
+                try:
+                    if self._writer is None and self._channel.send_now(frame):
+                        return
+                except WireClosed:
+                    self._channel.close()
                     return
-            except WireClosed:
-                self._channel.close()
-                return
-            finally:
-                self._sending.release()
-        self._put_out(frame)
+                finally:
+                    self._sending.release()
+            self._put_out(frame)
 
     def post(self, type: str, **fields: Any) -> None:
         """Send a message with the next one: a packet costs this process and the host more than what is in it."""
@@ -112,8 +114,11 @@ class Session:
 
     def post_frame(self, frame: bytes, type: str, fields: Mapping[str, Any]) -> None:
         """Send the frame of a message with the next one."""
-        self._posted += frame
-        self._grant(type, fields)
+        if self.ended:
+            return
+        with self._posting:
+            self._posted += frame
+            self._grant(type, fields)
 
     def _grant(self, type: str, fields: Mapping[str, Any]) -> None:
         if type == "watch":  # bytes that an earlier `watch` granted may still be under way
@@ -123,8 +128,9 @@ class Session:
 
     def upload(self, frames: Iterator[bytes]) -> None:
         """Send many frames, one after the other; messages that are sent meanwhile go in between."""
-        posted, self._posted = self._posted, b""
-        self._put_out(itertools.chain([posted] * bool(posted), frames))
+        with self._posting:
+            posted, self._posted = self._posted, b""
+            self._put_out(itertools.chain([posted] * bool(posted), frames))
 
     @property
     def log_credit(self) -> int:

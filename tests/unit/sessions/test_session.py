@@ -114,6 +114,35 @@ def test_what_is_posted_goes_in_one_packet_with_the_next_message() -> None:
     assert len(packets) == 2
 
 
+def test_what_is_posted_goes_before_what_any_thread_sends() -> None:
+    made, pipe, _ = wired()
+    came: list[str] = []
+
+    def send_now(data: bytes) -> bool:
+        came.extend(each.type for each in wire.Decoder().feed(data))
+        if came[-1] == "taken":  # of a tunnel's thread, which is here while the owner says the last word
+            others = threading.Thread(target=made.send, args=["bye"])
+            others.start()
+            others.join(0.2)
+        return True
+
+    pipe.send_now = send_now  # type: ignore[method-assign]
+    made.post("outcome", outcome={})
+    made.send("taken", id=1, bytes=1)
+    until(lambda: "bye" in came, "the last word")
+    assert came == ["outcome", "taken", "bye"]
+
+
+def test_nothing_is_posted_to_a_session_that_has_ended() -> None:
+    made, pipe, _ = wired()
+    made.ended = True
+    made.post("watch", after=0, logs={}, window=2000, client="x")
+    made.ended = False
+    made.send("bye")
+    assert [each.type for each in wire.Decoder().feed(pipe.sent)] == ["bye"]
+    assert made.log_credit == 0
+
+
 def test_what_is_posted_goes_before_an_upload() -> None:
     made, pipe, _ = wired()
     made.post("keep", gpus=[])

@@ -91,4 +91,4 @@ def test_threads_that_resolve_end_when_idle_and_miss_no_question(monkeypatch: py
     resolvers = sockets._Resolvers()
     for number in range(500):
         assert _ask(resolvers, str(number)) == [str(number)]
-    until(lambda: resolvers._free == 0, "the threads to end")
+    until(lambda: not any(each.name == "resolve" for each in threading.enumerate()), "the threads to end")
