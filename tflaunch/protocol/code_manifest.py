@@ -1,5 +1,7 @@
 """The digests by which shipped code is named: of each content, and of its manifest (agent/files/code_store)."""
 
+import sys
+
 from tflaunch.protocol.light_stdlib import sha256
 
 TYPE_CHECKING = False
@@ -13,7 +15,7 @@ _DIGITS = 40  # of a SHA-256 make a name
 
 def hasher(size: int) -> "Any":
     """A SHA-256 object for `size` bytes, to give to `named`: the one that is fastest, its import included."""
-    if size <= SMALL_BYTES:
+    if size <= SMALL_BYTES and "hashlib" not in sys.modules:
         return sha256()
     import hashlib  # five times as fast, once it is loaded
 
