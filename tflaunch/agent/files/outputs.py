@@ -55,7 +55,7 @@ class Outputs:
         try:
             for path, info in self._walk(top, roots):
                 if isinstance(info, str):
-                    if _matches(wanted, path + "/"):
+                    if path and _matches(wanted, path + "/"):
                         left.append([path, info, True])
                 elif path in code and int(info.st_mtime) == came:
                     pass
