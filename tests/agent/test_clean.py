@@ -145,6 +145,10 @@ def test_shipped_code_goes_with_the_last_run_of_it(host: Host) -> None:
     make_old(store / "files")
     (store / "one.tree.0123.part").write_bytes(b"x" * 10_000)
     make_old(store / "one.tree.0123.part", 0.1)
+    notes = {"checked.json", "checked.json.7.new"}  # of what has been checked
+    for name in notes:
+        (store / name).write_text("{}")
+        make_old(store / name, 2)
     (store / "link.tree").symlink_to(store / "one.tree.0123.part")
     old_run(host, "first-aaaaaa", code=digests["one"])
     old_run(host, "second-aaaaaa", code=digests["one"])
@@ -162,13 +166,13 @@ def test_shipped_code_goes_with_the_last_run_of_it(host: Host) -> None:
         return done["code"]["files"], {kinds.get(name, name) for name in left}, contents
 
     part = "one.tree.0123.part"
-    whole = {*digests, part, "older.tar.gz"}
+    whole = {*digests, *notes, part, "older.tar.gz"}
     all_of_it = {*digests, "shared", "half"}
     assert clean("first-aaaaaa", older_s=None) == (0, whole, all_of_it)
     assert clean("third-aaaaaa", older_s=None) == (2, whole - {"two"}, all_of_it - {"two"})
     all_of_it -= {"two", "half"}
-    assert clean(older_s=DAY_S * 3) == (2, {"one", "unused", "fresh", "older.tar.gz"}, all_of_it)
-    assert clean(older_s=DAY_S) == (3, {"one", "fresh"}, all_of_it - {"unused"})
+    assert clean(older_s=DAY_S * 3) == (2, whole - {"two", part}, all_of_it)
+    assert clean(older_s=DAY_S) == (5, {"one", "fresh"}, all_of_it - {"unused"})
     assert clean("second-aaaaaa", older_s=0.0) == (2, {"fresh"}, {"fresh", "shared"})
     # Whoever asks whether code is here is about to use it, and so is who asks what of it is lacking.
     make_old(store / f"{digests['fresh']}.tree")

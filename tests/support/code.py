@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from tflaunch.agent.files.code_store import CodeStore
@@ -35,13 +35,17 @@ def unpack(packed: Bundle, directory: Path) -> Path:
     """As a host does it."""
     directory.with_name("store").mkdir(parents=True, exist_ok=True)
     store = CodeStore(str(directory.with_name("store")), packed.digest)
-    lacks = store.lacks(packed.manifest, last=True)
-    if lacks:
-        for message in wire.Decoder().feed(b"".join(frame for frame, _ in frames(packed, lacks))):
-            store.add(message.body, message["packed"], message["last"])
+    for message in blobs(packed, store.lacks(packed.manifest, last=True)):
+        store.add(message.body, message["packed"], message["last"])
     directory.mkdir()
     store.copy_to(str(directory))
     return directory
+
+
+def blobs(packed: Bundle, lacks: Iterable[int] | None) -> Iterator[wire.Message]:
+    """The messages with the contents that a store lacks."""
+    if lacks:
+        yield from wire.Decoder().feed(b"".join(frame for frame, _ in frames(packed, lacks)))
 
 
 def links(packed: Bundle) -> dict[str, str]:

@@ -12,7 +12,8 @@ import stat
 import time
 
 from tflaunch.agent import ledger
-from tflaunch.agent.files.code_store import FILES, TREE, contents_of
+from tflaunch.agent.files.checked import CHECKED
+from tflaunch.agent.files.code_store import FILES, REST_S, TREE, contents_of
 from tflaunch.agent.host.journal import read as read_journal
 from tflaunch.agent.host.rundir import CODE, ENVIRONMENTS, HostError, RunDirectory, hosts_of
 from tflaunch.agent.tasks import environment
@@ -24,8 +25,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, Iterable, List, Optional, Tuple
 
-# Shipped code that was used or sent within this time may be about to be copied into a run.
-REST_S = 3600.0
 # An environment belongs to no run: its age decides, this one if the user names none.
 KEPT_S = 14 * 86400.0
 PART = ".part"
@@ -318,9 +317,12 @@ def _code_directories(parent: str) -> "List[str]":
 
 
 def _kept_code(parent: str) -> "List[Tuple[str, Size]]":
-    """The manifests, complete or not, and the agent's own modules, packed and compiled; links do not count."""
+    """The manifests, what has been checked, complete or not, and the agent's own modules, packed and compiled.
+
+    Links do not count.
+    """
     # An older tflaunch has shipped archives.
-    kinds = (TREE, ".tar.gz", PART, ".pyc", ".z")
+    kinds = (TREE, ".tar.gz", PART, ".pyc", ".z", CHECKED, ".new")
     return [
         each for place in _code_directories(parent)[:1] for each in _files(place) if each[0].endswith(kinds)
     ]

@@ -65,7 +65,7 @@ def make(name: str, mode: int, inside: "Optional[int]" = None) -> bool:
             os.umask(before)
 
 
-def make_file(name: str, mode: int, inside: int) -> int:
+def make_file(name: str, mode: int, inside: "Optional[int]" = None) -> int:
     """Make a file for reading and writing, of exactly that mode; raises FileExistsError, OSError."""
     before = os.umask(0)
     try:

@@ -5,25 +5,30 @@
 
 A manifest is JSON, a list of what is in a directory, parents first: [path, "d"] for a directory, [path, "l", goal]
 for a link, [path, "f", digest, bytes, CRC-32] for a file, "x" instead of "f" for an executable file.  The agent checks
-the digest when a content arrives; when it copies a content, it checks the CRC, which takes a fraction of that time.
-When a content is damaged, the launcher sends it again and the new one replaces the old one; the old one stays until
-then, since another run may just have sent it.  The store sets the modification time of everything that a launcher asks
-for, so that no clean removes it (garbage).
+the digest when a content arrives; when it copies a content, it checks the CRC, which takes a fraction of that time,
+unless it has done so before and nothing has changed since (checked).  When a content is damaged, the launcher sends it
+again and the new one replaces the old one; the old one stays until then, since another run may just have sent it.  The
+store keeps the modification time of everything that a launcher asks for young, so that no clean removes it (garbage).
 """
 
 import errno
 import os
+import time
 import zlib
 
 from tflaunch.agent.host.rundir import CODE, HostError, explain, inner
 from tflaunch.protocol import wire
 from tflaunch.protocol.code_manifest import PIECE_BYTES, SMALL_BYTES, digest_of, hasher, named
+from tflaunch.protocol.directories import make_file
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Collection, Dict, List, Optional, Tuple
+    from typing import Any, Callable, Collection, Dict, List, Optional, Tuple
+
+    from tflaunch.agent.files.checked import Checked
 
 SMALL_ENTRIES = 200  # code with at most so many entries takes less time to copy than a process takes to start
+REST_S = 3600.0  # what was used or sent within this time may be about to be copied into a run
 FILES = "files"
 TREE = ".tree"
 MODIFIED = 315532800  # 1980-01-01: the oldest time that zip files can hold
@@ -55,6 +60,7 @@ class CodeStore:
         self._files = os.path.join(self._directory, FILES)
         self._tree = os.path.join(self._directory, digest + TREE)
         self._manifest = b""
+        self._entries = []  # type: List[List[Any]]  # of the tree, once it was read
         self._lacking = False  # contents are to come
         self._missing = []  # type: List[Tuple[str, int]]  # (digest, bytes) of what is still to come
         self._came = []  # type: List[str]  # paths of the contents that came
@@ -96,8 +102,10 @@ class CodeStore:
             seen.add(entry[2])
             path = os.path.join(self._files, entry[2])
             try:
-                whole = os.stat(path).st_size == entry[3] and entry[2] not in self._damaged
-                os.utime(path)
+                info = os.stat(path)
+                whole = info.st_size == entry[3] and entry[2] not in self._damaged
+                if abs(time.time() - info.st_mtime) > REST_S / 2:  # seldom: it changes the ctime (checked)
+                    os.utime(path)
             except OSError:
                 whole = False
             if not whole:
@@ -199,6 +207,11 @@ class CodeStore:
             return {"damaged": {self._digest: "%s: %s" % (self._tree, getattr(error, "strerror", error))}}
         root = os.path.realpath(directory)
         files = []
+        checked = None  # type: Optional[Checked]
+        if not self.small:
+            from tflaunch.agent.files.checked import Checked
+
+            checked = Checked(self._directory)
         damaged = {}  # type: Dict[str, str]
         ours = {}  # type: Dict[str, None]  # directories that are known to be inside `directory`
         room = memoryview(bytearray(_CHUNK))  # for all files: new memory takes longer than the bytes
@@ -218,21 +231,20 @@ class CodeStore:
                 if kind == "d":
                     continue
                 files.append(name)
-                if os.path.lexists(path):  # the run was here before
-                    os.unlink(path)
                 if kind == "l":
-                    os.symlink(entry[2], path)
-                else:
-                    content, size, check = entry[2:]
-                    try:
-                        source = _opened(os.path.join(self._files, content), size, check, room)
-                    except ValueError as error:  # go on, so that all damaged contents are reported at once
-                        damaged[content] = str(error)
-                        continue
-                    try:
-                        _copy(source, size, path, 0o755 if kind == "x" else 0o644)
-                    finally:
-                        os.close(source)
+                    _anew(path, os.symlink, entry[2], path)
+                    continue
+                try:
+                    source = _opened(os.path.join(self._files, entry[2]), entry, checked, room)
+                except ValueError as error:  # go on, so that all damaged contents are reported at once
+                    damaged[entry[2]] = str(error)
+                    continue
+                try:
+                    _copy(source, entry[3], path, 0o755 if kind == "x" else 0o644)
+                finally:
+                    os.close(source)
+            if checked:
+                checked.keep()
         except OSError as error:
             import shutil
 
@@ -254,8 +266,10 @@ class CodeStore:
         return size <= SMALL_BYTES and len(entries) <= SMALL_ENTRIES
 
     def _read(self) -> "List[List[Any]]":
-        with open(self._tree, "rb") as file:
-            return _entries(file.read(), self._digest)
+        if not self._entries:
+            with open(self._tree, "rb") as file:
+                self._entries = _entries(file.read(), self._digest)
+        return self._entries
 
 
 def _damaged(why: object) -> HostError:
@@ -283,11 +297,14 @@ def _entries(manifest: bytes, digest: str) -> "List[List[Any]]":
     return entries
 
 
-def _opened(content: str, size: int, check: int, room: memoryview) -> int:
+def _opened(content: str, entry: "List[Any]", checked: "Optional[Checked]", room: memoryview) -> int:
     """That file, open; raises ValueError with the reason if it is not what the launcher sent; read into `room`."""
+    digest, size, check = entry[2:]
     source = -1
     try:
         source = os.open(content, os.O_RDONLY | os.O_CLOEXEC)
+        if checked and checked.has(digest, size, check, os.fstat(source)):
+            return source
         seen = found = 0
         while seen < size:
             count = os.readv(source, [room])
@@ -295,7 +312,10 @@ def _opened(content: str, size: int, check: int, room: memoryview) -> int:
                 break
             found = zlib.crc32(room[:count], found)
             seen += count
-        if (seen, found) == (size, check) and os.fstat(source).st_size == size:
+        info = os.fstat(source)
+        if (seen, found, info.st_size) == (size, check, size):
+            if checked:
+                checked.add(digest, check, info)
             return source
         why = "its bytes are not what came"
     except OSError as error:
@@ -305,12 +325,20 @@ def _opened(content: str, size: int, check: int, room: memoryview) -> int:
     raise ValueError("%s: %s" % (content, why))
 
 
+def _anew(path: str, make: "Callable[..., Any]", *arguments: "Any") -> "Any":
+    """What `make` returns, which makes `path`; in place of what a run that was here before has left there."""
+    try:
+        return make(*arguments)
+    except FileExistsError:
+        os.unlink(path)
+        return make(*arguments)
+
+
 def _copy(source: int, size: int, path: str, mode: int) -> None:
     """Copy, never link: what a program writes into its own file must not appear in the next run's file."""
-    target = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    target = _anew(path, make_file, path, mode)
     try:
         _transfer(source, target, size)
-        os.fchmod(target, mode)
         os.utime(target, (MODIFIED, MODIFIED))
     finally:
         os.close(target)
