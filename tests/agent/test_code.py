@@ -9,6 +9,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from tests.support.agent_over_pipes import (
 from tests.support.code import grow
 from tests.support.other_users import BECOME, NOBODY
 from tests.support.patience import until
+from tflaunch.agent.files.checked import CHECKED, SETTLED_NS
 from tflaunch.code import bundle as sources
 from tflaunch.code import shipping
 from tflaunch.protocol import wire
@@ -289,6 +291,31 @@ def test_kept_code_that_is_damaged_is_asked_for_again(host: Host, damage: str, s
     channel = host.start()
     assert shipped(channel, bundle) == []
     channel.wait("staged")
+
+
+def test_what_was_checked_and_has_changed_since_is_found(host: Host) -> None:
+    if not os.major(host.work_dir.stat().st_dev):
+        pytest.skip("no disk of this machine: there, all is read at each launch")
+    code = grow(host.work_dir / "code", {"data": "x" * 1_100_000, "other": "y"})
+    packed = sources.bundle(code)
+    kept = host.parent / "code/files" / str(packed.entries[0][2])
+    index = host.parent / "code" / CHECKED
+    for sent in (["data", "other"], []):
+        channel = host.start()
+        assert shipped(channel, packed) == sent
+        channel.wait("staged")
+        swept(channel)
+        host.run += "-again"
+        until(lambda: time.time_ns() > kept.stat().st_ctime_ns + SETTLED_NS, "its contents to be of some age")
+    assert json.loads(index.read_text())["lines"].keys() == packed.contents.keys()
+    before = kept.stat()
+    with kept.open("r+b") as file:
+        file.write(b"!")
+    os.utime(kept, ns=(before.st_atime_ns, before.st_mtime_ns))
+    channel = host.start()
+    assert shipped(channel, packed) == []
+    reason, _ = failure(channel)
+    assert str(kept) in reason
 
 
 @pytest.mark.parametrize("damage", ["another content", "too little", "too much", "not zlib", "no manifest"])
