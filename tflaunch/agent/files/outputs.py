@@ -7,7 +7,7 @@ import os
 import stat
 import time
 
-from tflaunch.agent.host import foreign
+from tflaunch.agent.host import foreign, mounts
 from tflaunch.agent.host.rundir import HostError, away, explain
 from tflaunch.protocol import wire
 
@@ -43,6 +43,10 @@ class Outputs:
         cannot be read.
         """
         return self._find(_Patterns(patterns), roots)
+
+    def look(self, roots: "List[str]") -> "Iterator[Dict[str, Any]]":
+        """The same without patterns; raises _Met, too, at what they would have to decide about."""
+        return self._find(_Patterns(None), roots)
 
     def _find(self, wanted: "_Patterns", roots: "List[str]") -> "Iterator[Dict[str, Any]]":
         shipped = self._directory.read("shipped.json")
@@ -177,8 +181,19 @@ class Outputs:
     @property
     def path(self) -> str:
         """The tasks' working directory, or the directory that holds those of all trials."""
+        return os.path.expanduser(self._named())
+
+    def _named(self) -> str:
         tasks = self._directory.read("plan.json").get("tasks") or [{}]
-        return os.path.expanduser(tasks[0].get("cwd") or self._directory.outputs)
+        return tasks[0].get("cwd") or self._directory.outputs
+
+    @property
+    def at_hand(self) -> bool:
+        """Whether all of it is in the run directory, where the agent itself reads and writes, and on a local disk."""
+        if not mounts.at_hand(os.path.realpath(self._directory.path)):
+            return False
+        path = self._named()
+        return path == self._directory.outputs and not os.path.islink(path)
 
     def _root(self) -> int:
         """A descriptor of `path`; raises HostError."""
@@ -190,7 +205,10 @@ class Outputs:
 
 
 class OutputsInTime:
-    """The same for an agent whose run goes on: a child process looks, which a file server may keep waiting for ever."""
+    """The same for an agent whose run goes on: a child process looks, which a file server may keep waiting for ever.
+
+    There is none where all is at hand, and little, and nothing there but shipped code, as it came.
+    """
 
     def __init__(self, directory: "RunDirectory", patience_s: "Callable[[], float]") -> None:
         """`patience_s` says how long it may take."""
@@ -201,7 +219,11 @@ class OutputsInTime:
 
     def find(self, patterns: "List[Tuple[str, bool]]", roots: "List[str]") -> "Iterator[Dict[str, Any]]":
         """See Outputs.find."""
-        return self._find(self._outputs.find(patterns, roots))
+        try:
+            nothing = next(self._outputs.look(roots)) if self._outputs.at_hand else {"last": False}
+        except (HostError, _Met):
+            nothing = {"last": False}
+        return iter([nothing]) if nothing["last"] else self._find(self._outputs.find(patterns, roots))
 
     def _find(self, parts: "Iterator[Dict[str, Any]]") -> "Iterator[Dict[str, Any]]":
         def look() -> "Iterator[Dict[str, Any]]":
@@ -267,15 +289,21 @@ def _only_the_dot_keeps_it(patterns: "_Patterns", path: str) -> bool:
     return bool(_matches(patterns, "/".join("\ufffd" + n[1:] if n[:1] == "." else n for n in names)))
 
 
+class _Met(Exception):
+    """There is something that may be an output."""
+
+
 class _Patterns:
     """(regular expression, whether it is wanted): compiled when the first file is met, for most runs write none."""
 
-    def __init__(self, patterns: "List[Tuple[str, bool]]") -> None:
+    def __init__(self, patterns: "Optional[List[Tuple[str, bool]]]") -> None:
         self._texts = patterns
         self._compiled = []  # type: List[Tuple[Pattern[str], bool]]
 
     def compiled(self) -> "List[Tuple[Pattern[str], bool]]":
-        """Them, the last one first."""
+        """Them, the last one first; raises _Met where there are none to be had."""
+        if self._texts is None:
+            raise _Met
         if not self._compiled and self._texts:
             import re  # it takes longer to load than the look
 
