@@ -68,12 +68,14 @@ def main(arguments: "List[str]", early: bytes = b"") -> None:
 
 
 def _start(directory: RunDirectory, channel_in: int, channel_out: int, early: bytes) -> socket.socket:
+    from tflaunch.agent.gpus import driver_child
     from tflaunch.agent.host.guard import under_guard
 
     directory.create()
     ours, theirs = socket.socketpair()
 
     def agent(beats: "Beats") -> None:
+        driver_child.begin_early()
         from tflaunch.agent.daemon import Daemon
 
         ours.close()

@@ -35,18 +35,16 @@ class Outputs:
     def __init__(self, directory: "RunDirectory") -> None:
         self._directory = directory
 
-    def find(self, patterns: "List[Tuple[str, bool]]", roots: "List[str]") -> "Iterator[Dict[str, Any]]":
+    def find(
+        self, patterns: "Optional[List[Tuple[str, bool]]]", roots: "List[str]"
+    ) -> "Iterator[Dict[str, Any]]":
         """The fields of `found` messages; between two of them the agent's loop goes on.
 
         `patterns` are (regular expression, whether it is wanted): the last one that matches a path decides.  Only
         paths below `roots` count.  Shipped code that is as it came is no output.  Raises HostError when the directory
-        cannot be read.
+        cannot be read; without patterns, also at what they would have to decide about.
         """
         return self._find(_Patterns(patterns), roots)
-
-    def look(self, roots: "List[str]") -> "Iterator[Dict[str, Any]]":
-        """The same without patterns; raises _Met, too, at what they would have to decide about."""
-        return self._find(_Patterns(None), roots)
 
     def _find(self, wanted: "_Patterns", roots: "List[str]") -> "Iterator[Dict[str, Any]]":
         shipped = self._directory.read("shipped.json")
@@ -190,10 +188,8 @@ class Outputs:
     @property
     def at_hand(self) -> bool:
         """Whether all of it is in the run directory, where the agent itself reads and writes, and on a local disk."""
-        if not mounts.at_hand(os.path.realpath(self._directory.path)):
-            return False
-        path = self._named()
-        return path == self._directory.outputs and not os.path.islink(path)
+        alone = mounts.at_hand(os.path.realpath(self._directory.path))
+        return alone and self._named() == self._directory.outputs and not os.path.islink(self._named())
 
     def _root(self) -> int:
         """A descriptor of `path`; raises HostError."""
@@ -220,10 +216,10 @@ class OutputsInTime:
     def find(self, patterns: "List[Tuple[str, bool]]", roots: "List[str]") -> "Iterator[Dict[str, Any]]":
         """See Outputs.find."""
         try:
-            nothing = next(self._outputs.look(roots)) if self._outputs.at_hand else {"last": False}
-        except (HostError, _Met):
-            nothing = {"last": False}
-        return iter([nothing]) if nothing["last"] else self._find(self._outputs.find(patterns, roots))
+            part = next(self._outputs.find(None, roots)) if self._outputs.at_hand else {}
+        except HostError:
+            part = {}
+        return iter([part]) if part.get("last") else self._find(self._outputs.find(patterns, roots))
 
     def _find(self, parts: "Iterator[Dict[str, Any]]") -> "Iterator[Dict[str, Any]]":
         def look() -> "Iterator[Dict[str, Any]]":
@@ -289,10 +285,6 @@ def _only_the_dot_keeps_it(patterns: "_Patterns", path: str) -> bool:
     return bool(_matches(patterns, "/".join("\ufffd" + n[1:] if n[:1] == "." else n for n in names)))
 
 
-class _Met(Exception):
-    """There is something that may be an output."""
-
-
 class _Patterns:
     """(regular expression, whether it is wanted): compiled when the first file is met, for most runs write none."""
 
@@ -301,9 +293,9 @@ class _Patterns:
         self._compiled = []  # type: List[Tuple[Pattern[str], bool]]
 
     def compiled(self) -> "List[Tuple[Pattern[str], bool]]":
-        """Them, the last one first; raises _Met where there are none to be had."""
+        """Them, the last one first; raises HostError where there are none to be had."""
         if self._texts is None:
-            raise _Met
+            raise HostError("")
         if not self._compiled and self._texts:
             import re  # it takes longer to load than the look
 

@@ -7,7 +7,7 @@ if TYPE_CHECKING:
     from typing import Iterator, Tuple
 
 # Those that wait for nothing but a disk of this machine: no file server, no process.
-LOCAL = ("ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "tmpfs", "overlay")
+LOCAL = ("ext4", "xfs", "btrfs", "zfs", "tmpfs", "overlay")
 
 
 def mounts() -> "Iterator[Tuple[str, str]]":
