@@ -18,6 +18,10 @@ NAME, then process, start time, first thread and the pipe's inode.
 A program does not notice that thread: `threading` does not count it, no signal is delivered to it, it ends before the
 interpreter does, each forked child gets one of its own, and Python 3.12 does not warn of a fork because of it.
 
+It has functions of its own of _thread and posix: gevent and its like exchange them, and it would run in the program's
+thread.  Where there is no interpreter's lock nobody may read the stacks of threads that run.  Once the program runs it
+calls nothing that a sandbox may forbid: there any call that the program does not need itself would end it.
+
 SITE is text: Python 2.7 must parse it, too, and an agent writes it into a directory of the run that stands first on
 the task's PYTHONPATH.  It takes that directory out of `sys.path`, and has the next `sitecustomize` run in its place.
 Where there is none, the ImportError is the one that `site` expects then.
@@ -39,11 +43,9 @@ def prepare():
         import gc
         import posix as os
         import sys
-        # gevent and its like exchange functions of _thread and os: this would run in the thread of the program.
         from _thread import allocate_lock, get_ident, stack_size, start_new_thread
     except ImportError:
         return
-    # Without the interpreter's lock nobody may read the stacks of threads that run.
     if not getattr(sys, "_is_gil_enabled", lambda: True)():
         return
     number = _signal.SIGRTMAX - %(below)d
@@ -79,8 +81,7 @@ def prepare():
             return made
         raise OSError(name)
 
-    # The program may close any descriptor, and get its number for a file of its own.  It may be in a sandbox by now,
-    # where any call that it does not need itself would end it.
+    # The program may close any descriptor, and get its number for a file of its own.
     def opened(number):
         info = os.fstat(number)
         return number, (info.st_dev, info.st_ino)
