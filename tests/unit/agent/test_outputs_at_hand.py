@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support import ROOT
 from tflaunch.agent.files.outputs import ENTRIES, OutputsInTime
 from tflaunch.agent.host import foreign, mounts
 from tflaunch.agent.host.rundir import RunDirectory
@@ -27,7 +30,7 @@ class Place:
             os.utime(self.work / name, (7, 7))
         self.directory.write("shipped.json", {"files": ["train.py", "model/net.py"], "modified": 7})
         self.processes = 0
-        self.table = [("/", "ext4"), ("/proc", "proc")]
+        self.table = [("/", "ext4"), ("/proc", "proc")]  # of mounts
 
     def found(self) -> dict[str, Any]:
         """What an agent finds there."""
@@ -46,7 +49,8 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
         return child(work)
 
     monkeypatch.setattr(foreign, "child", counted)
-    monkeypatch.setattr(mounts, "mounts", lambda: iter(place.table))
+    table = lambda: ((point.encode(), kind.encode()) for point, kind in place.table)  # noqa: E731
+    monkeypatch.setattr(mounts, "mounts", table)
     return place
 
 
@@ -119,6 +123,19 @@ def test_a_mount_beside_the_directory_or_under_another_one_does_not_count(place:
 
 def test_the_mounts_are_those_of_this_host() -> None:
     table = dict(mounts.mounts())
-    assert table["/proc"] == "proc"
+    assert table[b"/proc"] == b"proc"
     assert not mounts.at_hand("/proc")
-    assert mounts.below("/") in table
+    assert os.fsencode(mounts.below("/")) in table
+
+
+def test_a_mount_is_found_whatever_its_name(tmp_path: Path) -> None:
+    if os.getuid():
+        pytest.skip("only root can mount")
+    place = tmp_path / "a b\\c\t\u00fc"
+    (place / "data").mkdir(parents=True)
+    program = "from tflaunch.agent.host import mounts; import sys; print(repr(mounts.below(sys.argv[1])))"
+    script = 'mount -t tmpfs none "$1/data" && shift && exec "$@"'
+    words = ["unshare", "-m", "sh", "-c", script, "sh", str(place), sys.executable, "-c", program]
+    for path in (tmp_path, place):
+        told = subprocess.run([*words, str(path)], capture_output=True, text=True, check=True, cwd=ROOT)
+        assert told.stdout == f"{str(place / 'data')!r}\n"

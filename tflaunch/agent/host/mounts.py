@@ -7,33 +7,41 @@ if TYPE_CHECKING:
     from typing import Iterator, Tuple
 
 # Those that wait for nothing but a disk of this machine: no file server, no process.
-LOCAL = ("ext4", "xfs", "btrfs", "zfs", "tmpfs", "overlay")
+LOCAL = (b"ext4", b"xfs", b"btrfs", b"zfs", b"tmpfs", b"overlay")
 
 
-def mounts() -> "Iterator[Tuple[str, str]]":
-    """(mount point, kind of file system); of two at one point, the later one is seen."""
+def mounts() -> "Iterator[Tuple[bytes, bytes]]":
+    """(mount point, kind of file system), as the kernel writes them; of two at one point, the later one is seen."""
     try:
         with open("/proc/self/mountinfo", "rb") as table:
             for line in table:
                 words = line.split()
-                point = words[4].decode("unicode_escape").encode("latin-1")
-                yield os.fsdecode(point), words[words.index(b"-") + 1].decode()
+                yield words[4], words[words.index(b"-") + 1]
     except OSError:
         pass  # not Linux
 
 
+def _inside(path: str) -> bytes:
+    """How the kernel writes that real path, and a slash."""
+    written = os.fsencode(os.path.join(path, ""))
+    for byte in b"\\ \t\n":
+        written = written.replace(b"%c" % byte, b"\\%03o" % byte)
+    return written
+
+
 def below(path: str) -> str:
     """A mount point below that real path, or ""."""
-    inside = os.path.join(path, "")
-    return next((point for point, _ in mounts() if point.startswith(inside)), "")
+    inside = _inside(path)
+    found = next((point for point, _ in mounts() if point.startswith(inside)), b"")
+    return os.fsdecode(found.decode("unicode_escape").encode("latin-1"))
 
 
 def at_hand(path: str) -> bool:
     """Whether all at and below that real path is on one local file system."""
-    inside, around, kind = os.path.join(path, ""), "", ""
+    inside, around, kind = _inside(path), b"", b""
     for point, each in mounts():
         if point.startswith(inside):
             return False
-        if inside.startswith(os.path.join(point, "")) and len(point) >= len(around):
+        if inside.startswith(point.rstrip(b"/") + b"/") and len(point) >= len(around):
             around, kind = point, each
     return kind in LOCAL
