@@ -101,6 +101,22 @@ def test_a_working_directory_that_stops_to_answer_during_the_run(host: Host, tmp
         assert swept(channel)["survivors"] == []
 
 
+@pytest.mark.parametrize("where", ["work", "work/data"])
+def test_what_a_program_has_mounted_where_it_works_stops_to_answer(host: Host, where: str) -> None:
+    if why := missing():
+        pytest.skip(why)
+    host.env["TFLAUNCH_FOREIGN_S"] = "1"
+    channel = host.start()
+    running(channel, shell("mkdir -p data; sleep 600"))
+    until((host.directory / "work/data").exists, "its directory")
+    assert channel.ask("find", patterns=[["^", True]], roots=[""], answer="found")["there"] == ["data"]
+    with dead_files(host.directory / where):
+        channel.send("find", patterns=[["^", True]], roots=[""])
+        assert failure(channel)[0] == f"{host.directory}/work does not answer: nothing came for 1 s"
+        assert channel.ask("clock", sent=1.0, answer="clock")["sent"] == 1.0
+        assert swept(channel)["survivors"] == []
+
+
 def _read(channel: Channel) -> str:
     return str(channel.ask("read", path="made", offset=0, size=9, digest=False, answer="piece")["why"])
 

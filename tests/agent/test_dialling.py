@@ -405,7 +405,7 @@ def test_where_there_is_no_room_for_a_process_names_are_not_looked_up(
 
     before = len(descriptors(os.getpid()))
     monkeypatch.setattr(os, "fork", full)
-    good, nameless = loop.dial(("127.0.0.1", held[0], "gpu01"), ("localhost", held[1], "gpu01")).results
+    good, nameless = loop.dial(("127.0.0.1", held[0], "gpu01"), ("no.invalid", held[1], "gpu01")).results
     assert isinstance(good, float)
     assert nameless == [FAILED, "no room"]
     until(lambda: loop.turn() or len(descriptors(os.getpid())) <= before, "the pipe to be closed")

@@ -1,10 +1,13 @@
-"""What a launch costs, as far as it can be counted: connections, logins, bytes and threads for each host."""
+"""What a launch costs, as far as it can be counted: connections, logins, bytes, threads and processes for each host."""
 
 from __future__ import annotations
 
 import re
+import subprocess
 from pathlib import Path
 
+from tests.support.bed import Bed, FarLauncher
+from tests.support.bed.machines import BedHost
 from tests.support.launcher import Launcher
 from tests.support.patience import until
 from tests.support.sshd import SshNetwork, logins
@@ -51,3 +54,30 @@ def test_what_each_host_costs(network: SshNetwork, launcher: Launcher, tmp_path:
     for host in hosts:
         cold, warm = received(host.log())
         assert warm < WARM_BYTES < len(payload.agent()) < cold
+
+
+def processes(host: BedHost) -> int:
+    """How many processes and threads that host has begun since it booted, the reader's own included."""
+    return int(host.do("cat", "/proc/sys/kernel/ns_last_pid"))
+
+
+def test_how_many_processes_a_host_begins(bed: Bed, far: FarLauncher) -> None:
+    """Those of sshd and of one command; guard, agent, what asks NVML, and the task.
+
+    A fork more has the agent's memory copied once more: the dial check begins none where /etc/hosts has the names, nor
+    does the look for outputs where there are none.
+    """
+    hosts = bed.up(2)
+    words = ("run", far.hostfile(hosts), far.script("pass\n"), "--ps=0", "--workers=2", "--no-stacks")
+    far.run(*words).ran()  # the hosts keep the agent from now on
+    login = ("ssh", "-F", str(far.home / ".ssh/config"), "-o", "BatchMode=yes", hosts[0].name, "exec true")
+
+    def begun(argv: list[str]) -> int:
+        before = processes(hosts[0])
+        subprocess.run(argv, check=True, capture_output=True, cwd=far.directory)
+        return processes(hosts[0]) - before
+
+    for_a_command = begun(bed.launcher.inside(*login)) - begun(["true"])
+    before = processes(hosts[0])
+    far.run(*words).ran()
+    assert processes(hosts[0]) - before - begun(["true"]) == for_a_command + 4

@@ -14,6 +14,7 @@ import time
 from tflaunch.agent import ledger
 from tflaunch.agent.files.checked import CHECKED
 from tflaunch.agent.files.code_store import FILES, REST_S, TREE, contents_of
+from tflaunch.agent.host import mounts
 from tflaunch.agent.host.journal import read as read_journal
 from tflaunch.agent.host.rundir import CODE, ENVIRONMENTS, HostError, RunDirectory, hosts_of
 from tflaunch.agent.tasks import environment
@@ -109,7 +110,7 @@ def _keep(parent: str, run: str, census: ledger.Census) -> str:
         known |= os.path.lexists(os.path.join(directory.path, "agent.json"))
     if not known and _holds_files(path):
         return "%s is no run directory: no agent.json in it" % path
-    mount = _mounted(path)
+    mount = mounts.below(os.path.realpath(path))  # what is mounted there does not belong to the run
     return "%s is mounted in it: umount it first" % mount if mount else ""
 
 
@@ -122,20 +123,6 @@ def _answers(directory: RunDirectory) -> bool:
 
 def _holds_files(path: str) -> bool:
     return any(files for _, _, files in os.walk(path))
-
-
-def _mounted(path: str) -> str:
-    """A mount point below `path`, or "": what is mounted there does not belong to the run."""
-    inside = os.path.join(os.path.realpath(path), "")
-    try:
-        with open("/proc/self/mountinfo", "rb") as mounts:
-            for line in mounts:
-                point = os.fsdecode(line.split()[4].decode("unicode_escape").encode("latin-1"))
-                if point.startswith(inside):
-                    return point
-    except OSError:
-        pass  # not Linux
-    return ""
 
 
 def clean(

@@ -56,7 +56,7 @@ def logout(root: str = "/") -> "Dict[str, Any]":
     With KillUserProcesses it kills every process in the scope of the session; lingering does not change that.
     """
     settings = _logind(root)
-    user = _user()
+    user = foreign.user_name(os.getuid())
     only, exempt = settings["KillOnlyUsers"].split(), settings["KillExcludeUsers"].split()
     killing = settings["KillUserProcesses"].lower() in ("yes", "true", "on", "y", "t", "1")
     kills = killing and user not in exempt and (not only or user in only)
@@ -87,10 +87,6 @@ def _logind(root: str) -> "Dict[str, str]":
         for name, value in re.findall(r"(?m)^\s*(%s)\s*=(.*)$" % "|".join(SETTINGS), text):
             settings[name] = value.strip()
     return settings
-
-
-def _user() -> str:
-    return foreign.user_name(os.getuid())
 
 
 def _disk(path: str) -> "Optional[Dict[str, Any]]":

@@ -48,6 +48,7 @@ def main(arguments: "List[str]", early: bytes = b"") -> None:
         if verb == "visit":
             from tflaunch.agent.visit import Visit
 
+            gc.freeze()
             gc.enable()
             Visit(parent, channel_in, channel_out).run(early)
             return
@@ -68,18 +69,21 @@ def main(arguments: "List[str]", early: bytes = b"") -> None:
 
 
 def _start(directory: RunDirectory, channel_in: int, channel_out: int, early: bytes) -> socket.socket:
+    from tflaunch.agent.gpus import driver_child
     from tflaunch.agent.host.guard import under_guard
 
     directory.create()
     ours, theirs = socket.socketpair()
 
     def agent(beats: "Beats") -> None:
+        driver_child.begin_early()
         from tflaunch.agent.daemon import Daemon
 
         ours.close()
-        gc.enable()
         daemon = Daemon(directory, Channel(channel_in, channel_out, theirs), early, beats)
         begun.append(daemon)
+        gc.freeze()  # no collection looks at what is loaded by now, and so has its pages copied
+        gc.enable()
         daemon.run()
 
     def failed(error: OSError) -> None:

@@ -12,11 +12,17 @@ held, and a thread of C that enters Python may be half in that list (SIGSEGV, Py
 The thread runs none of the program's code: it has no garbage collected while it makes objects that count for that (by
 the threshold: `gc.isenabled()` is the program's), and holds the frames of one thread at a time, for some microseconds.
 
-The answer does not go into the log, but into an unlinked file that only the process has.  Its name says whose it is:
-NAME, then process, start time, first thread and the pipe's inode.
+The answer does not go into the log, but into an unlinked file that only the process has, in memory where that can be:
+a disk may keep who writes, and with it the lock.  Its name says whose it is: NAME, then process, start time, first
+thread and the pipe's inode.
 
-A program does not notice that thread: `threading` does not count it, no signal is delivered to it, it ends before the
-interpreter does, each forked child gets one of its own, and Python 3.12 does not warn of a fork because of it.
+A program does not notice that thread: `threading` does not count it, no signal is delivered to it (those to the process
+are for the program's threads, also where they wait for one), it ends before the interpreter does, each forked child
+gets one of its own, and Python 3.12 does not warn of a fork because of it.
+
+It has functions of its own of _thread and posix: gevent and its like exchange them, and it would run in the program's
+thread.  Where there is no interpreter's lock nobody may read the stacks of threads that run.  Once the program runs it
+calls nothing that a sandbox may forbid: there any call that the program does not need itself would end it.
 
 SITE is text: Python 2.7 must parse it, too, and an agent writes it into a directory of the run that stands first on
 the task's PYTHONPATH.  It takes that directory out of `sys.path`, and has the next `sitecustomize` run in its place.
@@ -39,11 +45,9 @@ def prepare():
         import gc
         import posix as os
         import sys
-        # gevent and its like exchange functions of _thread and os: this would run in the thread of the program.
         from _thread import allocate_lock, get_ident, stack_size, start_new_thread
     except ImportError:
         return
-    # Without the interpreter's lock nobody may read the stacks of threads that run.
     if not getattr(sys, "_is_gil_enabled", lambda: True)():
         return
     number = _signal.SIGRTMAX - %(below)d
@@ -68,7 +72,6 @@ def prepare():
                 return os.memfd_create(name)
             except OSError:
                 pass
-        # Memory first: a disk may keep who writes, and with it the lock.
         for place in ("/dev/shm", __file__.rpartition("/")[0]):
             path = "%%s/%%s" %% (place, name)
             try:
@@ -79,8 +82,7 @@ def prepare():
             return made
         raise OSError(name)
 
-    # The program may close any descriptor, and get its number for a file of its own.  It may be in a sandbox by now,
-    # where any call that it does not need itself would end it.
+    # The program may close any descriptor, and get its number for a file of its own.
     def opened(number):
         info = os.fstat(number)
         return number, (info.st_dev, info.st_ino)
@@ -159,7 +161,6 @@ def prepare():
         begins = allocate_lock()
         begins.acquire()
         current.update(asks=opened(asks), file=opened(file), runs=runs)
-        # A signal to the process is for the program's threads, also where they wait for it.
         mask = _signal.pthread_sigmask(_signal.SIG_BLOCK, signals)
         size = stack_size(1 << 19)
         try:

@@ -268,6 +268,35 @@ def test_it_is_written_once_and_for_this_user_alone(tmp_path: Path) -> None:
     assert python_site.prefix("/a:b") == "", "PYTHONPATH cannot hold it"
 
 
+@pytest.mark.parametrize("python", [each for each in every_python() if "/2." not in each])
+def test_what_a_python_has_compiled_of_it_serves_the_next_run(
+    python: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = tmp_path / "code"
+    store.mkdir()
+
+    def compiled(run: str, **more: str) -> dict[str, int]:
+        """The files that are in the store once a task of that run has started, and which ones they are."""
+        directory = tmp_path / run / "host1"
+        directory.mkdir(parents=True)
+        env = {"PATH": os.environ["PATH"], "PYTHONPATH": python_site.put(str(directory)), **more}
+        program = "import faulthandler, sys, time; print(len(sys._current_frames()))"
+        done = subprocess.run([python, "-c", program], env=env, capture_output=True, text=True, check=True)
+        assert (done.stdout, done.stderr) == ("2\n", ""), "the thread that answers"
+        return {file.name: file.stat().st_ino for file in store.iterdir()}
+
+    first = compiled("one")
+    assert [name.startswith("sitecustomize.") for name in first] == [True]
+    assert compiled("two") == first, "it would be a new file"
+    monkeypatch.setattr("tflaunch.in_task.stacks_site.SITE", SITE.replace("-stacks-", "-stacks+"))
+    other = compiled("three")
+    assert other.keys() == first.keys()
+    assert other != first, "another text, of the same size, is compiled"
+    store.rename(tmp_path / "gone")
+    store.mkdir()
+    assert compiled("four", PYTHONDONTWRITEBYTECODE="1") == {}
+
+
 def test_where_it_cannot_be_written_the_tasks_start_without(tmp_path: Path) -> None:
     assert python_site.prefix(str(tmp_path / "none")) == ""
 

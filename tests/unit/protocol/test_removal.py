@@ -69,9 +69,9 @@ def test_what_cannot_be_removed_is_told(tmp_path: Path) -> None:
     (tmp_path / "tree" / "mounted").mkdir(parents=True)
     script = (
         f"mount -t tmpfs none {tmp_path}/tree/mounted && touch {tmp_path}/tree/mounted/file && "
-        "python3 -c 'import sys; sys.path.insert(0, sys.argv[1]); from tflaunch.agent import garbage; "
+        "python3 -c 'import sys; sys.path.insert(0, sys.argv[1]); from tflaunch.agent.host import mounts; "
         "from tflaunch.protocol import removal; "
-        f'print(garbage._mounted("{tmp_path}/tree")); print(removal.remove("{tmp_path}/tree"))\' "$@"'
+        f'print(mounts.below("{tmp_path}/tree")); print(removal.remove("{tmp_path}/tree"))\' "$@"'
     )
     root = str(Path(tflaunch.__file__).parents[1])
     words = ["unshare", "--mount", "sh", "-c", script, "sh", root]

@@ -7,7 +7,7 @@ import os
 import stat
 import time
 
-from tflaunch.agent.host import foreign
+from tflaunch.agent.host import foreign, mounts
 from tflaunch.agent.host.rundir import HostError, away, explain
 from tflaunch.protocol import wire
 
@@ -35,12 +35,14 @@ class Outputs:
     def __init__(self, directory: "RunDirectory") -> None:
         self._directory = directory
 
-    def find(self, patterns: "List[Tuple[str, bool]]", roots: "List[str]") -> "Iterator[Dict[str, Any]]":
+    def find(
+        self, patterns: "Optional[List[Tuple[str, bool]]]", roots: "List[str]"
+    ) -> "Iterator[Dict[str, Any]]":
         """The fields of `found` messages; between two of them the agent's loop goes on.
 
         `patterns` are (regular expression, whether it is wanted): the last one that matches a path decides.  Only
         paths below `roots` count.  Shipped code that is as it came is no output.  Raises HostError when the directory
-        cannot be read.
+        cannot be read; without patterns, also at what they would have to decide about.
         """
         return self._find(_Patterns(patterns), roots)
 
@@ -177,8 +179,17 @@ class Outputs:
     @property
     def path(self) -> str:
         """The tasks' working directory, or the directory that holds those of all trials."""
+        return os.path.expanduser(self._named())
+
+    def _named(self) -> str:
         tasks = self._directory.read("plan.json").get("tasks") or [{}]
-        return os.path.expanduser(tasks[0].get("cwd") or self._directory.outputs)
+        return tasks[0].get("cwd") or self._directory.outputs
+
+    @property
+    def at_hand(self) -> bool:
+        """Whether all of it is in the run directory, where the agent itself reads and writes, and on a local disk."""
+        alone = mounts.at_hand(os.path.realpath(self._directory.path))
+        return alone and self._named() == self._directory.outputs and not os.path.islink(self._named())
 
     def _root(self) -> int:
         """A descriptor of `path`; raises HostError."""
@@ -190,7 +201,10 @@ class Outputs:
 
 
 class OutputsInTime:
-    """The same for an agent whose run goes on: a child process looks, which a file server may keep waiting for ever."""
+    """The same for an agent whose run goes on: a child process looks, which a file server may keep waiting for ever.
+
+    There is none where all is at hand, and little, and nothing there but shipped code, as it came.
+    """
 
     def __init__(self, directory: "RunDirectory", patience_s: "Callable[[], float]") -> None:
         """`patience_s` says how long it may take."""
@@ -201,7 +215,11 @@ class OutputsInTime:
 
     def find(self, patterns: "List[Tuple[str, bool]]", roots: "List[str]") -> "Iterator[Dict[str, Any]]":
         """See Outputs.find."""
-        return self._find(self._outputs.find(patterns, roots))
+        try:
+            part = next(self._outputs.find(None, roots)) if self._outputs.at_hand else {}
+        except HostError:
+            part = {}
+        return iter([part]) if part.get("last") else self._find(self._outputs.find(patterns, roots))
 
     def _find(self, parts: "Iterator[Dict[str, Any]]") -> "Iterator[Dict[str, Any]]":
         def look() -> "Iterator[Dict[str, Any]]":
@@ -270,12 +288,14 @@ def _only_the_dot_keeps_it(patterns: "_Patterns", path: str) -> bool:
 class _Patterns:
     """(regular expression, whether it is wanted): compiled when the first file is met, for most runs write none."""
 
-    def __init__(self, patterns: "List[Tuple[str, bool]]") -> None:
+    def __init__(self, patterns: "Optional[List[Tuple[str, bool]]]") -> None:
         self._texts = patterns
         self._compiled = []  # type: List[Tuple[Pattern[str], bool]]
 
     def compiled(self) -> "List[Tuple[Pattern[str], bool]]":
-        """Them, the last one first."""
+        """Them, the last one first; raises HostError where there are none to be had."""
+        if self._texts is None:
+            raise HostError("")
         if not self._compiled and self._texts:
             import re  # it takes longer to load than the look
 

@@ -45,6 +45,8 @@ class DriverChild:
         self._came = b""
         self._left = []  # type: List[processes.Process]  # killed, but they wait in the driver
         self.open = False  # it has NVML open
+        if _early:
+            self._take(*_early.pop())
 
     @property
     def there(self) -> bool:
@@ -72,21 +74,10 @@ class DriverChild:
 
     def start(self, module: bytes) -> None:
         """Start a process that has this packed source of pynvml; raises OSError."""
-        import mmap  # only a host with GPUs to look at needs it
+        self._take(*_forked(module))
 
-        ours, theirs = socket.socketpair()
-        try:
-            self._page = mmap.mmap(-1, _PAGE.size)
-            pid = os.fork()
-        except OSError:
-            ours.close()
-            theirs.close()
-            raise
-        if pid == 0:
-            _serve(theirs.fileno(), self._page, module)  # does not come back
-        theirs.close()
-        ours.setblocking(False)
-        self._socket, self._came = ours, b""
+    def _take(self, pid: int, ours: socket.socket, page: "mmap.mmap") -> None:
+        self._socket, self._page, self._came = ours, page, b""
         self._process = processes.read(pid) or processes.Process(pid, os.getpid(), "Z", 0, "")
         if self._selector is not None:
             self._selector.register(ours, EVENT_READ, self._readable)
@@ -180,6 +171,36 @@ class DriverChild:
                 self._left.append(process)
                 return
             time.sleep(0.005)
+
+
+def begin_early() -> None:
+    """Start the process of the next DriverChild now: a fork costs least while this process has little in memory."""
+    try:
+        _early.append(_forked(b""))
+    except OSError:
+        pass  # the first question finds out
+
+
+_early = []  # type: List[Tuple[int, socket.socket, mmap.mmap]]
+
+
+def _forked(module: bytes) -> "Tuple[int, socket.socket, mmap.mmap]":
+    """The pid of a new process, this end of the socket, and the page that it shares; raises OSError."""
+    import mmap  # few visits need it
+
+    ours, theirs = socket.socketpair()
+    try:
+        page = mmap.mmap(-1, _PAGE.size)
+        pid = os.fork()
+    except OSError:
+        ours.close()
+        theirs.close()
+        raise
+    if pid == 0:
+        _serve(theirs.fileno(), page, module)  # does not come back
+    theirs.close()
+    ours.setblocking(False)
+    return pid, ours, page
 
 
 def _lives(process: "processes.Process") -> bool:

@@ -4,6 +4,7 @@ processes    processes as /proc shows them: by descent, by a run's marks; how to
 host_processes  the processes of this host from look to look
 load         what this host does beside the run
 foreign      what may never return, such as a look at a dead file server, in a process with a time limit
+mounts       which file systems are mounted, and which need no file server
 rundir       the run directory; failures as sentences for the user
 reserve      room for the agent's own files on a disk that fills up
 journal      the events of a run, numbered

@@ -11,4 +11,5 @@ dial_answering  the end that listens
 throughput      how much this host can send to another
 nics            interfaces and RDMA devices: how fast they are, which GPUs they are near
 name_lookup     names of hosts, looked up in a child process
+hosts_file      those that /etc/hosts alone decides, which need none
 """

@@ -1,9 +1,13 @@
-"""Looks up the names of hosts in a child process: a resolver blocks, and the agent's one loop must not."""
+"""Looks up the names of hosts, in a child process: a resolver blocks, and the agent's one loop must not.
+
+For those that /etc/hosts decides there is no resolver to wait for, and no child.
+"""
 
 import os
 import time
 
 from tflaunch.agent.host import foreign, processes
+from tflaunch.agent.net import hosts_file
 from tflaunch.protocol import wire
 from tflaunch.protocol.dialling import addresses_of
 from tflaunch.protocol.light_stdlib import sha256, signal
@@ -16,12 +20,14 @@ if TYPE_CHECKING:
 
     from tflaunch.protocol.dialling import AnySelector
 
+    Addresses = Dict[str, Union[str, List[Tuple[int, str]]]]  # of each name, or why it has none
+
 RESOLVER_THREADS = 16
 QUICK_S = 0.02  # the child starts another thread whenever the newest one has been busy for so long
 
 
 class NameLookup:
-    """A child process that looks names up; it is killed when `patience_s` pass without a further result.
+    """Looks names up; what a child looks up is given up when `patience_s` pass without a further result.
 
     `digest`: of the addresses of the names `compared`, "" if they are not found in time.
     """
@@ -32,15 +38,22 @@ class NameLookup:
         self.digest = ""
         self._selector = selector
         self._names = names
-        self._lines = len(names) + bool(compared)
         self._deadline = time.monotonic() + patience_s
         self._patience_s = patience_s
         self._said = b""
-        pid, self._pipe = foreign.child(lambda pipe: _resolve(names, pipe, compared))
-        os.set_blocking(self._pipe, False)
-        self._child = processes.read(pid)
-        self._ended = False
-        selector.register(self._pipe, EVENT_READ, self._read)
+        self._pipe = -1
+        self._known = known = dict(hosts_file.listed({*names, *compared}))  # type: Addresses
+        asked = [name for name in [*{*compared}.difference(names), *names] if name not in known]
+        self._lines = len(set(names).intersection(asked)) + bool(compared)  # that the child writes
+        self._child = None  # type: Optional[processes.Process]
+        self._ended = not asked
+        if asked:
+            pid, self._pipe = foreign.child(lambda pipe: _resolve(asked, pipe, known, names, compared))
+            os.set_blocking(self._pipe, False)
+            self._child = processes.read(pid)
+            selector.register(self._pipe, EVENT_READ, self._read)
+        elif compared:
+            self.digest = _digest(known, compared)
 
     def _read(self) -> None:
         try:
@@ -53,14 +66,14 @@ class NameLookup:
             self._ended = True
             self._selector.unregister(self._pipe)
 
-    def step(self, now: float) -> "Optional[Dict[str, Union[str, List[Tuple[int, str]]]]]":
+    def step(self, now: float) -> "Optional[Addresses]":
         """The (family, address) of each name, or why it has none; None while the child still works."""
         lines = self._said.splitlines()
         if len(lines) < self._lines and not self._ended and now < self._deadline:
             return None
         self.close()
         late = "no answer within %g s" % self._patience_s
-        addresses = dict.fromkeys(self._names, late)  # type: Dict[str, Union[str, List[Tuple[int, str]]]]
+        addresses = {name: self._known.get(name, late) for name in self._names}
         for line in lines:
             name, found = wire.loads(line.decode("ascii"))
             if name:
@@ -71,29 +84,32 @@ class NameLookup:
 
     def close(self) -> None:
         """End the child."""
+        if self._pipe < 0:
+            return
         if not self._ended:
             self._ended = True
             self._selector.unregister(self._pipe)
         os.close(self._pipe)
+        self._pipe = -1
         if self._child is not None:
             processes.send(self._child, signal.SIGKILL)  # the agent's loop reaps it
 
 
-def _resolve(names: "List[str]", pipe: int, compared: "Sequence[str]") -> None:
-    """In the child: write a line for each name as soon as it is known, however long the others take.
+def _resolve(
+    asked: "List[str]", pipe: int, known: "Addresses", names: "Sequence[str]", compared: "Sequence[str]"
+) -> None:
+    """In the child: write a line for each of the `names` as soon as it is known, however long the others take.
 
     Then one for no name, with the digest of what was found for those that are `compared`.
     """
     import _thread  # `threading` takes longer to load than the names of a small run to look up
 
-    wanted = set(names)
-    names = [name for name in compared if name not in wanted] + names
-    known = {}  # type: Dict[str, Union[str, List[Tuple[int, str]]]]
+    wanted = frozenset(names)
 
     def work(done: "_thread.LockType") -> None:
         try:
             while True:
-                name = names.pop()
+                name = asked.pop()
                 found = addresses_of(name, 0)
                 if not isinstance(found, str):
                     found = [(family, where[0]) for family, where in found]
@@ -107,7 +123,7 @@ def _resolve(names: "List[str]", pipe: int, compared: "Sequence[str]") -> None:
             done.release()
 
     working = []  # type: List[_thread.LockType]
-    while names and len(working) < RESOLVER_THREADS:  # one is enough for a file of names
+    while asked and len(working) < RESOLVER_THREADS:  # one is enough for a file of names
         done = _thread.allocate_lock()
         done.acquire()
         try:
@@ -122,7 +138,12 @@ def _resolve(names: "List[str]", pipe: int, compared: "Sequence[str]") -> None:
     for done in working:
         done.acquire()
     if compared:
-        text = ""  # as tflaunch.planning.dials.names_digests has it
-        for name in compared:
-            text += "%s %s\n" % (name, " ".join(sorted(each[1] for each in known[name] if each[1:])))
-        os.write(pipe, wire.dumps(["", sha256(text.encode()).hexdigest()]).encode() + b"\n")
+        os.write(pipe, wire.dumps(["", _digest(known, compared)]).encode() + b"\n")
+
+
+def _digest(known: "Addresses", compared: "Sequence[str]") -> str:
+    """As tflaunch.planning.dials.names_digests has it."""
+    text = ""
+    for name in compared:
+        text += "%s %s\n" % (name, " ".join(sorted(each[1] for each in known[name] if each[1:])))
+    return sha256(text.encode()).hexdigest()
