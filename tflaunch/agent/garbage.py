@@ -58,8 +58,8 @@ def _run(parent: str, run: str, census: ledger.Census) -> "Dict[str, Any]":
     everywhere = {each.host for each in directories}
     for directory in directories:
         about = directory.read("plan.json").get("about")
-        if isinstance(about, dict):
-            everywhere.update(map(str, about.get("hosts") or []))
+        if isinstance(about, dict) and isinstance(about.get("hosts"), list):
+            everywhere.update(map(str, about["hosts"]))
     size = Size(os.path.join(parent, run))
     keep = _keep(parent, run, census)
     return {
@@ -81,7 +81,7 @@ def _run_ended(directory: RunDirectory) -> bool:
     ended = any(
         each["type"] == "outcome" or (each["type"] == "expired" and each.get("asked")) for each in events
     )
-    return ended and bool(directory.read("agent.json").get("over", False))
+    return ended and bool(directory.agent().get("over", False))
 
 
 def _keep(parent: str, run: str, census: ledger.Census) -> str:
@@ -101,7 +101,7 @@ def _keep(parent: str, run: str, census: ledger.Census) -> str:
     known = False
     for host in hosts_of(parent, run):
         directory = RunDirectory(parent, run, host)
-        agent = directory.read("agent.json")
+        agent = directory.agent()
         elsewhere = ledger.foreign(agent)
         if elsewhere and not agent.get("over", False):
             return "it belongs to the machine %s, which shares this disk" % elsewhere
@@ -238,7 +238,7 @@ def _rest(parent: str) -> "List[str]":
 def _code_of(parent: str, run: str) -> "set[str]":
     """The names, in the store, of the code that this run uses: a manifest, or an older tflaunch's archive."""
     plans = [RunDirectory(parent, run, host).read("plan.json") for host in hosts_of(parent, run)]
-    return {plan["code"] + kind for plan in plans if plan.get("code") for kind in (TREE, ".tar.gz")}
+    return {"%s%s" % (plan.get("code"), kind) for plan in plans for kind in (TREE, ".tar.gz")}
 
 
 def _clean_code(

@@ -343,6 +343,14 @@ class RunDirectory:
             return {}
         return value if isinstance(value, dict) else {}
 
+    def agent(self) -> "Dict[str, Any]":
+        """What agent.json tells; {} where it is damaged.  Other versions may leave some of it out."""
+        agent = self.read("agent.json")
+        machine = agent.get("machine") or ["", ""]
+        kinds = [type(agent.get(each, 0)) for each in ("pid", "start", "guard", "guard_start")]
+        kinds += map(type, machine if isinstance(machine, list) else ())
+        return agent if kinds == [int] * 4 + [str] * 2 else {}
+
     # A socket's path has at most 107 bytes, a directory's far more: both ends reach it through an open directory.
     def listen(self) -> socket.socket:
         """Listen for visits; raises OSError."""
