@@ -425,11 +425,14 @@ class RunDirectory:
 
 
 def replace(path: str, text: str) -> None:
-    """Replace that file of a run directory in one step, readable for this user alone; raises OSError."""
+    """Replace that file of a run directory in one step, readable for this user alone; raises OSError.
+
+    Bytes that are no text, as a variable may have them, stand for themselves.
+    """
     unfinished = "%s.%d.new" % (path, os.getpid())
     try:
-        with open(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-            file.write(text)
+        with open(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+            file.write(text.encode("utf-8", "surrogateescape"))
         os.rename(unfinished, path)
     except OSError:
         _remove(unfinished)
