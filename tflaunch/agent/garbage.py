@@ -160,7 +160,9 @@ def clean(
         of_gone = {name for run in gone for name in wanted[run]}
         done["code"] = _clean_code(parent, staying, of_gone, code_older_s, dry_run)
         if code_older_s is not None:
-            done["environments"] = _clean_environments(parent, code_older_s, dry_run)
+            done["environments"], left = _clean_environments(parent, code_older_s, dry_run)
+            if left:
+                done["left"][ENVIRONMENTS] = "; ".join(left[:3])
             done["rest_bytes"] = sum(Size(path).bytes if dry_run else free(path)[0] for path in _rest(parent))
     finally:
         os.close(lock)
@@ -292,22 +294,27 @@ def _environments(parent: str) -> "List[str]":
     return [path for path in paths if os.path.isdir(path) and not os.path.islink(path)]
 
 
-def _clean_environments(parent: str, older_s: float, dry_run: bool) -> "Dict[str, int]":
-    """Remove those that no run uses now or has used for so long, and incomplete ones."""
-    done = {"files": 0, "bytes": 0}
+def _clean_environments(parent: str, older_s: float, dry_run: bool) -> "Tuple[Dict[str, int], List[str]]":
+    """Remove those that no run uses now or has used for so long, and incomplete ones; also returns what stays, and why."""
+    done, left = {"files": 0, "bytes": 0}, []  # type: Tuple[Dict[str, int], List[str]]
     directory = environment.directory_of(parent)
     locks = [os.path.join(directory, name) for name in _names(directory) if name.endswith(".lock")]
     for path in sorted({*_environments(parent), *(lock[: -len(".lock")] for lock in locks)}):
         lock = environment.unused(path, max(REST_S, older_s or KEPT_S))
         if lock is None:
             continue
-        if os.path.isdir(path):
-            done["files"] += 1
-            done["bytes"] += Size(path).bytes if dry_run else free(set_aside(path))[0]
-        if not dry_run:
-            os.unlink(path + ".lock")
+        try:
+            if os.path.isdir(path):
+                size, problems = (Size(path).bytes, []) if dry_run else free(set_aside(path))
+                left += problems
+                done["files"] += 1
+                done["bytes"] += size
+            if not dry_run:
+                os.unlink(path + ".lock")
+        except OSError as error:
+            left.append(sentence(path, error))
         os.close(lock)
-    return done
+    return done, left
 
 
 def _code_directories(parent: str) -> "List[str]":
