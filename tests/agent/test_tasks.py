@@ -401,6 +401,12 @@ def test_setup_cannot_change_what_the_plan_decided(host: Host) -> None:
     assert channel.wait("exit").body == b"GPU-1,GPU-2 changed\n"
 
 
+def test_a_variable_keeps_its_bytes_where_there_is_a_setup(host: Host) -> None:
+    channel = host.start()
+    running(channel, shell('printf %s "$X"', env={"X": "caf\udce9 \u0444"}, setup=["true"]))
+    assert channel.wait("exit").body == b"caf\xe9 " + "\u0444".encode()
+
+
 def test_a_setup_block_ends_at_its_first_line_that_fails(host: Host) -> None:
     channel = host.start()
     block = "export ONE=1\nsource_nothing_of_that_name\nexport TWO=2"

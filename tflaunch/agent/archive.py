@@ -50,14 +50,14 @@ class Archive:
 
         booted = restarted(self._directory)
         if not booted:
-            here = self._directory.read("agent.json").get("machine") == this_machine()
+            here = self._directory.agent().get("machine") == this_machine()
             return KILLED if here else GONE
         at = time.strftime("%Y-%m-%d %H:%M", time.localtime(booted))
         return "the host was restarted (booted at %s)" % at
 
     def run(self, decoder: wire.Decoder, pending: "List[wire.Message]") -> None:
         """Answer `watch`, `find` and `read`; the messages `pending` were read already."""
-        about = self._directory.read("agent.json")
+        about = self._directory.agent()
         events = journal.read(self._directory, last_plan=True)
         sound = filter(messages.is_event, events.events)  # the file may be damaged, or another version's
         events.events = [dict(event, n=number) for number, event in enumerate(sound, 1)]

@@ -58,8 +58,8 @@ def _run(parent: str, run: str, census: ledger.Census) -> "Dict[str, Any]":
     everywhere = {each.host for each in directories}
     for directory in directories:
         about = directory.read("plan.json").get("about")
-        if isinstance(about, dict):
-            everywhere.update(map(str, about.get("hosts") or []))
+        if isinstance(about, dict) and isinstance(about.get("hosts"), list):
+            everywhere.update(map(str, about["hosts"]))
     size = Size(os.path.join(parent, run))
     keep = _keep(parent, run, census)
     return {
@@ -81,7 +81,7 @@ def _run_ended(directory: RunDirectory) -> bool:
     ended = any(
         each["type"] == "outcome" or (each["type"] == "expired" and each.get("asked")) for each in events
     )
-    return ended and bool(directory.read("agent.json").get("over", False))
+    return ended and bool(directory.agent().get("over", False))
 
 
 def _keep(parent: str, run: str, census: ledger.Census) -> str:
@@ -101,7 +101,7 @@ def _keep(parent: str, run: str, census: ledger.Census) -> str:
     known = False
     for host in hosts_of(parent, run):
         directory = RunDirectory(parent, run, host)
-        agent = directory.read("agent.json")
+        agent = directory.agent()
         elsewhere = ledger.foreign(agent)
         if elsewhere and not agent.get("over", False):
             return "it belongs to the machine %s, which shares this disk" % elsewhere
@@ -146,7 +146,9 @@ def clean(
         of_gone = {name for run in gone for name in wanted[run]}
         done["code"] = _clean_code(parent, staying, of_gone, code_older_s, dry_run)
         if code_older_s is not None:
-            done["environments"] = _clean_environments(parent, code_older_s, dry_run)
+            done["environments"], left = _clean_environments(parent, code_older_s, dry_run)
+            if left:
+                done["left"][ENVIRONMENTS] = "; ".join(left[:3])
             done["rest_bytes"] = sum(Size(path).bytes if dry_run else free(path)[0] for path in _rest(parent))
     finally:
         os.close(lock)
@@ -224,7 +226,7 @@ def _rest(parent: str) -> "List[str]":
 def _code_of(parent: str, run: str) -> "set[str]":
     """The names, in the store, of the code that this run uses: a manifest, or an older tflaunch's archive."""
     plans = [RunDirectory(parent, run, host).read("plan.json") for host in hosts_of(parent, run)]
-    return {plan["code"] + kind for plan in plans if plan.get("code") for kind in (TREE, ".tar.gz")}
+    return {"%s%s" % (plan.get("code"), kind) for plan in plans for kind in (TREE, ".tar.gz")}
 
 
 def _clean_code(
@@ -278,22 +280,27 @@ def _environments(parent: str) -> "List[str]":
     return [path for path in paths if os.path.isdir(path) and not os.path.islink(path)]
 
 
-def _clean_environments(parent: str, older_s: float, dry_run: bool) -> "Dict[str, int]":
-    """Remove those that no run uses now or has used for so long, and incomplete ones."""
-    done = {"files": 0, "bytes": 0}
+def _clean_environments(parent: str, older_s: float, dry_run: bool) -> "Tuple[Dict[str, int], List[str]]":
+    """Remove those that no run uses now or has used for so long, and incomplete ones; also returns what stays, and why."""
+    done, left = {"files": 0, "bytes": 0}, []  # type: Tuple[Dict[str, int], List[str]]
     directory = environment.directory_of(parent)
     locks = [os.path.join(directory, name) for name in _names(directory) if name.endswith(".lock")]
     for path in sorted({*_environments(parent), *(lock[: -len(".lock")] for lock in locks)}):
         lock = environment.unused(path, max(REST_S, older_s or KEPT_S))
         if lock is None:
             continue
-        if os.path.isdir(path):
-            done["files"] += 1
-            done["bytes"] += Size(path).bytes if dry_run else free(set_aside(path))[0]
-        if not dry_run:
-            os.unlink(path + ".lock")
+        try:
+            if os.path.isdir(path):
+                size, problems = (Size(path).bytes, []) if dry_run else free(set_aside(path))
+                left += problems
+                done["files"] += 1
+                done["bytes"] += size
+            if not dry_run:
+                os.unlink(path + ".lock")
+        except OSError as error:
+            left.append(sentence(path, error))
         os.close(lock)
-    return done
+    return done, left
 
 
 def _code_directories(parent: str) -> "List[str]":

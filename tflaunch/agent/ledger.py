@@ -80,14 +80,13 @@ def _marks(variables: "Iterable[bytes]") -> "Tuple[str, ...]":
 
 def foreign(agent: "Dict[str, Any]") -> str:
     """The name of the machine that wrote this agent.json if it is another one that shares the disk; otherwise ""."""
-    machine = agent.get("machine") or [""]
-    return str(machine[0]) if machine[0] and machine[0] != this_machine()[0] else ""
+    name = (agent.get("machine") or [""])[0]
+    return str(name) if name != this_machine()[0] else ""
 
 
 def lives(agent: "Dict[str, Any]") -> bool:
     """Whether the agent that wrote this agent.json lives on this machine."""
-    machine = agent.get("machine")
-    if machine and machine != this_machine():
+    if (agent.get("machine") or this_machine()) != this_machine():
         return False  # written before this machine was restarted, or on another machine
     return processes.alive(agent.get("pid", 0), agent.get("start", 0))
 
@@ -98,11 +97,9 @@ def restarted(directory: RunDirectory) -> float:
     0.0 when there was no restart, or when that is uncertain: another machine may have the same name and disk.  So the
     agent's files must be older than this machine's start.
     """
-    agent = directory.read("agent.json")
+    agent = directory.agent()
     then, now = agent.get("machine"), this_machine()
-    if agent.get("over", False) or not (isinstance(then, list) and len(then) == 2):
-        return 0.0
-    if then[0] != now[0] or then[1] == now[1] or not (then[1] and now[1]):
+    if agent.get("over", False) or not then or then[0] != now[0] or then[1] == now[1] or not (then[1] and now[1]):
         return 0.0
     booted = processes.booted()
     written = [_modified(os.path.join(directory.path, name)) or 0.0 for name in ("agent.json", EVENTS)]
@@ -170,7 +167,7 @@ class _Share:
 
     def __init__(self, directory: RunDirectory, census: Census) -> None:
         self._directory = directory
-        self._agent = directory.read("agent.json")
+        self._agent = directory.agent()
         self._members = [each for each in census.of(directory.run) if each.host in ("", directory.host)]
         over = self._agent.get("over", False)
         if foreign(self._agent):

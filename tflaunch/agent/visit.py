@@ -30,6 +30,7 @@ AGENT_S = 5.0  # how long an agent may take to leave ...
 GUARD_S = 15.0  # ... and its guard to purge behind it, before the visit kills them
 HANGS_S = 10.0  # an agent of which nothing has come for so long hangs: one that lives says so every 2.5 s
 BEAT_S = 3.0
+LEVELS = -3  # of the calls that a defect ended, the innermost
 
 
 class Visit:
@@ -100,6 +101,11 @@ class Visit:
                     self._send("failed", reason=error.reason, hint=error.hint)
                 except (OSError, wire.WireError) as error:
                     self._send("failed", reason=str(error), hint="")
+                except Exception:  # a defect in one request must not end the others
+                    import traceback
+
+                    why = "a defect of tflaunch's agent:\n" + traceback.format_exc(LEVELS)
+                    self._send("failed", reason=why, hint="")
             data = self._read()
 
     def _read(self) -> bytes:
@@ -116,7 +122,7 @@ class Visit:
         if connection is not None and given_up:
             connection.close()
         elif connection is not None:
-            spoken = directory.read("agent.json").get("wire", wire.PROTOCOL)
+            spoken = directory.agent().get("wire", wire.PROTOCOL)
             if spoken != wire.PROTOCOL:
                 connection.close()
                 raise HostError(
@@ -129,7 +135,7 @@ class Visit:
                 return
             connection.close()
         else:
-            agent = directory.read("agent.json")
+            agent = directory.agent()
             # So many wait for it that there is no room for one more.
             if not (given_up or agent.get("over", False)) and ledger.lives(agent):
                 raise HostError(
@@ -191,7 +197,7 @@ class Visit:
         mine = [RunDirectory(self._parent, run, host) for each, host in all_runs(self._parent) if each == run]
         killed = []  # type: List[str]
         gpus = []  # type: List[Dict[str, Any]]
-        records = [directory.read("agent.json") for directory in mine]
+        records = [directory.agent() for directory in mine]
         agents = [connection for connection in (directory.connect() for directory in mine) if connection]
         for connection in agents:
             try:
@@ -290,6 +296,6 @@ def _unswept(directory: RunDirectory) -> str:
     Then nothing can find a process that has left its parents and cleared its environment.  After a restart of the
     machine there is no such process.
     """
-    record = directory.read("agent.json")
+    record = directory.agent()
     ended = record.get("over", False) or directory.read(GUARD).get("swept", False)
     return unswept(directory) if record.get("tasks") and not ended and not ledger.restarted(directory) else ""

@@ -71,8 +71,8 @@ def threads() -> "List[str]":
     found = []
     for thread in os.listdir("/proc/self/task"):
         try:
-            with open("/proc/self/task/%s/comm" % thread) as file:
-                name = file.read().strip()
+            with open("/proc/self/task/%s/comm" % thread, "rb") as file:
+                name = file.read().decode("utf-8", "replace").strip()
         except OSError:  # it has ended
             continue
         if int(thread) != os.getpid() and name not in READY_FOR_FORKS:

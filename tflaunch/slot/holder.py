@@ -376,8 +376,8 @@ class Children:
 def parent_of(pid: str) -> int:
     """The parent's pid; 0 where there is none."""
     try:
-        with open("/proc/%s/stat" % pid) as file:
-            return int(file.read().rpartition(")")[2].split()[1])
+        with open("/proc/%s/stat" % pid, "rb") as file:
+            return int(file.read().rpartition(b")")[2].split()[1])
     except (OSError, ValueError):
         return 0
 

@@ -188,8 +188,8 @@ def class_path() -> str:
         try:
             with open("/proc/%d/cmdline" % pid, "rb") as file:
                 words = [os.fsdecode(word) for word in file.read().split(b"\0")]
-            with open("/proc/%d/stat" % pid) as status:
-                pid = int(status.read().rpartition(")")[2].split()[1])
+            with open("/proc/%d/stat" % pid, "rb") as status:
+                pid = int(status.read().rpartition(b")")[2].split()[1])
         except (OSError, ValueError):
             break
         if os.path.basename(words[0]) == "java":

@@ -158,6 +158,13 @@ def _of(pid: int, what: str) -> bytes:
     return contents("/proc/%d/%s" % (pid, what))
 
 
+def status(pid: int, field: bytes) -> bytes:
+    """The last word of that field of /proc/PID/status; raises OSError, and IndexError for a field that it lacks."""
+    # As bytes: the name, cut at 15 of them, may end within a letter.
+    text = contents("/proc/%d/status" % pid).partition(b"\n%s:" % field)[2]
+    return text.partition(b"\n")[0].split()[-1]
+
+
 def environment(pid: int) -> "List[bytes]":
     """The environment that `pid` was started with, as `NAME=value`; [] when it may not be read."""
     try:

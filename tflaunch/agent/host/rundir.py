@@ -343,6 +343,14 @@ class RunDirectory:
             return {}
         return value if isinstance(value, dict) else {}
 
+    def agent(self) -> "Dict[str, Any]":
+        """What agent.json tells; {} where it is damaged.  Other versions may leave some of it out."""
+        agent = self.read("agent.json")
+        machine = agent.get("machine") or ["", ""]
+        kinds = [type(agent.get(each, 0)) for each in ("pid", "start", "guard", "guard_start")]
+        kinds += map(type, machine if isinstance(machine, list) else ())
+        return agent if kinds == [int] * 4 + [str] * 2 else {}
+
     # A socket's path has at most 107 bytes, a directory's far more: both ends reach it through an open directory.
     def listen(self) -> socket.socket:
         """Listen for visits; raises OSError."""
@@ -417,11 +425,14 @@ class RunDirectory:
 
 
 def replace(path: str, text: str) -> None:
-    """Replace that file of a run directory in one step, readable for this user alone; raises OSError."""
+    """Replace that file of a run directory in one step, readable for this user alone; raises OSError.
+
+    Bytes that are no text, as a variable may have them, stand for themselves.
+    """
     unfinished = "%s.%d.new" % (path, os.getpid())
     try:
-        with open(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-            file.write(text)
+        with open(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+            file.write(text.encode("utf-8", "surrogateescape"))
         os.rename(unfinished, path)
     except OSError:
         _remove(unfinished)

@@ -53,7 +53,7 @@ def end_all(parent: str, but: str = "", engines: bool = True) -> "List[Dict[str,
             time.sleep(0.02)  # not `run`, which reaps: an agent must see the ends of its own children
         if purge.killed:
             ended.append({"run": directory.run, "host": directory.host, "killed": purge.killed})
-        if directory.read("agent.json") != agent:
+        if directory.agent() != agent:
             continue
         try:
             if purge.killed:
@@ -74,7 +74,7 @@ def end_all(parent: str, but: str = "", engines: bool = True) -> "List[Dict[str,
 
 def forget(directory: RunDirectory) -> None:
     """Remove the socket and the reserve of an agent that is dead, unless a process of its run is left on its host."""
-    agent = directory.read("agent.json")
+    agent = directory.agent()
     if _is_dead(agent) and not _left(directory, agent):
         _close(directory)
 
@@ -113,7 +113,7 @@ def _dead(parent: str) -> "List[Tuple[RunDirectory, Dict[str, Any]]]":
         if not os.path.lexists(os.path.join(parent, run, host, "agent.sock")):
             continue
         directory = RunDirectory(parent, run, host)
-        agent = directory.read("agent.json")
+        agent = directory.agent()
         if _is_dead(agent):
             found.append((directory, agent))
     return found
@@ -123,7 +123,7 @@ def _is_dead(agent: "Dict[str, Any]") -> bool:
     """Whether it is certain that the agent of this agent.json and its guard are dead."""
     here = agent.get("machine") == this_machine() and agent.get("namespace") == pid_namespace() != 0
     pids = [(agent.get(pid), agent.get(start)) for pid, start in (("pid", "start"), ("guard", "guard_start"))]
-    known = all(isinstance(each, int) and each for pair in pids for each in pair)
+    known = all(map(all, pids))
     return here and known and not any(processes.alive(pid, start) for pid, start in pids)  # type: ignore[arg-type]
 
 
@@ -141,9 +141,8 @@ def _left(directory: RunDirectory, agent: "Dict[str, Any]") -> "List[processes.P
         # A task may have started an agent of another run, which lives.
         if process.pid not in own and b"tflaunch-agent" not in processes.command(process.pid)
     ]
-    return (
-        found if directory.read("agent.json") == agent else []
-    )  # after the look: a new agent's are not among them
+    # After the look: a new agent's are not among them.
+    return found if directory.agent() == agent else []
 
 
 def _gpus(pid: int) -> "List[str]":

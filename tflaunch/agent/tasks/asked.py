@@ -137,10 +137,9 @@ class Asked:
         """The descriptor of the file that this process has for its stacks, and what its name says.  Raises OSError."""
         place = "/proc/%d/fd/" % self.process.pid
         try:
-            with open("/proc/%d/status" % self.process.pid) as lines:
-                inner = next(int(line.split()[-1]) for line in lines if line.startswith("NSpid:"))
+            inner = int(processes.status(self.process.pid, b"NSpid"))
             numbers = os.listdir(place)
-        except (OSError, ValueError, StopIteration) as error:  # it has ended, or belongs to another user
+        except (OSError, IndexError) as error:  # it has ended, or belongs to another user
             raise OSError(UNPREPARED) from error
         for number in numbers:
             try:

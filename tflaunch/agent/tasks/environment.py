@@ -238,7 +238,7 @@ class Maker:
                 with open(os.path.join(found, "tflaunch-inherited.pth"), "w") as file:
                     # By addsitedir, not as bare paths: these directories may contain .pth files.
                     for each in dict.fromkeys(about["packages"]):
-                        file.write("import site; site.addsitedir(%r)\n" % each)
+                        file.write("import site; site.addsitedir(%a)\n" % each)
         if by_pip:
             pip = [python, "-m", "pip", "--python", inside] if from_outside else [inside, "-m", "pip"]
             words = [

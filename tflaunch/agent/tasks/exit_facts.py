@@ -213,7 +213,7 @@ def _packages(python: str, cwd: str, first: str) -> "Dict[str, Any]":
     version = ""
     packages = {}  # type: Dict[str, str]
     try:
-        with open(home + "/pyvenv.cfg") as config:
+        with open(home + "/pyvenv.cfg", errors="replace") as config:
             lines = [line.partition("=") for line in config]
         version = next((value.strip() for name, _, value in lines if name.strip().startswith("version")), "")
         homes = [home]

@@ -7,6 +7,7 @@ log; its words are arguments, which no shell parses.  A forked process (tasks.pr
 import os
 
 from tflaunch.agent.host import cores
+from tflaunch.agent.host.journal import note
 from tflaunch.protocol.light_stdlib import signal
 
 TYPE_CHECKING = False
@@ -45,7 +46,7 @@ class Gate:
     """One such shell, and the two pipes to it."""
 
     def __init__(self, log: int, start: "Callable[[Tuple[int, int, int]], int]") -> None:
-        """Have `start` start it with these descriptors as 0, 1, 2, and return its pid; raises OSError as that does."""
+        """Have `start` start it with these descriptors as 0, 1, 2, and return its pid; raises what that raises."""
         self.said = b""  # what it has printed so far, or the end of it
         theirs, self._key = os.pipe()
         try:
@@ -56,7 +57,7 @@ class Gate:
             raise
         try:
             self.pid = start((theirs, ready, log))
-        except OSError:
+        except BaseException:
             self.shut()
             self.leave()
             raise
@@ -125,5 +126,8 @@ def spawn(
         raise OSError(str(error)) from error
     finally:
         os.chdir("/")
-        if cpus:
-            cores.bind(before)
+        try:
+            if cpus:
+                cores.bind(before)
+        except OSError as error:  # what has started must have an owner
+            note("%s" % error)

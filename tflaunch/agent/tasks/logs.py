@@ -3,6 +3,8 @@
 import os
 import time
 
+from tflaunch.agent.host.journal import note
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Dict, List, Optional, Tuple
@@ -16,9 +18,12 @@ _PIECE = 64 * 1024
 
 
 class _File:
-    """The log of one attempt.  Offsets count all that was written, so they never go back when the task truncates it."""
+    """The log of one attempt.  Offsets count all that was written, so they never go back when the task truncates it.
 
-    __slots__ = ("_ahead", "_mark", "_modified", "_size", "begins", "cut_at", "descriptor", "path", "whole")
+    While its disk gives an error, nothing new is in it: that ends no task.
+    """
+
+    __slots__ = ("_ahead", "_mark", "_size", "_told", "begins", "cut_at", "descriptor", "modified", "path", "whole")
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -27,8 +32,9 @@ class _File:
         self.cut_at = 0.0  # when the agent last found the file truncated (epoch seconds); 0: never
         self.whole = None  # type: Optional[int]  # the offset of the end, once nothing more is written
         self._ahead = 0  # the offset of a byte minus its place in the file
-        self._size = self._modified = 0  # of the file, when the agent last looked
+        self._size = self.modified = 0  # (in ns) of the file, when the agent last looked
         self._mark = b""  # the file's last bytes at that time
+        self._told = False  # that it cannot be read
 
     def open(self) -> bool:
         """Whether it is open now."""
@@ -53,19 +59,28 @@ class _File:
         """Take note of the file's size; returns whether it has been truncated since the last look."""
         if not self.open():
             return False
-        info = os.fstat(self.descriptor)
-        size = info.st_size
-        if (size, info.st_mtime_ns) == (self._size, self._modified):
+        try:
+            info = os.fstat(self.descriptor)
+            size = info.st_size
+            if (size, info.st_mtime_ns) == (self._size, self.modified):
+                return False
+            # The size is not enough: a truncated file may by now be as long as it was, or longer.
+            cut = size < self._size or self._piece(self._size) != self._mark
+            mark = self._piece(size)
+        except OSError as error:
+            self._unread(error)
             return False
-        self._modified = info.st_mtime_ns
-        # The size is not enough: a truncated file may by now be as long as it was, or longer.
-        cut = size < self._size or self._piece(self._size) != self._mark
         if cut:
             self.truncated(self.end)
         elif not self._size and self.cut_at:
             self._skip_hole()
-        self._size, self._mark = size, self._piece(size)
+        self._size, self._mark, self.modified = size, mark, info.st_mtime_ns
         return cut
+
+    def _unread(self, error: OSError) -> None:
+        if not self._told:
+            self._told = True
+            note("%s: %s" % (self.path, error))
 
     def truncated(self, end: int, when: float = 0.0) -> None:
         """Note that the file was truncated when its end was `end`: offsets of its present bytes begin there."""
@@ -88,7 +103,11 @@ class _File:
         """At most `size` bytes from `offset` on, of those that were there at the last look."""
         size = min(size, self.end - offset)
         there = self.begins <= offset and size > 0 and self.descriptor >= 0
-        return os.pread(self.descriptor, size, offset - self._ahead) if there else b""
+        try:
+            return os.pread(self.descriptor, size, offset - self._ahead) if there else b""
+        except OSError as error:
+            self._unread(error)
+            return b""
 
 
 class TaskLogs:
@@ -144,8 +163,7 @@ class TaskLogs:
 
     def written_at(self) -> float:
         """When the newest attempt last wrote (epoch seconds); 0 when it has no log."""
-        file = self._file(self.attempt)
-        return os.fstat(file.descriptor).st_mtime if file.open() else 0.0
+        return self._looked_at(self.attempt).modified / 1e9
 
     def read(self, attempt: int, offset: int, size: int) -> bytes:
         """At most `size` bytes from `offset` on; none if they have been truncated or are not written yet."""

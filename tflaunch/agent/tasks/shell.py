@@ -2,6 +2,8 @@
 
 import os
 
+from tflaunch.agent.host.rundir import replace
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Dict, Iterable, List
@@ -54,8 +56,7 @@ def write(
         "setup": "\n".join(setup),
         "decided": decided,
     }
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-        file.write(text + then)
+    replace(path, text + then)
 
 
 def login(path: str) -> "List[str]":

@@ -42,13 +42,9 @@ def abort(root: int, even_if_term_is_caught: bool) -> bool:
 def catches(pid: int, number: int) -> bool:
     """Whether the process has a handler for that signal."""
     try:
-        with open("/proc/%d/status" % pid) as status:
-            for line in status:
-                if line.startswith("SigCgt:"):
-                    return bool(int(line.split()[1], 16) >> (number - 1) & 1)
-    except (OSError, ValueError):
-        pass
-    return False
+        return bool(int(processes.status(pid, b"SigCgt"), 16) >> (number - 1) & 1)
+    except (OSError, IndexError):
+        return False
 
 
 def _leave_no_core(pid: int) -> None:

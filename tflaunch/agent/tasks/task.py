@@ -317,8 +317,8 @@ class Task:
         self.code = 70
         self.released_at = time.monotonic()
         try:
-            with open(self.log_path, "a") as log:
-                log.write("tflaunch: %s\n" % reason)
+            with open(self.log_path, "ab") as log:
+                log.write(b"tflaunch: %s\n" % reason.encode("utf-8", "backslashreplace"))
         except OSError:
             pass
 
