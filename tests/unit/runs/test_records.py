@@ -161,6 +161,18 @@ def test_a_record_is_found_by_the_beginning_of_its_id() -> None:
 # Logs
 
 
+def test_the_logs_of_a_task_are_those_of_all_its_attempts(root: Path) -> None:
+    record = create()
+    for task, attempt in ((W0, 10), (W0, 2), (TaskId("worker", 10), 0), (TaskId("worker", 10), 1)):
+        record.logs.append(task, 0, b"x", attempt)
+    (root / "trainer-abc234" / "logs" / "worker-0.x.log").touch()
+    assert [path.name for path in record.logs.of(W0)] == ["worker-0.2.log", "worker-0.10.log"]
+    record.logs.append(W0, 0, b"x")
+    assert record.logs.of(W0)[0].name == "worker-0.log"
+    assert record.logs.of(TaskId("ps", 0)) == []
+    record.close()
+
+
 def test_logs_are_stored_by_offset_and_never_doubled(root: Path) -> None:
     record = create()
     record.logs.append(W0, 0, b"0123")
@@ -408,7 +420,7 @@ def test_a_corrupt_outcome_is_an_error_not_a_crash(root: Path) -> None:
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS])
 def test_a_file_system_without_locks_is_told(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     create("r-1").close()
-    before = len(os.listdir("/proc/self/fd"))
+    before = len(list(Path("/proc/self/fd").iterdir()))
 
     def flock(_: int, how: int) -> None:
         raise OSError(number, os.strerror(number))
@@ -421,7 +433,7 @@ def test_a_file_system_without_locks_is_told(number: int, monkeypatch: pytest.Mo
         create("r-2")
     with pytest.raises(RecordError, match=why):
         Record.reopen("r-1")
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
 def test_nothing_half_written_is_ever_seen(root: Path) -> None:
