@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import threading
+import time
 from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, TextIO, cast
@@ -30,7 +31,7 @@ class Events(io.TextIOBase):
     encoding = "utf-8"
 
     def __init__(self) -> None:
-        self._lines: deque[str] = deque()
+        self._lines: deque[tuple[str, float]] = deque()  # with when each came, by time.monotonic
         self._ended = self._dropping = False
         self._drops = 0  # how often `discard` was called
         self._changed = threading.Condition()  # held for all of these
@@ -38,8 +39,9 @@ class Events(io.TextIOBase):
 
     def write(self, text: str) -> int:
         *lines, self._rest = (self._rest + text).split("\n")
+        at = time.monotonic()
         for line in lines:
-            self._put(line)
+            self._put(line, at)
         return len(text)
 
     def fileno(self) -> int:
@@ -65,24 +67,29 @@ class Events(io.TextIOBase):
             self._dropping = False
 
     def __iter__(self) -> Iterator[Event]:  # type: ignore[override]
-        self.keep()
-        while (line := self._next()) is not None:
-            yield json.loads(line)
+        return (event for event, _ in self.timed())
 
-    def _next(self) -> str | None:
+    def timed(self) -> Iterator[tuple[Event, float]]:
+        """The events, each with when it came, by time.monotonic: their own `time` is of a clock that may be set."""
+        self.keep()
+        while (found := self._next()) is not None:
+            line, at = found
+            yield json.loads(line), at
+
+    def _next(self) -> tuple[str, float] | None:
         with self._changed:
             self._changed.wait_for(lambda: self._lines or self._ended)
-            line = self._lines.popleft() if self._lines else None
+            found = self._lines.popleft() if self._lines else None
             self._changed.notify_all()
-        return line
+        return found
 
-    def _put(self, line: str) -> None:
+    def _put(self, line: str, at: float) -> None:
         # A line that waits for room when `discard` is called is dropped, even if `keep` follows at once.
         with self._changed:
             dropped = self._drops
             self._changed.wait_for(lambda: self._drops > dropped or len(self._lines) < EVENTS_KEPT)
             if not (self._dropping or self._drops > dropped):
-                self._lines.append(line)
+                self._lines.append((line, at))
                 self._changed.notify_all()
 
 

@@ -144,7 +144,10 @@ class Run(WatchedRun):
         return super().wait(timeout_s)
 
     def log(self, task: str) -> str:
-        """What a task has printed so far, `worker/0`; raises UsageError for a task that the run does not have."""
+        """What a task, `worker/0`, has printed so far, in all of its attempts; the first one comes first.
+
+        Raises UsageError for a task that the run does not have.
+        """
         from tflaunch.protocol.job import TaskId
         from tflaunch.runs.record import Record
 
@@ -157,11 +160,8 @@ class Run(WatchedRun):
         if name not in tasks:
             has = ", ".join(map(str, tasks)) or "none yet: its plan is being made"
             raise UsageError(f"{task}: the run has no such task", f"it has {has}")
-        path = Record.open(self.id).path / "logs" / f"{name.job}-{name.index}.log"
-        try:
-            return path.read_bytes().decode("utf-8", "backslashreplace")
-        except FileNotFoundError:
-            return ""  # it has printed nothing
+        text = b"".join(path.read_bytes() for path in Record.open(self.id).logs.of(name))
+        return text.decode("utf-8", "backslashreplace")
 
     def fetch(
         self, *patterns: str, to: str | PathLike[str] | None = None, overwrite: bool = False

@@ -236,8 +236,8 @@ class _Trying:
         try:
             prepared = PreparedTry(self._request, self._layout)
             with Run(prepared) as run:
-                for event in run:
-                    self._take(event, prepared)
+                for event, at in prepared.events.timed():
+                    self._take(event, at, prepared)
                     if event["event"] != "log":
                         continue
                     enough, cut_short = self._is_enough(others, kept)
@@ -248,7 +248,8 @@ class _Trying:
             return Try(self._number, "", None, why=error.message, exit_code=error.exit_code)
         return self._result(prepared, cut_short=cut_short, enough=enough or cut_short)
 
-    def _take(self, event: Event, prepared: PreparedTry) -> None:
+    def _take(self, event: Event, at: float, prepared: PreparedTry) -> None:
+        """Take an event that came then, by time.monotonic."""
         measure = self._request.options.measure
         if event["event"] == "plan":
             names = [str(task.id) for task in prepared.reporter.plans[-1].tasks]
@@ -258,9 +259,9 @@ class _Trying:
         elif event["event"] == "report":
             self._error = (event["first_failure"] or {}).get("error", "")
         elif event["event"] == "log" and not event.get("partial") and trains(event["task"]):
-            names_step = self._rates.line(event["task"], event["time"], event["line"])
-            if names_step and event["time"] - self._judged >= JUDGED_S:
-                self._judged = event["time"]
+            names_step = self._rates.line(event["task"], at, event["line"])
+            if names_step and at - self._judged >= JUDGED_S:
+                self._judged = at
                 self._rate = self._rates.rate()
 
     def _is_enough(self, others: Sequence[float], kept: int) -> tuple[bool, bool]:

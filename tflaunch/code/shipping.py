@@ -52,10 +52,10 @@ def ship(
         more, failures = sessions.gather("code", unknown, timeout_s)
         replies |= more
     lacking = [name for name, said in replies.items() if not said["have"]]
-    places = range(len(bundle.entries))
+    places = {place for place, entry in enumerate(bundle.entries) if entry[1] in ("f", "x")}
     for name in lacking:
         lacks = replies[name]["lacks"]
-        if not lacks or len(set(lacks)) < len(lacks) or not set(lacks).issubset(places):
+        if not lacks or len(set(lacks)) < len(lacks) or not places.issuperset(lacks):
             failures[name] = Breach("it says that it lacks code that it was not asked about")
     if lacking and not failures:
         moving = _Moving(sum(_size(bundle, replies[name]["lacks"]) for name in lacking))

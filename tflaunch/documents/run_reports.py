@@ -58,11 +58,16 @@ def run_report(record: Record, unasked: str = "", only: str = "") -> ReportedRun
 
     only: of that task alone; raises UsageError where there is none of that name.
     """
-    outcome = record.outcome()
     with reading(record.path):
-        kept = list(read_events(record.path))
-        sampled = read_samples(record.path / SAMPLES)
-        there = _of_the_hosts(record)
+        return _run_report(record, unasked, only)
+
+
+def _run_report(record: Record, unasked: str, only: str) -> ReportedRunData:
+    """The same; raises OSError, and what data that are damaged raise."""
+    outcome = record.outcome()
+    kept = list(read_events(record.path))
+    sampled = read_samples(record.path / SAMPLES)
+    there = _of_the_hosts(record)
     if there is not None:
         sampled = merged(sampled, there)
     about, end = reported(record, kept, sampled, outcome), outcome
@@ -95,12 +100,11 @@ def run_report(record: Record, unasked: str = "", only: str = "") -> ReportedRun
             record, status, kind, left=left, told=bool(kept), sampled=sampled, unasked=unasked
         ),
     }
-    with reading(record.path):
-        found["verdicts"] = [
-            each
-            for each in verdicts(found, about.events, sampled, end)
-            if not (only and each["kind"] == "slow start")  # of which one task says nothing
-        ]
+    found["verdicts"] = [
+        each
+        for each in verdicts(found, about.events, sampled, end)
+        if not (only and each["kind"] == "slow start")  # of which one task says nothing
+    ]
     return found
 
 

@@ -176,14 +176,19 @@ class Starter:
             self._watcher.warn(f"{fold(names)}: Keras {version} has no {keras_fit}")
 
     def _stage(self, wanted: Mapping[str, Mapping[str, Any]], timeout_s: float) -> dict[str, Message]:
-        """Send each host its `stage`; where the code that it keeps is damaged, ship it again, then `stage`."""
+        """Send each host its `stage`; where the code that it keeps is damaged, ship it again, once, then `stage`."""
         staged: dict[str, Message] = {}
+        repaired = set[str]()
         while wanted:
             for name, fields in wanted.items():
                 self._sessions.send([name], "stage", **fields)
             said, failures = self._sessions.gather("staged", wanted, timeout_s, "staging")
             staged |= said
-            damaged = {name: error for name, error in failures.items() if isinstance(error, Damaged)}
+            damaged = {
+                name: error
+                for name, error in failures.items()
+                if isinstance(error, Damaged) and self._shipped is not None and name not in repaired
+            }
             self._refuse({name: error for name, error in failures.items() if name not in damaged})
             for reason in sorted({error.message for error in damaged.values()}):
                 hosts = [name for name, error in damaged.items() if error.message == reason]
@@ -191,6 +196,7 @@ class Starter:
             if damaged and self._shipped is not None:
                 bundle, ship_s = self._shipped
                 self.ship(bundle, damaged, ship_s)
+            repaired |= damaged.keys()
             wanted = {name: wanted[name] for name in damaged}
         return staged
 

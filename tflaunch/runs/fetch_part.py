@@ -53,6 +53,16 @@ def make_executable(file: int) -> None:
     os.fchmod(file, stat.S_IMODE(mode | (mode & 0o444) >> 2))
 
 
+def _lock(file: int) -> None:
+    """Lock a file, where the file system has locks; raises BlockingIOError."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise
+    except OSError:
+        pass
+
+
 class FilePart:
     """A file that is on its way; `have` is how many bytes of it are here.
 
@@ -71,7 +81,7 @@ class FilePart:
             self._clear(f"{PART_PREFIX}{_short(which)}-")
         self.file = os.open(self._part, flags, 0o666, dir_fd=directory)
         try:
-            fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock(self.file)
             if not os.path.samestat(os.fstat(self.file), os.stat(self._part, dir_fd=directory)):
                 raise FileExistsError  # it was just finished
         except OSError:

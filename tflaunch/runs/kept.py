@@ -12,6 +12,7 @@ from tflaunch.protocol.job import TaskId
 from tflaunch.protocol.outcome import Outcome, TaskExit, exits_from, outcome_from
 from tflaunch.runs.listing import kept_state
 from tflaunch.runs.record import Record
+from tflaunch.runs.record_files import reading
 from tflaunch.runs.record_list import list_runs
 from tflaunch.runs.wanted import WantedLogs
 from tflaunch.sessions.watcher import Watcher
@@ -41,8 +42,9 @@ class KeptRun:
 
     @property
     def exits(self) -> Mapping[TaskId, TaskExit]:
-        """The last exit of each task that has ended."""
-        return exits_from(self._record.outcome() or {})
+        """The last exit of each task that has ended.  Raises RecordError."""
+        with reading(self._record.path):
+            return exits_from(self._record.outcome() or {})
 
     @property
     def unknown(self) -> list[TaskId]:
@@ -55,12 +57,13 @@ class KeptRun:
         raise UsageError(f"{name}: the slots of {self.run.run_id} are over")
 
     def follow(self, events: bool = True) -> Outcome | None:
-        """Show the logs; returns how the run ended, if that is known."""
+        """Show the logs; returns how the run ended, if that is known.  Raises RecordError."""
         self.print_logs()
         told = self._record.outcome()
         if not events or told is None:
             return None
-        outcome = outcome_from(self.run.run_id, told, self.exits)
+        with reading(self._record.path):
+            outcome = outcome_from(self.run.run_id, told, self.exits)
         return dataclasses.replace(outcome, record=str(self._record.path))
 
     def print_logs(self) -> None:

@@ -15,8 +15,6 @@ from typing import Any
 
 from tflaunch.inputs.hostnames import natural
 from tflaunch.protocol.errors import EXIT_INTERRUPTED, EXIT_STOPPED, ConnectError
-from tflaunch.protocol.job import TaskId
-from tflaunch.protocol.outcome import exits_from
 from tflaunch.protocol.wire import Message
 from tflaunch.runs.hidden_values import without_values
 from tflaunch.runs.record_list import MAY_BE_ALIVE, RunInfo
@@ -98,10 +96,10 @@ def _rank(entry: Mapping[str, Any]) -> tuple[bool, bool, int]:
 
 def kept_state(info: RunInfo) -> RunState:
     """A run on slots of which no host tells, as its record here has it: it is over, or waits for its slots."""
-    exits = exits_from(info.outcome)
     tasks = []
-    for name, host in info.tasks.items():
-        if (exit := exits.get(TaskId.parse(name))) is None:
+    for task, host in info.tasks.items():
+        name = str(task)
+        if (exit := info.exits.get(task)) is None:
             tasks.append(TaskState(name, host, "unknown"))
             continue
         end: dict[str, Any] = {"code": exit.code, "signal": exit.signal, "signal_name": exit.signal_name}

@@ -58,7 +58,8 @@ def run_ids_locked(root: Path | None = None) -> Iterator[None]:
     with writing(root):
         lock = os.open(root, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        with writing(root):
+            fcntl.flock(lock, fcntl.LOCK_EX)
         yield
     finally:
         os.close(lock)
@@ -81,8 +82,9 @@ class Record:
 
     @property
     def command(self) -> tuple[str, ...]:
-        """The launcher's own command line."""
-        return tuple(self.about["command"])
+        """The launcher's own command line.  Raises RecordError."""
+        with reading(self.path):
+            return tuple(self.about["command"])
 
     @property
     def ssh_config(self) -> Path | None:
@@ -98,8 +100,9 @@ class Record:
 
     @property
     def started(self) -> float:
-        """When the run began, in epoch seconds."""
-        return float(self.about["started"])
+        """When the run began, in epoch seconds.  Raises RecordError."""
+        with reading(self.path):
+            return float(self.about["started"])
 
     @classmethod
     def create(
@@ -184,21 +187,26 @@ class Record:
             raise UsageError(f"no run {run_id!r} is on record", f"is {record.run_id} meant?")
         with reading(record.path):
             lock = os.open(record.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            for attempt in range(_TRIES):  # a command that only tests the lock holds it for an instant
-                try:
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    if attempt == _TRIES - 1:
-                        os.close(lock)
-                        pid = record.about.get("pid")
-                        raise UsageError(
-                            f"{run_id} is running: its launcher, pid {pid}, is alive",
-                            f"watch it: tflaunch attach {run_id}; or end it: tflaunch stop {run_id}",
-                        ) from None
-                    time.sleep(_PAUSE_S)
+            try:
+                for attempt in range(_TRIES):  # a command that only tests the lock holds it for an instant
+                    try:
+                        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                        break
+                    except BlockingIOError:
+                        if attempt == _TRIES - 1:
+                            raise record._is_running() from None
+                        time.sleep(_PAUSE_S)
+            except BaseException:
+                os.close(lock)
+                raise
         record._lock = lock
         return record
+
+    def _is_running(self) -> UsageError:
+        return UsageError(
+            f"{self.run_id} is running: its launcher, pid {self.about.get('pid')}, is alive",
+            f"watch it: tflaunch attach {self.run_id}; or end it: tflaunch stop {self.run_id}",
+        )
 
     def resume(
         self,
@@ -299,7 +307,8 @@ class Record:
     def slots(self) -> tuple[str, Mapping[str, str]] | None:
         """(engine, handle) of slots that were asked for; None for a run on hosts of its own.  Raises RecordError."""
         said = self.read(SLOTS)
-        return None if said is None else (str(said["engine"]), said["handle"])
+        with reading(self.path):
+            return None if said is None else (str(said["engine"]), dict(said["handle"]))
 
     def note_detached(self) -> None:
         """Note that the run goes on without its launcher; raises RecordError."""
@@ -401,8 +410,9 @@ def end_on_record(run_id: str, exits: Mapping[TaskId, TaskExit]) -> Outcome | No
     try:
         record = Record.open(run_id)
         told = record.outcome() if record.run_id == run_id else None
-        return outcome_from(run_id, told, exits) if told else None
-    except (UsageError, RecordError, KeyError, TypeError, ValueError):
+        with reading(record.path):
+            return outcome_from(run_id, told, exits) if told else None
+    except (UsageError, RecordError):
         return None  # there is none, or it is damaged
 
 

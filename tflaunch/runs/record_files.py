@@ -35,6 +35,8 @@ from tflaunch.runs.run_ids import RUN_ID
 FORMAT = 1  # of run.json
 SLOTS = "slots.json"
 GIVEN_UP = "given-up.json"
+# What Python raises over data that are not as tflaunch writes them: damaged, or of another version.
+DAMAGE = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
 _ELSEWHERE = "Set TFLAUNCH_STATE= to a directory of your own, which others may not write to."
 
 
@@ -205,9 +207,10 @@ def reading(path: Path) -> Iterator[None]:
             f"cannot read the record {path}: {sentence(error)}",
             "Give the hostfile too, then the record is not needed.",
         ) from error
-    except (ValueError, KeyError, TypeError) as error:
+    except DAMAGE as error:
+        what = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
         raise RecordError(
-            f"cannot read the record {path}: {error}",
+            f"cannot read the record {path}: {what}",
             "It is damaged, or of another version of tflaunch. Give the hostfile too, then it is not needed.",
         ) from error
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from tflaunch.protocol.errors import UsageError
+from tflaunch.protocol.job import TaskId
+from tflaunch.protocol.outcome import TaskExit, exits_from
 from tflaunch.runs.hidden_values import without_values
 from tflaunch.runs.record_files import (
+    DAMAGE,
     SLOTS,
     is_locked,
     read_about,
@@ -37,7 +41,8 @@ class RunInfo:
     problem: str = ""  # why it cannot be read
     # Of a run on slots that is over; of any other its hosts tell more.
     on_slots: bool = False
-    tasks: Mapping[str, str] = field(default_factory=dict)  # task -> host
+    tasks: Mapping[TaskId, str] = field(default_factory=dict)  # task -> host
+    exits: Mapping[TaskId, TaskExit] = field(default_factory=dict)
     outcome: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -75,17 +80,28 @@ def _info(path: Path) -> RunInfo:
             run_id=path.name,
             status=status,
             path=path,
-            started=float(about["started"]),
+            started=_time(about["started"]),
             command=without_values([str(word) for word in about["command"]]),
             hosts=tuple(str(host["name"]) for host in hosts),
             exit_code=int(outcome["exit_code"]) if outcome and not locked else None,
             on_slots=on_slots,
-            tasks={"{}/{}".format(*task["id"]): str(task["host"]) for task in about["plan"]["tasks"]}
+            tasks={
+                TaskId.parse("{}/{}".format(*task["id"])): str(task["host"])
+                for task in about["plan"]["tasks"]
+            }
             if on_slots
             else {},
+            exits=exits_from(outcome) if outcome and on_slots else {},
             outcome=outcome or {} if on_slots else {},
         )
     except OSError as error:
         return RunInfo(path.name, "corrupt", path, problem=sentence(error))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except DAMAGE as error:
         return RunInfo(path.name, "corrupt", path, problem=f"{type(error).__name__}: {error}")
+
+
+def _time(told: Any) -> float:
+    """That time, in epoch seconds; raises ValueError, TypeError."""
+    if not math.isfinite(time := float(told)):
+        raise ValueError(f"{time} is no time")
+    return time

@@ -38,6 +38,15 @@ class RecordLogs:
             raise ValueError(f"not a job name: {task.job!r}")
         return self._directory / log_name(task, attempt)
 
+    def of(self, task: TaskId) -> list[Path]:
+        """The copies of the logs of its attempts that are here, the first attempt first."""
+        first = self.path(task)
+        begin, found = len(f"{first.stem}."), {0: first}
+        for path in self._directory.glob(f"{first.stem}.*.log"):
+            if (attempt := path.stem[begin:]).isdecimal():
+                found[int(attempt)] = path
+        return [path for _, path in sorted(found.items()) if path.exists()]
+
     def append(self, task: TaskId, offset: int, data: bytes, attempt: int = 0) -> None:
         """Store bytes that begin at `offset` of the log on the host; what is stored already is not stored twice.
 

@@ -182,7 +182,9 @@ class Visits:
             failures |= failed
             for name, said in replies.items():
                 found[name] += said.body
-            asked = [name for name, said in replies.items() if said.body and len(found[name]) < most]
+            # A host sends as much as fits into a message, until the end.
+            whole = [name for name, said in replies.items() if len(said.body) == wire.BODY_LIMIT]
+            asked = [name for name in whole if len(found[name]) < most]
         longest = max(found.values(), key=len, default=b"")
         if failures and not longest:
             raise ConnectErrors(failures, len(failures.keys() | found.keys()))

@@ -30,10 +30,10 @@ def dial_tcp(target: Target, deadline: Deadline, last_address: Callable[[], None
             last_address()
         connecting = socket.socket(family, kind, protocol)
         try:
+            if target.bind_address:
+                _bind(connecting, target.bind_address, deadline)
             # An address that does not answer leaves time for the next one.
             connecting.settimeout(deadline.left() / (len(addresses) - tried))
-            if target.bind_address:
-                _bind(connecting, target)
             connecting.connect(address)
             return connecting
         except OSError as error:
@@ -42,21 +42,26 @@ def dial_tcp(target: Target, deadline: Deadline, last_address: Callable[[], None
     raise last
 
 
-def _bind(connecting: socket.socket, target: Target) -> None:
+def _bind(connecting: socket.socket, name: str, deadline: Deadline) -> None:
     """Have the connection begin at the first address of its family that BindAddress names, as ssh does."""
     try:
-        [*_, address], *_ = socket.getaddrinfo(
-            target.bind_address, None, connecting.family, socket.SOCK_STREAM
-        )
+        [*_, address], *_ = _look_up(name, None, connecting.family, deadline)
         connecting.bind(address)
+    except NameTimeout:
+        raise
     except (OSError, UnicodeError) as error:
         raise BindError(*error.args) from error
 
 
 def _resolve(target: Target, deadline: Deadline) -> list[Any]:
-    query = (target.hostname, target.port, FAMILIES[target.family], socket.SOCK_STREAM)
+    return _look_up(target.hostname, target.port, FAMILIES[target.family], deadline)
+
+
+def _look_up(name: str, port: int | None, family: int, deadline: Deadline) -> list[Any]:
+    """What the system's resolver says of a name, or an address.  Raises what it raises, NameTimeout."""
+    query = (name, port, family, socket.SOCK_STREAM)
     with contextlib.suppress(ValueError):
-        ipaddress.ip_address(target.hostname)
+        ipaddress.ip_address(name)
         return socket.getaddrinfo(*query)
     # The system's resolver has no time limit; a thread that hangs in it is left behind.
     answers: _Answers = queue.SimpleQueue()

@@ -149,6 +149,7 @@ class SweepController(Monitor):
         self._reporter = reporter
         self._readings: dict[tuple[int, int], MetricReading] = {}
         self._seats: dict[tuple[int, int], Seat] = {}
+        self._attempts: dict[int, int] = {}  # trial -> its newest attempt
         self._placed: set[tuple[int, str]] = set()  # (trial, host)
         # Trials that have ended, while some of their logs is still to come.
         self._unread: dict[int, TaskExit] = {}
@@ -325,6 +326,8 @@ class SweepController(Monitor):
         value = self._readings[number, attempt].value
         if metric is None or value is None or number in self.state.bad:
             return
+        if attempt != self._attempts[number]:  # late bytes of one that a lost host had
+            return
         why = study.verdict(number, curve.count, value) if study is not None else ""
         if rule is not None and not why:
             why = rule.verdict(curve, self._ended_curves, metric.maximize, metric.name)
@@ -356,6 +359,7 @@ class SweepController(Monitor):
         if key not in self._readings:
             self._readings[key] = MetricReading(self._request.metric)
             self._seats[key] = attempt.seat
+            self._attempts[trial.number] = attempt.number
             self.looks.begins(str(trial.task), attempt.seat.gpus)
             self._placed.add((trial.number, attempt.seat.host))
             if self._study is not None:

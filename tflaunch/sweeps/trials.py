@@ -6,6 +6,7 @@ A value is text, as the user wrote it: the program gets it byte for byte, and tr
 from __future__ import annotations
 
 import csv
+import io
 import itertools
 import json
 import math
@@ -140,6 +141,8 @@ def _axis(spec: str, text: str) -> Axis:
             raise UsageError(f"--random {spec}: not a range", "write lr=0.001..0.1, or lr=0.001..0.1:log")
         return Axis(_choices("--random", spec, text))
     low, high, log = float(found[1]), float(found[2]), bool(found[3])
+    if not math.isfinite(high - low):
+        raise UsageError(f"--random {spec.partition('=')[0]}: its range is too wide for a number")
     if not low < high:
         raise UsageError(f"--random {spec}: {found[1]} is not less than {found[2]}")
     if log and low <= 0:
@@ -186,7 +189,8 @@ def _choices(option: str, spec: str, text: str) -> list[str]:
 def read(path: Path) -> list[Params]:
     """The trials in a file: .yaml or .json, a list of mappings; .jsonl, a mapping a line; .csv.  Raises UsageError."""
     try:
-        text = path.read_text("utf-8-sig")
+        # Not read_text: that would make the line ends within a value all alike.
+        text = path.read_bytes().decode("utf-8-sig")
         rows = _rows(path, text)
     except OSError as error:
         raise UsageError(f"--trials-file {path}: {error.strerror}") from None
@@ -214,17 +218,20 @@ def read(path: Path) -> list[Params]:
 def _rows(path: Path, text: str) -> list[tuple[str, Any]]:
     """(line or number, content) of each trial."""
     kind = path.suffix.lower()
-    lines = list(enumerate(text.splitlines(), 1))
     if kind == ".jsonl":
         rows = []
-        for number, line in lines:
+        # Not splitlines: that takes U+2028 and its like, which a value may have, for the end of a line.
+        for number, line in enumerate(io.StringIO(text, newline=None), 1):
             try:
                 rows += [(str(number), json.loads(line))] if line.strip() else []
             except ValueError as error:
                 raise UsageError(f"{path}:{number}: {error}") from None
         return rows
     if kind == ".csv":
-        reader = csv.DictReader(text.splitlines(), restkey="", restval=None)
+        reader = csv.DictReader(io.StringIO(text, newline=""), restkey="", restval=None)
+        names = list(reader.fieldnames or ())
+        if twice := next((name for name in names if names.count(name) > 1), None):
+            raise UsageError(f"{path}:1: {twice} is there twice", "leave one of them out")
         found = [(str(reader.line_num), row) for row in reader]
         if wrong := next((where for where, row in found if "" in row or None in row.values()), None):
             raise UsageError(f"{path}:{wrong}: the number of fields differs from the first line's")

@@ -13,7 +13,7 @@ from tests.support.recorded_run import BEGAN, BINS, recorded, sampled, started
 from tflaunch.documents.json_objects import of_document
 from tflaunch.documents.run_reports import report, run_report
 from tflaunch.documents.run_timeline import MOST
-from tflaunch.protocol.errors import UsageError
+from tflaunch.protocol.errors import RecordError, UsageError
 from tflaunch.protocol.job import TaskId
 from tflaunch.protocol.outcome import HostLost, Outcome, TaskExit
 from tflaunch.runs.host_samples import HOST_SAMPLES
@@ -42,6 +42,21 @@ def kinds(record: Any) -> list[str]:
 def pace(**values: float) -> Mapping[str, list[float]]:
     """Bytes a second of each worker, the same in each bin."""
     return {name.replace("_", "/"): [value] * BINS for name, value in values.items()}
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        {"event": "exited", "time": 9.0},
+        {"event": "started", "time": 9.0, "task": "worker/0"},
+        {"event": "started", "time": 9.0, "task": "worker/0", "host": "gpu01", "attempt": "x"},
+        {"event": "warn", "time": 9.0},
+    ],
+)
+def test_events_that_are_damaged_are_an_error_not_a_crash(make: Any, event: Mapping[str, Any]) -> None:
+    record = make(events=[*started(TASKS), event])
+    with pytest.raises(RecordError, match="cannot read the record"):
+        run_report(record)
 
 
 def test_a_straggler_is_seen_by_its_bytes(make: Any) -> None:

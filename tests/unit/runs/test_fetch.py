@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
+import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -108,6 +112,20 @@ def test_nothing_is_written_outside_of_the_directory(tmp_path: Path) -> None:
     with pytest.raises(FetchError), Destination(tmp_path / "no").beside("x"):
         pass
     assert sorted(path.name for path in tmp_path.iterdir()) == ["no", "to"]
+
+
+def test_a_file_system_without_locks_takes_a_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def flock(_: int, how: int) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    without = SimpleNamespace(**{**vars(fcntl), "flock": flock})
+    monkeypatch.setattr("tflaunch.runs.fetch_part.fcntl", without)
+    with Destination(tmp_path).beside("x") as (directory, name):
+        part = FilePart(directory, name, "host:x", "3 bytes")
+        part.write(0, b"new")
+        assert part.finish(5, False, overwrite=True)
+        part.close()
+    assert files(tmp_path) == {"x"}
 
 
 def test_a_part_is_one_process_s_and_one_content_s(tmp_path: Path) -> None:

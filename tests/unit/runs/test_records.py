@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
+import fcntl
 import json
 import os
+import re
 import resource
 import signal
 import subprocess
 import sys
 import textwrap
 from pathlib import Path
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 
 import pytest
 
@@ -20,7 +23,7 @@ from tflaunch.planning.cluster_plan import ClusterPlan, TaskPlan
 from tflaunch.protocol.errors import RecordError, UsageError
 from tflaunch.protocol.job import TaskId
 from tflaunch.protocol.outcome import GpuLeft, HostLost, Outcome, TaskExit
-from tflaunch.runs.record import Record, check_run_id, hostfile_from, state_root
+from tflaunch.runs.record import Record, check_run_id, hostfile_from, run_ids_locked, state_root
 from tflaunch.runs.record_list import list_runs
 from tflaunch.runs.run_ids import new_run_id
 
@@ -156,6 +159,18 @@ def test_a_record_is_found_by_the_beginning_of_its_id() -> None:
 
 
 # Logs
+
+
+def test_the_logs_of_a_task_are_those_of_all_its_attempts(root: Path) -> None:
+    record = create()
+    for task, attempt in ((W0, 10), (W0, 2), (TaskId("worker", 10), 0), (TaskId("worker", 10), 1)):
+        record.logs.append(task, 0, b"x", attempt)
+    (root / "trainer-abc234" / "logs" / "worker-0.x.log").touch()
+    assert [path.name for path in record.logs.of(W0)] == ["worker-0.2.log", "worker-0.10.log"]
+    record.logs.append(W0, 0, b"x")
+    assert record.logs.of(W0)[0].name == "worker-0.log"
+    assert record.logs.of(TaskId("ps", 0)) == []
+    record.close()
 
 
 def test_logs_are_stored_by_offset_and_never_doubled(root: Path) -> None:
@@ -362,12 +377,63 @@ def test_a_corrupt_record_is_shown_as_such(root: Path, text: str) -> None:
         hostfile_from(Record.open("bad"))
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("run.json", '{"started": Infinity}'),
+        ("run.json", '{"plan": {"tasks": [{"id": ["worker"], "host": "a"}]}}'),
+        ("run.json", '{"plan": {"tasks": [{"id": ["worker", "x"], "host": "a"}]}}'),
+        ("run.json", "[" * 100_000),
+        ("outcome.json", '{"exit_code": Infinity}'),
+        ("outcome.json", '{"exit_code": 1, "exits": [{"task": "worker/0"}]}'),
+        ("outcome.json", "[" * 100_000),
+    ],
+)
+def test_one_record_that_is_damaged_hides_no_other(root: Path, name: str, text: str) -> None:
+    create("good").close()
+    create("bad").close()
+    bad = root / "bad"
+    (bad / "slots.json").write_text("{}")
+    about = json.loads((bad / "run.json").read_text()) if name == "run.json" else {}
+    (bad / name).write_text(json.dumps({**about, **json.loads(text)}) if text.endswith("}") else text)
+    assert {run.run_id: run.status for run in list_runs()} == {"bad": "corrupt", "good": "orphaned"}
+
+
+@pytest.mark.parametrize(
+    "text", ["{}", '{"engine": "slurm"}', '{"engine": "slurm", "handle": 7}', "[" * 100_000]
+)
+def test_damaged_slots_are_an_error_not_a_crash(root: Path, text: str) -> None:
+    create("bad").close()
+    (root / "bad" / "slots.json").write_text(text)
+    with pytest.raises(RecordError, match="cannot read the record"):
+        assert Record.open("bad").slots
+
+
 def test_a_corrupt_outcome_is_an_error_not_a_crash(root: Path) -> None:
     create("bad").close()
     (root / "bad" / "outcome.json").write_text('{"exit')
     assert [run.status for run in list_runs()] == ["corrupt"]
     with pytest.raises(RecordError):
         Record.open("bad").outcome()
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS])
+def test_a_file_system_without_locks_is_told(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    create("r-1").close()
+    before = len(list(Path("/proc/self/fd").iterdir()))
+
+    def flock(_: int, how: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("tflaunch.runs.record.fcntl", SimpleNamespace(**{**vars(fcntl), "flock": flock}))
+    why = re.escape(os.strerror(number))
+    with pytest.raises(RecordError, match=why), run_ids_locked():
+        pass
+    with pytest.raises(RecordError, match=why):
+        create("r-2")
+    with pytest.raises(RecordError, match=why):
+        Record.reopen("r-1")
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
 def test_nothing_half_written_is_ever_seen(root: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,10 @@ import paramiko
 import paramiko.ssh_exception
 import pytest
 
+from tests.support.patience import PATIENCE_S
 from tflaunch.hosts import Host
 from tflaunch.protocol.errors import ConnectError
-from tflaunch.ssh.deadline import Deadline
+from tflaunch.ssh.deadline import Deadline, NameTimeout
 from tflaunch.ssh.failures import unreached
 from tflaunch.ssh.login import explained
 from tflaunch.ssh.sockets import dial_tcp
@@ -77,3 +79,26 @@ def test_a_dial_begins_at_the_bind_address(tmp_path: Path) -> None:
                 assert (address[0], other) == (own, "")
             except OSError as error:
                 assert str(unreached(error, target, Deadline(9))).startswith(other or "no error")
+
+
+def test_a_bind_address_of_which_no_name_server_tells_costs_no_more_than_the_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, answer, ask = tmp_path / "config", threading.Event(), socket.getaddrinfo
+
+    def getaddrinfo(name: str, *query: Any) -> Any:
+        if name == "uplink":
+            answer.wait(PATIENCE_S)
+        return ask(name, *query)
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        config.write_text(f"HostName 127.0.0.1\nPort {server.getsockname()[1]}\nBindAddress uplink\n")
+        target, limit = SshConfig(config).target(Host(name="gpu01")), Deadline(0.1)
+        try:
+            with pytest.raises(NameTimeout) as raised:
+                dial_tcp(target, limit, lambda: None)
+            assert not answer.is_set()
+        finally:
+            answer.set()
+    assert str(unreached(raised.value, target, limit)) == "the name look-up took longer than 0.1 s"

@@ -6,8 +6,10 @@ import contextlib
 import shlex
 import sqlite3
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import optuna
 import pytest
@@ -16,7 +18,11 @@ from optuna.trial import TrialState
 from tflaunch.hosts import Hostfile
 from tflaunch.planning.cluster_plan import ClusterPlan
 from tflaunch.protocol.errors import UsageError
+from tflaunch.protocol.outcome import HostLost
 from tflaunch.runs.record import Record
+from tflaunch.sweeps import controller
+from tflaunch.sweeps.first_seats import Seating
+from tflaunch.sweeps.lifecycle import Seat
 from tflaunch.sweeps.optuna_study import JOURNAL, OptunaSearch, OptunaStudy
 from tflaunch.sweeps.results import TRIALS, Metric, Result, Results
 from tflaunch.sweeps.trials import Trial, axes_of, plain
@@ -52,12 +58,16 @@ def ended(trial: Trial, metric: float | None, status: str = "succeeded") -> Resu
     )
 
 
-def states(results: Results, storage: str = "") -> list[str]:
+def trials(results: Results, storage: str = "") -> list[optuna.trial.FrozenTrial]:
     opened = storage or optuna.storages.JournalStorage(
         optuna.storages.journal.JournalFileBackend(str(results.record.path / JOURNAL))
     )
     study = optuna.load_study(study_name=results.record.run_id, storage=opened)
-    return [trial.state.name for trial in study.get_trials()]
+    return list(study.get_trials())
+
+
+def states(results: Results, storage: str = "") -> list[str]:
+    return [trial.state.name for trial in trials(results, storage)]
 
 
 def test_it_proposes_what_the_results_suggest_and_goes_on(results: Results) -> None:
@@ -132,6 +142,38 @@ def test_a_trial_that_is_tried_again_reports_anew(results: Results) -> None:
     study.begins(failed)
     study.ended(ended(failed, None, "failed"))
     assert states(results) == ["FAIL", "COMPLETE", "FAIL"]
+
+
+class Screen:
+    """Shows nothing of a sweep."""
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return lambda *_, **__: None
+
+
+def test_late_lines_of_an_earlier_attempt_are_not_reported_as_those_of_the_next(
+    results: Results, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(controller, "TrialRequests", lambda *_: lambda trial, _: {"id": str(trial.task)})
+    run = SimpleNamespace(grace_s=1.0, gpus=SimpleNamespace(share=False))
+    request: Any = SimpleNamespace(
+        run=run, per_gpu=1, retries=1, timeout_s=0.0, keep_going=False, stop_below=None, metric=LOSS
+    )
+    study = OptunaStudy(search(1, pruner="asha"), results, LOSS, 7, print)
+    trial = study.ask()
+    assert trial is not None
+    work = controller.Work(request, results, [trial], [trial], 0.0, study)
+    nothing: Any = Screen()
+    sweep = controller.SweepController(work, nothing, nothing, Seating((Seat("a"), Seat("b")), {}))
+    sweep.step(sweep.next_event(0.0), 0.0)
+    sweep.read(trial.task, 0, 0, b"loss: 1\n")
+    sweep.step(HostLost("a", "gone"), 1.0)
+    assert sweep.state.running[0].number == 1
+    late = b"loss: 1\nloss: 2\nloss: 3\n"
+    sweep.read(trial.task, 0, 0, late)
+    sweep.read(trial.task, 1, 0, b"loss: 7\n")
+    assert [each.intermediate_values for each in trials(results)] == [{1: 1.0}, {1: 7.0}]
+    assert results.record.logs.path(trial.task).read_bytes() == late
 
 
 def test_it_learns_from_a_sweep_that_was_begun_without_it(results: Results, tmp_path: Path) -> None:

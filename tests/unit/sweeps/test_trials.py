@@ -55,6 +55,8 @@ def test_what_is_drawn_is_within_its_range_and_the_same_for_a_seed() -> None:
         (["lr"], 5, "not NAME=VALUES"),
         (["lr=a,,b"], 5, "a value is empty"),
         (["lr=1..2"], 0, "from 1 to 10,000"),
+        (["n=1.." + "9" * 5000], 5, "n: its range is too wide"),
+        (["lr=-1e308..1e308"], 5, "lr: its range is too wide"),
     ],
 )
 def test_what_cannot_be_drawn(specs: list[str], count: int, message: str) -> None:
@@ -94,6 +96,16 @@ def test_trials_of_a_table(tmp_path: Path) -> None:
     assert read(tmp_path / "t.csv") == [{"lr": "0.1", "note": "a, b"}, {"lr": "0.2", "note": ""}]
 
 
+@pytest.mark.parametrize("inside", ["\u2028", "\u2029", "\x85", "\x0b", "\x0c", "\x1c", "\n", "\r\n", "\r"])
+def test_a_value_keeps_what_looks_like_the_end_of_a_line(tmp_path: Path, inside: str) -> None:
+    value = f"one{inside}two"
+    (tmp_path / "t.csv").write_text(f'prompt,lr\r\n"{value}",1\r\n', newline="")
+    assert read(tmp_path / "t.csv") == [{"prompt": value, "lr": "1"}]
+    if inside in "\u2028\u2029\x85":  # the others must be escaped in JSON
+        (tmp_path / "t.jsonl").write_text(f'{{"prompt": "{value}"}}\r\n{{"lr": 1}}\r\n', newline="")
+        assert read(tmp_path / "t.jsonl") == [{"prompt": value}, {"lr": "1"}]
+
+
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
@@ -108,12 +120,17 @@ def test_trials_of_a_table(tmp_path: Path) -> None:
         ("t.jsonl", "{}\n{", "t.jsonl:2: "),
         ("t.csv", "lr,bn\n1\n", "t.csv:2: the number of fields differs"),
         ("t.csv", "lr\n1,2\n", "t.csv:2: the number of fields differs"),
+        ("t.csv", 'lr,s\n1,"a\u2028b\nc"\n1\n', "t.csv:4: the number of fields differs"),
+        ("t.csv", "lr,bn,lr\n1,2,3\n", "t.csv:1: lr is there twice"),
+        ("t.jsonl", '{"s": "a\u2028b"}\n{', "t.jsonl:2: "),
+        ("t.jsonl", "\r\n{}\r\n{", "t.jsonl:3: "),
+        ("t.json", '[{"n": ' + "9" * 5000 + "}]", "t.json: "),
         ("gone.csv", None, "No such file"),
     ],
 )
 def test_files_that_hold_no_trials(tmp_path: Path, name: str, text: str | None, message: str) -> None:
     if text is not None:
-        (tmp_path / name).write_text(text)
+        (tmp_path / name).write_text(text, newline="")
     with pytest.raises(UsageError, match=re.escape(message)):
         read(tmp_path / name)
 

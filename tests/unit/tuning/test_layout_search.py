@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -181,6 +182,31 @@ def test_a_run_without_steps_that_was_ended_is_told_from_one_that_has_ended(
     why, found = _Trying(mine, mine.layouts[0], 0, 5)._why_not(outcome, [])
     assert why.startswith("the program has named no step in what it printed ")
     assert found == code
+
+
+def test_a_clock_that_is_set_while_a_layout_runs_does_not_change_its_rate(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The steps lie evenly in time; the clock of the machine is set an hour on, and then two hours back."""
+    mine, events = request("--ps=0,1"), Events()
+    reporter = EventReporter(events)
+    trying, steady = _Trying(mine, mine.layouts[0], 0, 5), iter(range(100, 1000))
+    clock = SimpleNamespace(monotonic=lambda: float(next(steady)))
+    monkeypatch.setattr("tflaunch.api.event_feed.time", clock)
+    worker = TaskPlan(TaskId("worker", 0), "here", "here", 2222, (), (), (), {}, (), None)
+    reporter.plan(ClusterPlan(NAME, (worker,)))
+    reporter.close()
+    for step in range(30):
+        wall = 1e9 + step + (3600 if 10 <= step < 20 else -3600 if step >= 20 else 0)
+        told = {"event": "log", "time": wall, "task": "worker/0", "host": "here", "line": f"step {4 * step}"}
+        events.write(json.dumps(told) + "\n")
+    events.end()
+    prepared = cast(PreparedTry, SimpleNamespace(reporter=reporter))
+    for event, at in events.timed():
+        trying._take(event, at, prepared)
+    rate = trying._rate
+    assert rate is not None
+    assert (rate.rate, rate.low, rate.high, rate.seconds) == pytest.approx((4.0, 4.0, 4.0, 29.0))
 
 
 def test_what_limited_a_layout_is_what_made_its_run_slow_and_no_other_warning() -> None:
