@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from tflaunch.hosts import Hostfile
     from tflaunch.inputs.config import Config, Setting
     from tflaunch.inputs.job_file import JobFile
-    from tflaunch.inputs.options.job_groups import GpuOptions
     from tflaunch.inputs.options.given import Given
+    from tflaunch.inputs.options.job_groups import GpuOptions
     from tflaunch.planning.gpu_limits import GpuLimit
     from tflaunch.protocol.job import JobSpec
 
