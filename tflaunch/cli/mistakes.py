@@ -35,8 +35,14 @@ INSTEAD: Mapping[str, str] = {
     **dict.fromkeys(("search", "grid", "hpo", "trials", "hyperparameters"), "sweep"),
     **dict.fromkeys(("new", "create", "setup", "configure", "hostfile", "discover"), "init"),
     **dict.fromkeys(("board", "tb"), "tensorboard"),
+    **dict.fromkeys(("resume", "continue"), "sweep --resume"),
+    **dict.fromkeys(("restart", "again", "repeat", "retry", "redo"), "rerun"),
+    **dict.fromkeys(("monitor", "htop", "dashboard"), "top"),
+    **dict.fromkeys(("trace", "profiler", "perf"), "profile"),
     "version": "--version",
 }  # fmt: skip
+_ALIKE = 0.75  # how alike two words are, of 1, where one is taken for the other
+_NEVER_GUESSED = ("clean", "stop")  # what they end or remove is gone
 
 
 def unknown_verb(word: str, rest: Sequence[str], verbs: Sequence[str]) -> UsageError:
@@ -47,16 +53,16 @@ def unknown_verb(word: str, rest: Sequence[str], verbs: Sequence[str]) -> UsageE
             shlex.join(["tflaunch", "run", word, *rest]),
         )
     folded = word.lower().replace("_", "-")
-    near = [folded] if folded in verbs else difflib.get_close_matches(folded, [*verbs, *INSTEAD], 1)
-    if not near:
+    alike = difflib.get_close_matches(folded, [*verbs, *INSTEAD], 1, _ALIKE)
+    near = folded if folded in verbs or folded in INSTEAD else next(iter(alike), "")
+    meant = INSTEAD.get(near, near)
+    if not meant or (near != folded and meant in _NEVER_GUESSED):
         return UsageError(f"tflaunch has no command {word!r}", "tflaunch --help lists the commands")
-    meant = INSTEAD.get(near[0], near[0])
-    if folded in INSTEAD:
-        return UsageError(
-            f"tflaunch has no command {word!r}; use {meant}", shlex.join(["tflaunch", meant, *rest])
-        )
+    name = ["NAME"] if meant.endswith("--resume") and not rest else []
     return UsageError(
-        f"tflaunch has no command {word!r}; did you mean {meant}?", shlex.join(["tflaunch", meant, *rest])
+        f"tflaunch has no command {word!r}; "
+        + (f"use {meant}" if near in INSTEAD and near == folded else f"did you mean {meant}?"),
+        shlex.join(["tflaunch", *meant.split(), *name, *rest]),
     )
 
 

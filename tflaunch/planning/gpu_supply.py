@@ -14,7 +14,7 @@ from tflaunch.planning.gpu_choice import NEEDS_MIG, LeftOut
 from tflaunch.planning.gpu_words import not_one_of_it, one_of, repair, short_name, what_keeps_them
 from tflaunch.planning.inventory import GpuOrInstance, HostFacts, MigInstance
 from tflaunch.protocol.errors import PlanError
-from tflaunch.protocol.job import GpuCount
+from tflaunch.protocol.job import WORKER, GpuCount, JobSpec
 from tflaunch.text.numbers import agreeing, counted
 
 
@@ -67,6 +67,20 @@ def gpus_of_worker(asked: GpuCount | None, capacities: Sequence[HostCapacity]) -
         return asked
     with_gpus = [capacity for capacity in capacities if capacity.host.gpus == "auto" and capacity.facts.gpus]
     return 1 if with_gpus or any(capacity.host.gpus not in ("auto", 0, ()) for capacity in capacities) else 0
+
+
+def check_selected(job: JobSpec, per_worker: GpuCount, capacities: Sequence[HostCapacity]) -> None:
+    """Raise PlanError where an option asks for a kind of GPU, and no host of the workers has any for them."""
+    said = any(role.gpus for role in job.roles.values()) or job.role(WORKER).gpus is not None
+    if per_worker or said or not capacities or not job.selects_gpus:
+        return
+    there = _by_host((capacity.host.name, _describe_gpus(capacity)) for capacity in capacities)
+    raise PlanError(
+        f"{job.selects_gpus}: no worker gets a GPU: {there}",
+        one_of(
+            *_repairs(capacities), "leave that out", "say --gpus-per-worker 0: the workers then run on CPUs"
+        ),
+    )
 
 
 def note_silent(capacities: Collection[HostCapacity], notes: list[str]) -> None:

@@ -18,6 +18,7 @@ from tflaunch.planning.gpu_choice import take_nearest
 from tflaunch.planning.gpu_supply import (
     HostCapacity,
     check_instances,
+    check_selected,
     deal,
     gpus_of_worker,
     keep_to_one_model,
@@ -98,6 +99,7 @@ def _place(
 ) -> list[Placed]:
     """Every task with its host and its GPUs, by job name and index; raises PlanError where they do not fit."""
     for_workers, per_worker, apart = _shares(job, hostfile, capacities, notes)
+    check_selected(job, per_worker, for_workers)
     placed: list[Placed] = []
     for share in apart:
         if share.gpus_each:
@@ -231,6 +233,7 @@ def places(
         if host.name in inventory
     }
     capacities, per_worker, _ = _shares(job, hostfile, there, notes)
+    check_selected(job, per_worker, capacities)
     make_room(capacities, per_worker, notes)
     rooms = [1 if capacity.room is None else capacity.room for capacity in capacities]
     if not any(rooms):

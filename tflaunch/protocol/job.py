@@ -185,6 +185,7 @@ class JobSpec:
     choices: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     alone: str = ""  # why workers of this program do not work together; "": they do, or that is not known
+    selects_gpus: str = ""  # the option that says so: workers that would get none have no plan
     whole_host: bool = False  # a worker uses all GPUs of its host, unless the user says how many
     keras_fit: str = (
         ""  # what Keras 3 lacks and the text calls, and the advice: `fit under STRATEGY (FILE:LINE); …`

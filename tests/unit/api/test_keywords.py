@@ -155,6 +155,28 @@ def test_the_configuration_and_a_job_file_hold_for_a_call(
     assert asked.job_file.directory == tmp_path
 
 
+def test_a_kind_of_gpu_is_asked_for_by_who_writes_it_for_this_run_not_by_a_configuration(
+    tmp_path: Path,
+) -> None:
+    from tflaunch.api.requests import configured
+
+    (tmp_path / "config.toml").write_text('[run]\ngpu_model = "H100"\n')
+    (tmp_path / "job.yaml").write_text("program: trainer.py\nmin_gpu_memory: 40GiB\n")
+
+    def selected(program: str, **keywords: Any) -> str:
+        return configured.gpus_selected_by(options_of(program, (), keywords).options.gpus)
+
+    configured.configuration.cache_clear()
+    try:
+        assert selected("trainer.py") == ""
+        assert selected("trainer.py", gpu_model="A100") == "--gpu-model A100"
+        assert selected("trainer.py", mig=True) == "--mig"
+        assert selected("trainer.py", mig="1g.10gb") == "--mig 1g.10gb"
+        assert selected(str(tmp_path / "job.yaml")) == "--min-gpu-memory 40GiB"
+    finally:
+        configured.configuration.cache_clear()
+
+
 def test_the_command_on_record_has_no_values_of_variables() -> None:
     command = command_of("h1", "trainer.py", ["-x"], {"env": {"A": "secret"}, "job_env": ["data=B=secret"]})
     assert command[:2] == ("tflaunch", "run")

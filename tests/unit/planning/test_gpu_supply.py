@@ -21,7 +21,8 @@ from tflaunch.planning.inventory import (
     why_busy,
 )
 from tflaunch.planning.plan import PORTS_HELD, usable_gpus
-from tflaunch.protocol.errors import EXIT_PLAN
+from tflaunch.planning.plan import places as trial_places
+from tflaunch.protocol.errors import EXIT_PLAN, PlanError
 from tflaunch.protocol.job import Role
 
 # --- GPUs -----------------------------------------------------------------------------------------------
@@ -161,6 +162,22 @@ def test_workers_go_to_gpus_only_and_a_note_says_so() -> None:
     assert planned.notes == (
         "no worker runs on g[2-3], which have no GPU to give; to start workers without GPUs: --gpus-per-worker 0",
     )
+
+
+def test_who_asks_for_a_kind_of_gpu_never_trains_without_any() -> None:
+    asks = {"selects_gpus": "--gpu-model H100"}
+    error = refused(asked(PROGRAM, workers=2, **asks), facts("g1"), facts("g2"))
+    assert error.exit_code == EXIT_PLAN
+    assert error.message == "--gpu-model H100: no worker gets a GPU: g[1-2] none"
+    assert error.hint == "Leave that out, or say --gpus-per-worker 0: the workers then run on CPUs."
+    assert refused(asked(PROGRAM, **asks), facts("g1", some_gpus("g1", 1)), hosts={"g1": {"gpus": 0}})
+    with pytest.raises(PlanError, match="no worker gets a GPU"):
+        trial_places(asked(PROGRAM, **asks), Hostfile("hosts.yaml", (Host("g1"),)), {"g1": facts("g1")}, [])
+    # Who says that workers need none, or asks for them elsewhere, is not told.
+    assert not taken(plan(asked(PROGRAM, workers=1, gpus_per_worker=0, **asks), facts("g1")))
+    evaluator = {"evaluator": Role(1, "g2", 1)}
+    job = asked(PROGRAM, ps=0, workers=1, worker_hosts="g1", roles=evaluator, **asks)
+    assert taken(plan(job, facts("g1"), facts("g2", some_gpus("g2", 1)))) == ["g2:0"]
 
 
 def test_a_gpu_seen_under_two_names_is_given_once() -> None:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from tflaunch.inputs.config import Config, Setting
     from tflaunch.inputs.job_file import JobFile
     from tflaunch.inputs.options.given import Given
+    from tflaunch.inputs.options.job_groups import GpuOptions
     from tflaunch.planning.gpu_limits import GpuLimit
     from tflaunch.protocol.job import JobSpec
 
@@ -82,6 +83,20 @@ def take_job_file(file: JobFile, given: Given) -> None:
         there = given.values.get(name) or ()
         configured = _STATE.get().listed.get(name, 0)
         given.values[name] = [*there[:configured], *values, *there[configured:]]
+
+
+def gpus_selected_by(options: GpuOptions) -> str:
+    """The option by which this command asks for a kind of GPU, as it was written; "" for none.
+
+    A configuration is for many commands, some of them without GPUs: what it says asks for none.
+    """
+    written = {
+        "gpu_model": options.gpu_model and f"--gpu-model {options.gpu_model}",
+        "min_gpu_memory": options.min_gpu_memory and f"--min-gpu-memory {options.min_gpu_memory}",
+        "mig": "" if options.mig is None else f"--mig {options.mig}".rstrip(),
+    }
+    used = _STATE.get(_State()).used
+    return " ".join(text for name, text in written.items() if text and name not in used)
 
 
 def with_choices(job: JobSpec) -> JobSpec:

@@ -6,7 +6,7 @@ import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from tflaunch.api.requests.configured import gpu_limit, with_choices
+from tflaunch.api.requests.configured import gpu_limit, gpus_selected_by, with_choices
 from tflaunch.api.requests.job_parts import (
     LEASE_S,
     TrainerCode,
@@ -188,6 +188,7 @@ def _job(options: RunOptions, roles: Mapping[str, Role], file: JobFile) -> JobSp
         empty_flags=not options.program.no_empty_flags,
         done=done,
         mix_models=options.gpus.mix_models,
+        selects_gpus=gpus_selected_by(options.gpus),
         bind=options.gpus.bind.value,
         memory_policy=options.gpus.memory_policy.value,
         network=network_of(options.cluster),

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tflaunch.api.requests.configured import gpu_limit, with_choices
+from tflaunch.api.requests.configured import gpu_limit, gpus_selected_by, with_choices
 from tflaunch.api.requests.job_parts import (
     LEASE_S,
     check_hosts,
@@ -183,6 +183,7 @@ def _run_request(options: SweepOptions, reporter: Reporter, command: tuple[str, 
         args=options.what.arguments,
         roles={PS: Role(0), WORKER: Role(gpus=options.per_trial.gpus_per_trial)},
         flags=None,
+        selects_gpus=gpus_selected_by(options.gpus),
     )
     job = with_choices(with_environment(job, options.tasks, hostfile))
     check_placeholders(job, hostfile, trials=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import tflaunch
-from tflaunch.api.requests.configured import gpu_limit, with_choices
+from tflaunch.api.requests.configured import gpu_limit, gpus_selected_by, with_choices
 from tflaunch.api.requests.job_parts import (
     LEASE_S,
     check_hosts,
@@ -91,6 +91,7 @@ def _job(options: UpOptions, roles: Mapping[str, Role], hostfile: Hostfile) -> J
         framework="tensorflow",
         done="never",
         mix_models=options.gpus.mix_models,
+        selects_gpus=gpus_selected_by(options.gpus),
         bind=options.gpus.bind.value,
         memory_policy=options.gpus.memory_policy.value,
         network=network_of(options.cluster),
