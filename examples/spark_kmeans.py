@@ -7,7 +7,7 @@ compute of rows that Spark has, without training by tasks that know each other.
     python examples/spark_kmeans.py
     spark-submit --master spark://master:7077 examples/spark_kmeans.py --points 10000000
 
-Spark repeats what a lost executor has not finished.  It needs tflaunch[spark], Java, and TensorFlow on the executors.
+Spark repeats what a lost executor has not finished.  It needs the extra `spark`, Java, and TensorFlow on the executors.
 """
 
 import argparse

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from tflaunch.engines.spark_master import SlotSize, SparkMaster, minor
 from tflaunch.protocol.errors import ConnectError, PlanError, TflaunchError, UsageError
+from tflaunch.text.extras import beside_tflaunch
 from tflaunch.text.numbers import counted
 
 if TYPE_CHECKING:
@@ -336,7 +337,7 @@ def _pyspark() -> Any:
     except ImportError:
         raise UsageError(
             "spark: tflaunch's Python has no pyspark",
-            "put it beside tflaunch: pipx inject tflaunch pyspark, or uv tool install 'tflaunch[spark]'",
+            beside_tflaunch("pyspark", "spark"),
         ) from None
     return pyspark
 

@@ -40,6 +40,7 @@ from tflaunch.runs.tunnel import BACKLOG, Tunnel
 from tflaunch.sessions.group import Stopped, interruption
 from tflaunch.sessions.session import Ended, Said
 from tflaunch.sessions.watcher import Watcher
+from tflaunch.text.extras import beside_tflaunch
 from tflaunch.text.safe import one_line
 
 if TYPE_CHECKING:
@@ -262,7 +263,7 @@ def _grpc() -> Any:
     except ImportError:
         raise UsageError(
             "profile: tflaunch's Python has no grpcio, by which TensorFlow is asked",
-            "put it beside tflaunch: pipx inject tflaunch grpcio, or uv tool install 'tflaunch[profile]'",
+            beside_tflaunch("grpcio", "profile"),
         ) from None
     return grpc
 

@@ -190,7 +190,7 @@ def _described(df: DataFrame, about: dict[str, Any]) -> tuple[Signature, str]:
         if lacking := re.search(r"No module named '(pyarrow|numpy)'", text):
             raise UsageError(
                 f"{lacking[1]} is missing, here or in the executors' Python: Spark hands out columns by it",
-                "install it there, as tflaunch[spark] does here; PYSPARK_PYTHON says which Python executors use",
+                "install it there, as tflaunch's extra spark does here; PYSPARK_PYTHON says which Python executors use",
             ) from None
         above, at, _ = text.partition(
             "\n SQLSTATE"

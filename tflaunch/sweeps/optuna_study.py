@@ -17,6 +17,7 @@ from tflaunch.protocol.errors import RecordError, TflaunchError, UsageError
 from tflaunch.runs.hidden_values import safe_url
 from tflaunch.sweeps.results import Metric, Result
 from tflaunch.sweeps.trials import Axis, Params, Trial, identity
+from tflaunch.text.extras import beside_tflaunch
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,7 +31,7 @@ REPEATED = 20  # so many proposals that are known already: then one is drawn at 
 SEEDS = 2**32  # numpy's seeds are below
 _NUMBER = "tflaunch trial"  # an attribute of the study's trials
 _METRIC = "tflaunch metric"  # an attribute of the study
-_HINT = "it is in an extra: pipx inject tflaunch optuna, or uv tool install 'tflaunch[tune]'"
+_HINT = beside_tflaunch("optuna", "tune")
 
 
 @dataclass(frozen=True)

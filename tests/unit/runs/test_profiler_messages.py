@@ -14,6 +14,7 @@ from tflaunch.runs import profiling
 from tflaunch.runs.profiler_messages import is_empty, profile_request, trace_in, troubles_in
 from tflaunch.runs.profiling import MOST_TASKS, tasks_to_profile
 from tflaunch.runs.run_states import RunState, TaskState
+from tflaunch.text.extras import beside_tflaunch
 
 NUMBER, FLAG, TEXT, BYTES, MESSAGE = 4, 8, 9, 12, 11  # types of FieldDescriptorProto
 # message -> field -> (its number, type, whether it is repeated), as in TensorFlow 2.21
@@ -112,4 +113,4 @@ def test_without_grpc_it_is_said_how_to_get_it(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setitem(sys.modules, "grpc", None)
     with pytest.raises(UsageError) as refused:
         profiling._grpc()
-    assert "'tflaunch[profile]'" in refused.value.hint
+    assert beside_tflaunch("grpcio", "profile") in refused.value.hint

@@ -65,7 +65,7 @@ class TrialOptions:
     sampler: SamplerChoice = option(
         SamplerChoice.random,
         help="With --random: draw all trials at once, or have Optuna's TPE propose each by the results so far "
-        "(tflaunch[tune]).",
+        "(the extra tune).",
     )
     storage: str = option(
         "", metavar="URL", help="With --sampler or --pruner: Optuna's storage [a file in the sweep's record]"
@@ -139,7 +139,7 @@ class ScoreOptions:
 
     pruner: PrunerChoice = option(
         PrunerChoice.none,
-        help="Stop trials early by Optuna's ASHA or Hyperband; each line with the metric is a report (tflaunch[tune]).",
+        help="Stop trials early by Optuna's ASHA or Hyperband; each line with the metric is a report (the extra tune).",
     )
 
 
