@@ -9,8 +9,9 @@ There are two ways to ask, and tflaunch.agent.tasks.live_stacks takes the second
 faulthandler with all threads is neither: it reads the list of threads without its lock, also when the interpreter's is
 held, and a thread of C that enters Python may be half in that list (SIGSEGV, Python 3.11).
 
-The thread runs none of the program's code: it has no garbage collected while it makes objects that count for that (by
-the threshold: `gc.isenabled()` is the program's), and holds the frames of one thread at a time, for some microseconds.
+It writes as faulthandler does.  The thread runs none of the program's code, as a garbage collection would: it has none
+while it makes objects that count for that (by the threshold: `gc.isenabled()` is the program's), and holds the frames
+of one thread at a time, for some microseconds.
 
 The answer does not go into the log, but into an unlinked file that only the process has, in memory where that can be:
 a disk may keep who writes, and with it the lock.  Its name says whose it is: NAME, then process, start time, first
@@ -18,7 +19,8 @@ thread and the pipe's inode.
 
 A program does not notice that thread: `threading` does not count it, no signal is delivered to it (those to the process
 are for the program's threads, also where they wait for one), it ends before the interpreter does, each forked child
-gets one of its own, and Python 3.12 does not warn of a fork because of it.
+gets one of its own (but not what subprocess forks for a `preexec_fn`: that becomes another program at once), and Python
+3.12 does not warn of a fork because of it: it holds nothing that the child could miss.
 
 It has functions of its own of _thread and posix: gevent and its like exchange them, and it would run in the program's
 thread.  Where there is no interpreter's lock nobody may read the stacks of threads that run.  Once the program runs it
@@ -100,7 +102,6 @@ def prepare():
         left = %(depth)d
         while frame is not None and left:
             code = frame.f_code
-            # As faulthandler writes it.
             text.append('  File "%%.500s", line %%s in %%.500s\\n' %% (code.co_filename, frame.f_lineno, code.co_name))
             frame = frame.f_back
             left -= 1
@@ -125,7 +126,6 @@ def prepare():
             begins.release()
             while goes_on:
                 asked = os.read(asks[0], 16)
-                # What makes objects here may not collect garbage: that runs code of the program.
                 collects = gc.isenabled()
                 gc.disable()
                 threshold = gc.get_threshold()[0]
@@ -183,14 +183,12 @@ def prepare():
                     os.close(current[each][0])
             over = "over" in current
             current.clear()
-            # What subprocess has forked for a preexec_fn becomes another program at once.
             if not over and sys._getframe(1).f_code.co_name != "_execute_child":
                 start(mark())
         except Exception:
             pass
 
     def before_fork():
-        # Python 3.12 warns of a fork where there are threads.  This one holds nothing that the child could miss.
         try:
             module = sys.modules.get("warnings", _warnings)
             text = "This process (pid=%%d) is multi-threaded, use of %%s() may lead to deadlocks in the child."
