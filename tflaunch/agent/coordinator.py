@@ -18,7 +18,7 @@ from tflaunch.lifecycle.links import SILENCE_S
 from tflaunch.lifecycle.states import state_from
 from tflaunch.lifecycle.watchdog import Watchdog
 from tflaunch.protocol import messages, wire
-from tflaunch.protocol.fields import anything, check, one_of
+from tflaunch.protocol.fields import Each, a_whole_number, a_word, anything, check, one_of
 from tflaunch.protocol.outcome import outcome_data
 
 TYPE_CHECKING = False
@@ -111,13 +111,17 @@ class Coordinator:
             "run": self._directory.run,
             "drive": self._drive.memory(),
             "watchdog": self._watchdog.memory(),
+            "addresses": self._peers.addresses,
         }
         return wire.dumps(known).encode("ascii")
 
     def _resume(self, memory: bytes) -> None:
         """Continue from an earlier coordinator's memory; raises ValueError or RecursionError if it is not usable."""
         known = wire.loads(memory.decode("ascii"))
-        check({"run": one_of(self._directory.run), "drive": anything, "watchdog": anything}, known)
+        addresses = Each(a_word, (a_whole_number, [anything]))
+        spec = {"run": one_of(self._directory.run), "drive": anything, "watchdog": anything}
+        check(dict(spec, **{"?addresses": addresses}), known)  # a launcher's has none
+        self._peers.addresses.update(known.get("addresses", {}))
         self._drive.resume(known["drive"])
         self._follow_moves()
         self._watchdog.resume(known["watchdog"])
@@ -247,6 +251,7 @@ class Coordinator:
                 self._awaited.discard(host)
                 if self._trial:
                     continue
+                self._changed |= host == self._directory.host  # it has no addresses yet, and all were dialled
                 self.send(host, "renew", lease_s=self._lease_s)
                 self._drive.attached(host, now)
                 if self._unsaid and host == self._directory.host:

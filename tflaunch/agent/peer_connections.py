@@ -58,7 +58,8 @@ class PeerConnections:
         self._members = members
         self._listener = listener
         self._selector = selectors.DefaultSelector()
-        self._addresses = {}  # type: Dict[str, Tuple[int, Any]]
+        # Host -> family, and what `connect` takes.  A look-up blocks, and may fail later: the next coordinator has them.
+        self.addresses = {}  # type: Dict[str, List[Any]]
 
     def dial(self, host: str) -> None:
         """Begin to connect to a host; raises OSError."""
@@ -77,19 +78,19 @@ class PeerConnections:
         connection = socket.socket(family)
         connection.setblocking(False)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        failure = connection.connect_ex(address)
+        failure = connection.connect_ex(tuple(address))  # JSON knows only lists
         if failure not in (0, errno.EINPROGRESS):
             connection.close()
             raise OSError(failure, os.strerror(failure))
         peer = self.by_host[host] = PeerConnection(connection, connected=False)
         self._selector.register(connection, selectors.EVENT_WRITE, (host, peer))
 
-    def _resolve(self, host: str) -> "Tuple[int, Any]":
-        if host not in self._addresses:  # only once: a look-up blocks, and may fail later
+    def _resolve(self, host: str) -> "List[Any]":
+        if host not in self.addresses:
             address, port = self._members[host][:2]
             found = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
-            self._addresses[host] = (found[0], found[4])
-        return self._addresses[host]
+            self.addresses[host] = [found[0], found[4]]
+        return self.addresses[host]
 
     def hang_up(self, host: str) -> None:
         """Close the connection to a host."""

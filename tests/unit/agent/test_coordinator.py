@@ -215,6 +215,37 @@ def test_one_that_takes_over_has_all_of_it_from_json(bench: Bench) -> None:
     assert not bench.coordinator._unsaid
 
 
+def test_one_that_takes_over_asks_no_name_service(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be away by then, and keep whoever asks for half a minute, while no lease is renewed."""
+    memory = left(bench)
+
+    def away(*_: object, **__: object) -> None:
+        raise AssertionError("asked")
+
+    monkeypatch.setattr(socket, "getaddrinfo", away)
+    bench.replace(json.dumps(memory).encode())
+    bench.let_in()
+
+
+def test_its_agent_has_the_addresses_before_anything_happens(bench: Bench) -> None:
+    bench.let_in()
+    own = bench.own_agent()
+    own.say("hello", run="run-1", host="a", pid=1, directory="/")
+    kept: list[wire.Message] = []
+    while not kept:
+        bench.turn()
+        kept = [message for message in own.messages() if message.type == "memory"]
+    assert json.loads(kept[-1].body)["addresses"] == {"b": [2, ["127.0.0.1", bench.plan["members"]["b"][1]]]}
+
+
+def test_the_memory_of_a_launcher_has_no_addresses(bench: Bench) -> None:
+    memory = left(bench)
+    del memory["addresses"]
+    bench.replace(json.dumps(memory).encode())
+    assert bench.coordinator._drive.links.after == {"a": 0, "b": 1}
+    bench.let_in()
+
+
 @pytest.mark.parametrize("what", ["a pickle", "cut", "of another run", "of another host", "deep", "nothing"])
 def test_what_is_no_memory_of_the_run_is_told_and_never_run(bench: Bench, tmp_path: Path, what: str) -> None:
     memory = left(bench)
