@@ -104,7 +104,9 @@ def test_with_the_pythons_of_the_tasks(begun: Callable[..., Channel], python: st
     assert functions(program["stacks"][0]["frames"]) == ["deeper", "batches", "<module>"], program
 
 
-def test_a_program_whose_name_linux_cuts_within_a_letter(begun: Callable[..., Channel], tmp_path: Path) -> None:
+def test_a_program_whose_name_linux_cuts_within_a_letter(
+    begun: Callable[..., Channel], tmp_path: Path
+) -> None:
     path = tmp_path / "обучение_модели.py"
     path.write_text(f"#!{sys.executable}\n{PROGRAM}")
     path.chmod(0o700)

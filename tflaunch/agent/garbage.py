@@ -281,7 +281,7 @@ def _environments(parent: str) -> "List[str]":
 
 
 def _clean_environments(parent: str, older_s: float, dry_run: bool) -> "Tuple[Dict[str, int], List[str]]":
-    """Remove those that no run uses now or has used for so long, and incomplete ones; also returns what stays, and why."""
+    """Remove those that no run uses now or has used for so long, and incomplete ones; also returns what stays."""
     done, left = {"files": 0, "bytes": 0}, []  # type: Tuple[Dict[str, int], List[str]]
     directory = environment.directory_of(parent)
     locks = [os.path.join(directory, name) for name in _names(directory) if name.endswith(".lock")]

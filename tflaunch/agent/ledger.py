@@ -99,7 +99,13 @@ def restarted(directory: RunDirectory) -> float:
     """
     agent = directory.agent()
     then, now = agent.get("machine"), this_machine()
-    if agent.get("over", False) or not then or then[0] != now[0] or then[1] == now[1] or not (then[1] and now[1]):
+    if (
+        agent.get("over", False)
+        or not then
+        or then[0] != now[0]
+        or then[1] == now[1]
+        or not (then[1] and now[1])
+    ):
         return 0.0
     booted = processes.booted()
     written = [_modified(os.path.join(directory.path, name)) or 0.0 for name in ("agent.json", EVENTS)]

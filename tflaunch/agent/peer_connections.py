@@ -58,7 +58,7 @@ class PeerConnections:
         self._members = members
         self._listener = listener
         self._selector = selectors.DefaultSelector()
-        # Host -> family, and what `connect` takes.  A look-up blocks, and may fail later: the next coordinator has them.
+        # Host -> family, what `connect` takes.  A look-up blocks, and may fail later: the next coordinator has them.
         self.addresses = {}  # type: Dict[str, List[Any]]
 
     def dial(self, host: str) -> None:

@@ -68,7 +68,7 @@ def answers(parent: Path, *messages: bytes) -> list[wire.Message]:
     Visit(str(parent), theirs, out).run(b"".join(messages))
     os.close(out)
     os.close(theirs)
-    with open(got, "rb") as file:
+    with os.fdopen(got, "rb") as file:
         hello, *more = wire.Decoder().feed(file.read())
     assert hello.type == "hello"
     return more
@@ -84,4 +84,6 @@ def test_a_defect_in_one_request_is_told_and_ends_no_visit(
     failed, usage = answers(tmp_path, wire.encode("list"), wire.encode("measure"))
     assert (failed.type, usage.type) == ("failed", "usage")
     assert failed["reason"].startswith("a defect of tflaunch's agent:\nTraceback")
-    assert failed["reason"].endswith("in breaks\n    raise KeyError(\"out of order\")\nKeyError: 'out of order'\n")
+    assert failed["reason"].endswith(
+        "in breaks\n    raise KeyError(\"out of order\")\nKeyError: 'out of order'\n"
+    )

@@ -14,7 +14,13 @@ from tflaunch.agent.host.rundir import RunDirectory
 from tflaunch.protocol import removal
 
 
-def test_an_environment_that_stays_keeps_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def descriptors() -> list[str]:
+    return sorted(each.name for each in Path("/proc/self/fd").iterdir())
+
+
+def test_an_environment_that_stays_keeps_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     directory = RunDirectory(str(tmp_path), "run-aaaaaa", "h1")
     Path(directory.path).mkdir(parents=True)
     directory.write("agent.json", {"over": True})
@@ -30,9 +36,9 @@ def test_an_environment_that_stays_keeps_nothing_else(tmp_path: Path, monkeypatc
         return removal.set_aside(path)
 
     monkeypatch.setattr(garbage, "set_aside", set_aside)
-    before = os.listdir("/proc/self/fd")
+    before = descriptors()
     done = garbage.clean(str(tmp_path), ["run-aaaaaa"], 0.0)
-    assert os.listdir("/proc/self/fd") == before, "nothing is locked any more"
+    assert descriptors() == before, "nothing is locked any more"
     assert set(done["removed"]) == {"run-aaaaaa"}
     assert done["environments"]["files"] == 1
     assert done["left"] == {".environments": f"{place}/bad: Read-only file system"}

@@ -19,15 +19,19 @@ def nothing() -> Iterator[int]:
     os.close(descriptor)
 
 
+def descriptors() -> list[str]:
+    return sorted(each.name for each in Path("/proc/self/fd").iterdir())
+
+
 @pytest.mark.parametrize("error", [OSError, ValueError])
 def test_one_that_cannot_be_started_leaves_nothing_open(nothing: int, error: type[Exception]) -> None:
     def breaks(_: object) -> int:
         raise error
 
-    before = os.listdir("/proc/self/fd")
+    before = descriptors()
     with pytest.raises(error):
         Gate(nothing, breaks)
-    assert os.listdir("/proc/self/fd") == before
+    assert descriptors() == before
 
 
 def test_what_has_started_is_known_though_the_agent_cannot_have_its_own_cores_again(

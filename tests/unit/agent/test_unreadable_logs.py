@@ -31,9 +31,7 @@ def pumped(directory: RunDirectory, *logs: TaskLogs) -> dict[str, bytes]:
     with ours, theirs:
         viewers = Viewers(directory, Selector(), lambda *_: None, lambda *_: None)
         viewer = viewers.attach(Caller(theirs))
-        viewer.watch(
-            wire.Message("watch", {"client": "v", "after": 0, "logs": {}, "window": 1 << 20}, b"")
-        )
+        viewer.watch(wire.Message("watch", {"client": "v", "after": 0, "logs": {}, "window": 1 << 20}, b""))
         viewers.pump(Journal(directory), {each.task: each for each in logs})
         came = wire.Decoder().feed(ours.recv(1 << 20))
         viewers.detach(viewer)

@@ -23,7 +23,18 @@ class _File:
     While its disk gives an error, nothing new is in it: that ends no task.
     """
 
-    __slots__ = ("_ahead", "_mark", "_size", "_told", "begins", "cut_at", "descriptor", "modified", "path", "whole")
+    __slots__ = (
+        "_ahead",
+        "_mark",
+        "_size",
+        "_told",
+        "begins",
+        "cut_at",
+        "descriptor",
+        "modified",
+        "path",
+        "whole",
+    )
 
     def __init__(self, path: str) -> None:
         self.path = path
