@@ -53,6 +53,7 @@ class Coordinator:
         self._ahead_s = plan.get("ahead_s", 0.0)  # type: float  # the clock of all times here, before this machine's
         self._trial = plan.get("trial", False)
         self._changed = False  # since the agent last got the memory
+        self._kept = 0  # addresses in the memory that the agent has
         self._unsaid = ""  # a sentence for the user, kept until the agent can take it
         self._drive, self._watchdog = self._begin()
         zero = self._now() - max(0.0, time.time() - self._started)
@@ -107,6 +108,7 @@ class Coordinator:
         self._drive.replace_monitor(self._watchdog)
 
     def _memory(self) -> bytes:
+        self._kept = len(self._peers.addresses)
         known = {
             "run": self._directory.run,
             "drive": self._drive.memory(),
@@ -188,6 +190,8 @@ class Coordinator:
         own = self._peers.by_host.get(host)
         if host in self._drive.state.lost:
             return True  # its agent hangs, and starts no other coordinator
+        if own is not None and own.attached and len(self._peers.addresses) > self._kept:
+            self._changed = not self._trial
         # Not once the run is over: the next coordinator must see the event that ended the run, to report the outcome.
         if self._changed and self._drive.state.phase != "over":
             if own is None or not own.attached:
@@ -251,7 +255,6 @@ class Coordinator:
                 self._awaited.discard(host)
                 if self._trial:
                     continue
-                self._changed |= host == self._directory.host  # it has no addresses yet, and all were dialled
                 self.send(host, "renew", lease_s=self._lease_s)
                 self._drive.attached(host, now)
                 if self._unsaid and host == self._directory.host:

@@ -4,18 +4,24 @@ import errno
 import os
 import selectors
 import socket
+import time
 
+from tflaunch.agent.net.name_lookup import NameLookup
 from tflaunch.agent.net.peers import Handshake, PeerError, SealedStream
 from tflaunch.protocol import wire
+from tflaunch.protocol.dialling import addresses_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, List, Mapping, Optional, Protocol, Tuple, Union
+    from typing import Any, Dict, List, Mapping, Optional, Protocol, Set, Tuple, Union
 
     from tflaunch.agent.host.rundir import RunDirectory
 
     class Listener(Protocol):
         """Who hears what comes, and what ends."""
+
+        def dial(self, host: str) -> None:
+            """Its address is known now: dial it again."""
 
         def take(self, host: str, peer: "PeerConnection", data: bytes) -> None:
             """Bytes of a host; raises WireError."""
@@ -27,6 +33,7 @@ if TYPE_CHECKING:
             """That host breaks the protocol between agents."""
 
 
+LOOKUP_S = 5.0  # how long a name service may take for the next name
 UNREAD_BYTES = (
     4 * 1024 * 1024
 )  # that may wait to be sent to one host; all orders to a thousand tasks are a tenth of that
@@ -60,9 +67,11 @@ class PeerConnections:
         self._selector = selectors.DefaultSelector()
         # Host -> family, what `connect` takes.  A look-up blocks, and may fail later: the next coordinator has them.
         self.addresses = {}  # type: Dict[str, List[Any]]
+        self._sought = set()  # type: Set[str]  # hosts whose names are to be looked up
+        self._lookup = None  # type: Optional[NameLookup]
 
     def dial(self, host: str) -> None:
-        """Begin to connect to a host; raises OSError."""
+        """Begin to connect to a host, or to look its name up; raises OSError."""
         if host == self._directory.host:
             own = self._directory.connect()
             if own is None:
@@ -74,7 +83,9 @@ class PeerConnections:
             return
         if host not in self._members:
             raise OSError("it was lost before the run was handed over")
-        family, address = self._resolve(host)
+        if not self._resolve(host):
+            return
+        family, address = self.addresses[host]
         connection = socket.socket(family)
         connection.setblocking(False)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -85,15 +96,48 @@ class PeerConnections:
         peer = self.by_host[host] = PeerConnection(connection, connected=False)
         self._selector.register(connection, selectors.EVENT_WRITE, (host, peer))
 
-    def _resolve(self, host: str) -> "List[Any]":
+    def _resolve(self, host: str) -> bool:
+        """Whether its address is known; if not, it is looked up, without waiting: leases must be renewed meanwhile."""
         if host not in self.addresses:
             address, port = self._members[host][:2]
-            found = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
-            self.addresses[host] = [found[0], found[4]]
-        return self.addresses[host]
+            found = addresses_of(address, port, socket.AI_NUMERICHOST)
+            if isinstance(found, str):
+                self._sought.add(host)
+                return False
+            self.addresses[host] = [*found[0]]
+        return True
+
+    def _look_up(self) -> None:
+        if self._lookup is None:
+            if not self._sought:
+                return
+            names = sorted({self._members[host][0] for host in self._sought})
+            try:
+                self._lookup = NameLookup(self._selector, names, LOOKUP_S)
+            except OSError as error:
+                self._looked_up(dict.fromkeys(names, str(error)))
+                return
+        found = self._lookup.step(time.monotonic())
+        if found is not None:
+            self._lookup = None
+            self._looked_up(found)
+
+    def _looked_up(self, found: "Mapping[str, Union[str, List[Tuple[int, str]]]]") -> None:
+        for host in list(self._sought):
+            name, port = self._members[host][:2]
+            there = found.get(name)
+            if there is None:
+                continue  # it is sought since then
+            self._sought.discard(host)
+            if isinstance(there, str):
+                self._listener.lost(host, there)
+            else:
+                self.addresses[host] = [there[0][0], [there[0][1], port]]
+                self._listener.dial(host)
 
     def hang_up(self, host: str) -> None:
         """Close the connection to a host."""
+        self._sought.discard(host)
         peer = self.by_host.pop(host, None)
         if peer is not None:
             try:
@@ -104,7 +148,11 @@ class PeerConnections:
 
     def turn(self, timeout_s: float) -> None:
         """Wait for what comes, and take it."""
+        self._look_up()
         for key, events in self._selector.select(timeout_s):
+            if callable(key.data):
+                key.data()
+                continue
             host, peer = key.data  # type: Tuple[str, PeerConnection]
             if self.by_host.get(host) is peer:  # an earlier one of this turn may have ended it
                 self._ready(host, peer, events)

@@ -23,7 +23,7 @@ from tflaunch.agent.host.rundir import RunDirectory
 from tflaunch.agent.net.peers import Door, Handshake, PeerError, SealedStream
 from tflaunch.lifecycle.states import State, state_data, state_from
 from tflaunch.lifecycle.watchdog import Watchdog
-from tflaunch.protocol import wire
+from tflaunch.protocol import dialling, wire
 from tflaunch.protocol.job import TaskId
 from tflaunch.protocol.selector import Selector
 
@@ -222,9 +222,46 @@ def test_one_that_takes_over_asks_no_name_service(bench: Bench, monkeypatch: pyt
     def away(*_: object, **__: object) -> None:
         raise AssertionError("asked")
 
-    monkeypatch.setattr(socket, "getaddrinfo", away)
+    monkeypatch.setattr(dialling.socket, "getaddrinfo", away)
     bench.replace(json.dumps(memory).encode())
     bench.let_in()
+
+
+def test_a_name_is_looked_up_and_kept(bench: Bench) -> None:
+    bench.plan["members"]["b"][0] = "localhost"
+    bench.replace(b"")
+    other, own = bench.let_in(), bench.own_agent()
+    for agent, host in ((own, "a"), (other, "b")):
+        agent.say("hello", run="run-1", host=host, pid=1, directory="/")
+    kept: list[Any] = []
+    while {"b"} not in kept:
+        bench.turn()
+        kept += [set(json.loads(each.body)["addresses"]) for each in own.messages() if each.type == "memory"]
+
+
+def test_a_name_service_that_is_away_keeps_no_lease_from_the_other_hosts(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known, this = dialling.socket.getaddrinfo, os.getpid()
+
+    def away(*asked: Any, **how: Any) -> Any:
+        if os.getpid() != this:  # in a child process it may wait
+            time.sleep(600)
+        assert how.get("flags") == socket.AI_NUMERICHOST, "here it may not wait"
+        return known(*asked, **how)
+
+    monkeypatch.setattr(dialling.socket, "getaddrinfo", away)
+    monkeypatch.setattr(peer_connections, "LOOKUP_S", 1.0)
+    bench.plan["members"]["b"][0] = "away.example"
+    bench.replace(b"")
+    own = bench.own_agent()
+    own.say("hello", run="run-1", host="a", pid=1, directory="/")
+    heard: list[str] = []
+    while not (why := bench.coordinator._drive.links.down["b"]):
+        bench.turn()
+        heard += own.heard()
+    assert why == "no answer within 1 s"
+    assert "renew" in heard
 
 
 def test_its_agent_has_the_addresses_before_anything_happens(bench: Bench) -> None:
