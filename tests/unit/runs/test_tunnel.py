@@ -164,7 +164,7 @@ def test_where_a_connection_leads_is_known_and_nothing_is_kept_of_it(tmp_path: P
         ways[listener] = {"port": port}
     said: SimpleQueue[tuple[int, int]] = SimpleQueue()
     with contextlib.closing(Tunnel(ways)) as tunnel:
-        tunnel.begin(lambda type, *_, stream, **more: said.put((stream, more["port"])) if more else None)
+        tunnel.begin(lambda *_, stream, **more: said.put((stream, more["port"])) if more else None)
         seen = set()
         for port in (9, 7, 8, 7, 7, 9):
             with socket.socket(socket.AF_UNIX) as caller:
