@@ -201,7 +201,7 @@ class _Found:
             self.facts.append((said, what))
 
     def _workers(self, said: str, count: str, how: str) -> None:
-        if not count.isdigit():  # `auto`, `gpu`
+        if not re.fullmatch("[0-9]+", count):  # `auto`, `gpu`
             self.facts.append((said, "one worker for each free GPU starts by itself"))
             return
         options = ["--workers", count] + ([] if "--ps" in self._given else ["--ps", "0"])
@@ -225,7 +225,7 @@ class _Found:
         if self._each is not None:
             said, each = self._each
             count = _count_of(hosts)
-            number = str(int(each) * count) if each.isdigit() else each
+            number = str(int(each) * count) if re.fullmatch(r"[0-9]{1,9}", each) else each
             self._workers(said, number, f", {each} on each of {count} hosts" if count > 1 else "")
         return self._options
 

@@ -91,7 +91,7 @@ def read_template(path: str) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise UsageError(f"k8s: {path}: {why}", "the file has a Job, a pod or a pod template") from None
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # a date or a number that there is not
         raise UsageError(f"k8s: {path} is no YAML: {' '.join(str(error).split())}") from None
     found = [each for each in read if each is not None]
     if len(found) != 1 or not isinstance(found[0], dict):

@@ -34,7 +34,7 @@ def host_name(value: object) -> str:
         host, colon, port = host.partition(":")
         also = f", port: {port}" if colon else ""
         raise ValueError(f"has a user in it; write {{name: {host}, user: {user}{also}}}")
-    if re.fullmatch(r"[^:]+:[0-9]+", text):
+    if re.fullmatch(r"[^:]+:[0-9]{1,5}", text):
         host, _, number = text.partition(":")
         is_port = number == "22" or int(number) > 256
         what, key = ("port", "port") if is_port else ("number of slots", "slots")

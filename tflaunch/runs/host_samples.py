@@ -174,4 +174,4 @@ def _put(
     """Put these values of a task, or host, into the bins of these numbers."""
     for number, row in numbered:
         rows = bins.setdefault(number, {})
-        rows[name] = merged_rows(rows[name], row, columns) if name in rows else row
+        rows[name] = merged_rows([rows[name], row], columns) if name in rows else row

@@ -175,9 +175,8 @@ class Profiler:
     def _note(self, message: Message, tunnel: Tunnel, tasks: Sequence[TaskState]) -> None:
         """Note of which task these bytes are."""
         if message.type == "bytes" and message.body:
-            with contextlib.suppress(KeyError):  # the host may have made up that stream
-                port = tunnel.way(message["stream"])["port"]
-                self._talked |= {task.task for task in tasks if task.port == port}
+            port = tunnel.way(message["stream"])["port"]
+            self._talked |= {task.task for task in tasks if task.port == port}
 
     def _channel(self, path: str) -> Any:
         most = ("grpc.max_receive_message_length", ANSWER_BYTES)

@@ -44,19 +44,19 @@ Rows = dict[str, Values]  # by task, or by host
 
 
 class SampleColumn(NamedTuple):
-    """A value of a task, and how two become one."""
+    """A value of a task, and how several that follow each other become one."""
 
     name: str
     says: str
-    merge: Callable[[float, float], float]
+    one: Callable[[Sequence[float]], float]
 
 
-def _mean(first: float, second: float) -> float:
-    return (first + second) / 2
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
 
 
-def _last(_: float, second: float) -> float:
-    return second
+def _last(values: Sequence[float]) -> float:
+    return values[-1]
 
 
 COLUMNS = (
@@ -155,23 +155,16 @@ def _thinned(bins: Sequence[tuple[int, Rows]], columns: Sequence[SampleColumn]) 
     for number, rows in bins:
         into = merged.setdefault(number // 2, {})
         for name, row in rows.items():
-            into[name] = merged_rows(into[name], row, columns) if name in into else row
+            into[name] = merged_rows([into[name], row], columns) if name in into else row
     return list(merged.items())
 
 
-def merged_rows(
-    first: Sequence[float | None],
-    second: Sequence[float | None],
-    columns: Sequence[SampleColumn] = COLUMNS,
-) -> Values:
-    """One row for two that follow each other."""
+def merged_rows(rows: Sequence[Sequence[float | None]], columns: Sequence[SampleColumn] = COLUMNS) -> Values:
+    """One row for several that follow each other; they may be short."""
     made: Values = []
     for number, column in enumerate(columns):
-        one = first[number] if number < len(first) else None
-        two = second[number] if number < len(second) else None
-        made.append(
-            column.merge(one, two) if one is not None and two is not None else one if two is None else two
-        )
+        values = [value for row in rows if number < len(row) and (value := row[number]) is not None]
+        made.append(column.one(values) if values else None)
     return made
 
 

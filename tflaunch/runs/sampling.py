@@ -18,6 +18,7 @@ from tflaunch.runs.samples import (
     SampleColumn,
     SampleFile,
     Values,
+    merged_rows,
 )
 from tflaunch.sessions.printed_numbers import finite, number_of, step_in
 
@@ -208,21 +209,9 @@ class _Sum:
         self._rows.append(row)
 
     @property
-    def row(self) -> list[float | None]:
-        """Means where the column has a mean; else as the column merges them."""
-        made: list[float | None] = []
-        for number, column in enumerate(self._columns):
-            values = [value for row in self._rows if (value := row[number]) is not None]
-            if not values:
-                made.append(None)
-            elif column.merge(0.0, 2.0) == 1.0:
-                made.append(sum(values) / len(values))
-            else:
-                value = values[0]
-                for other in values[1:]:
-                    value = column.merge(value, other)
-                made.append(value)
-        return made
+    def row(self) -> Values:
+        """One row for all of them."""
+        return merged_rows(self._rows, self._columns)
 
 
 def _told(look: _Look) -> list[float | None]:

@@ -5,6 +5,7 @@ Who calls while the connection is lost, or TensorBoard is still starting, waits.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import selectors
@@ -28,25 +29,32 @@ class Tunnel:
     """Takes connections at some sockets of this machine; a thread of its own passes bytes on."""
 
     def __init__(self, ways: Mapping[socket.socket, Mapping[str, Any]]) -> None:
-        """`ways`: a socket that listens -> the fields of `connect` that say where it leads; both end with `close`."""
+        """`ways`: a socket that listens -> the fields of `connect` that say where it leads.
+
+        Both end with `close`, and at once where this fails: it raises OSError, RuntimeError if no thread can start.
+        """
         self._ways = ways
-        for listener in ways:
-            listener.setblocking(False)
-        self._numbers = itertools.count(1)
-        self._led: dict[int, Mapping[str, Any]] = {}
-        self._orders: deque[Callable[[], bool]] = (
-            deque()
-        )  # for the thread; each returns whether the thread goes on
-        self._wake, self._woken = socket.socketpair()
-        for each in (self._wake, self._woken):
-            each.setblocking(False)
-        self._selector = Selector()
-        self._selector.register(self._woken, selectors.EVENT_READ, self._obey)
+        self._led = tuple(ways.values())
+        self._count = itertools.count()
+        # For the thread; each returns whether the thread goes on.
+        self._orders: deque[Callable[[], bool]] = deque()
         self._streams: Streams | None = None
         self._send: Send | None = None
         self._open = True
-        self._thread = threading.Thread(target=self._run, name="tunnel", daemon=True)
-        self._thread.start()
+        with contextlib.ExitStack() as undo:
+            for listener in ways:
+                undo.callback(listener.close)
+                listener.setblocking(False)
+            self._wake, self._woken = socket.socketpair()
+            for each in (self._wake, self._woken):
+                undo.callback(each.close)
+                each.setblocking(False)
+            self._selector = Selector()
+            undo.callback(self._selector.close)
+            self._selector.register(self._woken, selectors.EVENT_READ, self._obey)
+            self._thread = threading.Thread(target=self._run, name="tunnel", daemon=True)
+            self._thread.start()
+            undo.pop_all()
 
     def begin(self, send: Send) -> None:
         """The host answers: let callers in.  The thread sends its messages by `send`."""
@@ -61,8 +69,8 @@ class Tunnel:
         self._order(lambda: self._take(message))
 
     def way(self, number: int) -> Mapping[str, Any]:
-        """The fields of `connect` of that stream; raises KeyError."""
-        return self._led[number]
+        """The fields of `connect` of that stream, and one that there is not has some, too."""
+        return self._led[number % len(self._led)]
 
     def close(self) -> None:
         """Close the sockets, and wait for the thread to end; may be called twice."""
@@ -122,8 +130,8 @@ class Tunnel:
             return
         if connection.family != socket.AF_UNIX:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        number = next(self._numbers)
-        self._led[number] = where
+        # Its remainder says which way: nothing need be kept of a connection.
+        number = next(self._count) * len(self._led) + self._led.index(where)
         self._send("connect", stream=number, **where)
         self._streams.add(number, connection)
 

@@ -85,15 +85,30 @@ def _reading(take: Callable[[str | None, bool], None]) -> Iterator[None]:
 
     It calls `take(None, True)` when this process was stopped and goes on.  Outside, nothing is read.
     """
+    terminal = sys.stdin.fileno()
+    with reader(lambda wake: _read_line(terminal, wake, take)) as awaken, _signals_wake(awaken):
+        yield
+
+
+@contextlib.contextmanager
+def reader(read: Callable[[int], None]) -> Iterator[int]:
+    """Inside, a thread of its own runs `read(pipe)`, which returns once that pipe has ended; yields its other end.
+
+    Raises RuntimeError if no thread can start.
+    """
     wake, awaken = os.pipe()
-    reader = threading.Thread(target=_read_line, args=[sys.stdin.fileno(), wake, take], daemon=True)
+    thread = threading.Thread(target=read, args=[wake], daemon=True)
     try:
-        with _signals_wake(awaken):
-            reader.start()
-            yield
+        thread.start()
+    except BaseException:
+        os.close(awaken)
+        os.close(wake)
+        raise
+    try:
+        yield awaken
     finally:
         os.close(awaken)
-        reader.join()
+        thread.join()
         os.close(wake)
 
 

@@ -12,10 +12,9 @@ import select
 import signal
 import sys
 import termios
-import threading
 from collections.abc import Callable, Iterator
 
-from tflaunch.sessions.asking import in_foreground
+from tflaunch.sessions.asking import in_foreground, reader
 
 _BACKGROUND_S = 0.2  # how often a process in the background looks whether it is in the foreground
 _ALONE_S = 0.05  # what comes within this time of another key is no key, but pasted text
@@ -31,16 +30,8 @@ def reading_keys(take: Callable[[str], None], terminal: int | None = None) -> It
     if terminal is None or not os.isatty(terminal) or not in_foreground(terminal):
         yield False
         return
-    wake, awaken = os.pipe()
-    reader = threading.Thread(target=_read, args=[terminal, wake, take], daemon=True)
-    with _keywise(terminal):
-        reader.start()
-        try:
-            yield True
-        finally:
-            os.close(awaken)
-            reader.join()
-            os.close(wake)
+    with _keywise(terminal), reader(lambda wake: _read(terminal, wake, take)):
+        yield True
 
 
 def _stdin() -> int | None:

@@ -149,7 +149,7 @@ class SweepController(Monitor):
         self._reporter = reporter
         self._readings: dict[tuple[int, int], MetricReading] = {}
         self._seats: dict[tuple[int, int], Seat] = {}
-        self._attempts: dict[int, int] = {}  # trial -> its newest attempt
+        self._attempts: dict[int, int] = {}  # trial -> the newest; one on a lost host may still print
         self._placed: set[tuple[int, str]] = set()  # (trial, host)
         # Trials that have ended, while some of their logs is still to come.
         self._unread: dict[int, TaskExit] = {}
@@ -288,7 +288,7 @@ class SweepController(Monitor):
         if reading is not None:
             reports = reading.curve.count
             changed = reading.feed(offset, data)
-            if reading.curve.count > reports:
+            if reading.curve.count > reports and attempt == self._attempts[task.index]:
                 self._judge(task.index, attempt, reading.curve)
             if changed:
                 self._show()
@@ -325,8 +325,6 @@ class SweepController(Monitor):
         study, rule, metric = self._study, self._request.stop_below, self._request.metric
         value = self._readings[number, attempt].value
         if metric is None or value is None or number in self.state.bad:
-            return
-        if attempt != self._attempts[number]:  # late bytes of one that a lost host had
             return
         why = study.verdict(number, curve.count, value) if study is not None else ""
         if rule is not None and not why:

@@ -31,6 +31,7 @@ from tflaunch.protocol.errors import RecordError, UsageError
 from tflaunch.protocol.job import TRIAL
 from tflaunch.protocol.outcome import TaskExit, how, signal_name
 from tflaunch.runs.record import Record
+from tflaunch.runs.record_files import DAMAGE, reading
 from tflaunch.sessions.printed_numbers import finite, names_in, number_of
 from tflaunch.sweeps.curves import Curve
 from tflaunch.sweeps.trials import Params, Trial, plain
@@ -214,8 +215,9 @@ class Results:
         self.last: dict[int, Result] = {}  # trial -> its last result
         self.failure = ""  # why no more results are written
         if (about := record.read(TRIALS, _FORMAT)) is not None:
-            self.known, self.seed = list(about["trials"]), about["seed"]
-            self.about = about.get("about", {})
+            with reading(record.path):
+                self.known, self.seed = [dict(each) for each in about["trials"]], about["seed"]
+                self.about = dict(about.get("about", {}))
             self._read()
 
     @property
@@ -291,7 +293,7 @@ class Results:
         except OSError as error:
             raise RecordError(f"cannot read {self.path}: {os.strerror(error.errno or 0)}") from error
         for line in lines:
-            with contextlib.suppress(ValueError, TypeError, KeyError):
+            with contextlib.suppress(*DAMAGE):
                 data = json.loads(line)
                 found = Result(**{**data, "gpus": tuple(data["gpus"])})
                 if 0 <= found.trial < len(self.known):

@@ -33,9 +33,9 @@ def known_sweep(request: SweepRequest) -> Record | None:
     name = request.name
     if request.must_exist:
         record = Record.reopen(Record.open(name).run_id)
-        if record.read(TRIALS) is None:
-            record.close()
-            raise UsageError(f"{record.run_id} is no sweep", "tflaunch ps -a lists all runs and sweeps")
+        with closed_on_error(record):
+            if record.read(TRIALS) is None:
+                raise UsageError(f"{record.run_id} is no sweep", "tflaunch ps -a lists all runs and sweeps")
         return record
     found = [info.run_id for info in list_runs() if name and _is_named(info, name)]
     if len(found) > 1:
@@ -60,9 +60,23 @@ def record_of(request: SweepRequest) -> Record:
             ssh_config=run.ssh_config,
             code=run.bundle.digest if run.bundle is not None else None,
         )
-        if name:
-            record.write(NAMED, {})
+        try:
+            if name:
+                record.write(NAMED, {})
+        except BaseException:
+            record.discard()
+            raise
         return record
+
+
+@contextlib.contextmanager
+def closed_on_error(record: Record) -> Iterator[None]:
+    """Give up the record where what is done inside fails."""
+    try:
+        yield
+    except BaseException:
+        record.close()
+        raise
 
 
 def _before_slots(hostfile: Hostfile) -> Hostfile:
@@ -74,28 +88,29 @@ def _before_slots(hostfile: Hostfile) -> Hostfile:
 def waiting_on_record(record: Record, run: Request) -> Iterator[None]:
     """Inside, the record says that the sweep waits for slots; afterwards, one that goes on is on record as before.
 
-    If it gets no slots, a new sweep leaves no record.  Raises RecordError; Stopped where `tflaunch stop` ends the wait.
+    If it gets no slots, a new sweep leaves no record.  Where it raises anything, the record is closed: RecordError;
+    Stopped where `tflaunch stop` ends the wait.
     """
-    new = record.read(TRIALS) is None
-    about, outcome = record.about, record.outcome()
-    if not new:
-        record.resume(_before_slots(run.hostfile), run.command, run.ssh_config)
-    try:
-        yield
-    except BaseException as error:
-        given_up = record.given_up and isinstance(error, TflaunchError)
-        if new and not given_up and isinstance(error, TflaunchError) and record.launcher_log.exists():
-            record.fail(error)
-        elif new:
-            record.discard()
-        else:
+    with closed_on_error(record):
+        new = record.read(TRIALS) is None
+        about, outcome = record.about, record.outcome()
+        if not new:
+            record.resume(_before_slots(run.hostfile), run.command, run.ssh_config)
+        try:
+            yield
+        except BaseException as error:
+            given_up = record.given_up and isinstance(error, TflaunchError)
+            if new and not given_up and isinstance(error, TflaunchError) and record.launcher_log.exists():
+                record.fail(error)
+            elif new:
+                record.discard()
+            else:
+                record.restore(about, outcome)
+            if given_up:
+                raise Stopped(Interrupted(signal.SIGTERM)) from None
+            raise
+        if not new:
             record.restore(about, outcome)
-            record.close()
-        if given_up:
-            raise Stopped(Interrupted(signal.SIGTERM)) from None
-        raise
-    if not new:
-        record.restore(about, outcome)
 
 
 def _is_named(info: RunInfo, name: str) -> bool:

@@ -141,15 +141,14 @@ def sweep(
 @contextlib.contextmanager
 def _kept_if_begun(record: Record) -> Iterator[None]:
     """Close the record at the end, and remove it where the sweep was new and could not start."""
-    is_new = record.read(TRIALS) is None
-    try:
-        yield
-    except BaseException:
-        if is_new and not any((record.path / "logs").iterdir()):  # no trial has started
-            record.discard()
-        raise
-    finally:
-        record.close()
+    with contextlib.closing(record):
+        is_new = record.read(TRIALS) is None
+        try:
+            yield
+        except BaseException:
+            if is_new and not any((record.path / "logs").iterdir()):  # no trial has started
+                record.discard()
+            raise
 
 
 def _sweep(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -11,6 +12,7 @@ from dataclasses import dataclass, fields
 from tflaunch.protocol.errors import UsageError
 
 MOST = 64
+_SHOWN = 40  # characters of what is wrong
 THREADS = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS")  # the pools that compute
 
 
@@ -78,8 +80,11 @@ class Axes:
 def numbers(option: str, text: str, least: int) -> tuple[int, ...]:
     """The numbers of `1,2,4`, each once; raises UsageError."""
     words = [word.strip() for word in text.split(",")]
-    if not all(word.isdecimal() and int(word) >= least for word in words):
-        raise UsageError(f"{option} {text}: not numbers from {least} on", f"for example {option} 1,2,4")
+    if not all(re.fullmatch(r"[0-9]{1,9}", word) and int(word) >= least for word in words):
+        raise UsageError(
+            f"{option} {text if len(text) <= _SHOWN else text[:_SHOWN] + '…'}: not numbers from {least} on",
+            f"for example {option} 1,2,4",
+        )
     return tuple(dict.fromkeys(map(int, words)))
 
 

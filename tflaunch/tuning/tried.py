@@ -8,6 +8,7 @@ from typing import Any
 
 from tflaunch.protocol.errors import UsageError
 from tflaunch.runs.record import Record
+from tflaunch.runs.record_files import reading
 from tflaunch.tuning.layouts import TaskLayout
 from tflaunch.tuning.prediction import MeasuredLayout, predicted
 
@@ -55,23 +56,24 @@ class Tried:
         kept = record.read(TUNE, FORMAT)
         if kept is None:
             raise UsageError(f"{record.run_id} is no search for a layout", "tflaunch ps -a lists all runs")
-        if kept["about"] != self._about:
+        if kept.get("about") != self._about:
             raise UsageError(
                 f"{record.run_id} tries other layouts, or another program",
                 f"go on with its own words: tflaunch tune --resume {record.run_id}",
             )
-        for each in kept["tries"]:
-            layout = TaskLayout(**each["layout"])
-            said = {
-                **each["try"],
-                "limits": tuple(each["try"]["limits"]),
-                "notes": tuple(each["try"]["notes"]),
-            }
-            self.tries[layout].append(Try(**said))
+        with reading(record.path):
+            for each in kept["tries"]:
+                layout = TaskLayout(**each["layout"])
+                said = {
+                    **each["try"],
+                    "limits": tuple(each["try"]["limits"]),
+                    "notes": tuple(each["try"]["notes"]),
+                }
+                self.tries[layout].append(Try(**said))
         self._record = record
 
     def of_round(self, layout: TaskLayout, number: int) -> Try | None:
-        """Its try in that round; None where there was none, or it failed and is to be tried again."""
+        """Its last try in that round, which may have failed and have no rate; None where there was none."""
         found = [each for each in self.tries[layout] if each.round == number]
         return found[-1] if found else None
 

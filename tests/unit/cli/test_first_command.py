@@ -274,6 +274,7 @@ def test_what_is_no_command_is_told_with_the_corrected_one(
         ("run plain -x HOME trainer.py", "plain", "trainer.py", {"env": ["HOME"]}, []),
         ("run plain --nproc_per_node 2 trainer.py", "plain", "trainer.py", {"workers": 4, "ps": 0}, []),
         ("run plain --nproc_per_node=gpu trainer.py", "plain", "trainer.py", {"workers": None}, []),
+        ("run plain --nproc_per_node=² trainer.py", "plain", "trainer.py", {"workers": None}, []),
         (
             "run plain torchrun --nnodes=2 --node_rank 0 --master_addr=x trainer.py --lr 1",
             "plain",

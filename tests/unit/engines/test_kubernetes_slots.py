@@ -123,6 +123,9 @@ def test_a_template_stays_but_for_what_makes_a_slot(tmp_path: Path) -> None:
         ("kind: Deployment", "its kind is 'Deployment'"),
         ("kind: Pod\nspec: {containers: []}", "no container with a name"),
         ("kind: [", "is no YAML"),
+        ("at: 2024-99-99", "is no YAML: month must be in 1..12"),
+        ("at: " + "9" * 5000, "is no YAML"),
+        ("[" * 5000, "is no YAML"),
     ],
 )
 def test_templates_that_are_none(tmp_path: Path, text: str, match: str) -> None:

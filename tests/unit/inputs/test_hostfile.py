@@ -198,6 +198,12 @@ BAD = {
         [f":1:3: 'no' {BOOLEAN}", f":3:10: name: 'on' {BOOLEAN}"],
     ),
     "user in a name": ("- me@a", [":1:3: 'me@a' has a user in it; write {name: a, user: me}"]),
+    "very large number in a name": (
+        "- a:" + "9" * 5000,
+        [
+            f":1:3: 'a:{'9' * 55}...' has ':' in it; a host name is made of letters, digits, '.', '_' and '-'",
+        ],
+    ),
     "number in a name": (
         "- a:4\n- gpu01:22\n- name: gpu02:2222",
         [

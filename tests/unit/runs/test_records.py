@@ -18,6 +18,7 @@ from types import MappingProxyType, SimpleNamespace
 
 import pytest
 
+from tests.support.descriptors import how_many
 from tflaunch.hosts import Host, Hostfile
 from tflaunch.planning.cluster_plan import ClusterPlan, TaskPlan
 from tflaunch.protocol.errors import RecordError, UsageError
@@ -420,7 +421,7 @@ def test_a_corrupt_outcome_is_an_error_not_a_crash(root: Path) -> None:
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS])
 def test_a_file_system_without_locks_is_told(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     create("r-1").close()
-    before = len(list(Path("/proc/self/fd").iterdir()))
+    before = how_many()
 
     def flock(_: int, how: int) -> None:
         raise OSError(number, os.strerror(number))
@@ -433,7 +434,7 @@ def test_a_file_system_without_locks_is_told(number: int, monkeypatch: pytest.Mo
         create("r-2")
     with pytest.raises(RecordError, match=why):
         Record.reopen("r-1")
-    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    assert how_many() == before
 
 
 def test_nothing_half_written_is_ever_seen(root: Path) -> None:

@@ -32,13 +32,15 @@ def row(**values: float | None) -> Values:
     return [values.get(name) for name in NAMES]
 
 
-def test_two_rows_become_one() -> None:
+def test_rows_become_one() -> None:
     first = row(cores=1.0, quiet_s=9.0, step=10, loss=0.5, sent=100.0)
     second = row(cores=0.5, quiet_s=3.0, step=30, loss=0.25, received=7.0)
-    assert merged_rows(first, second) == row(
+    assert merged_rows([first, second]) == row(
         cores=0.75, quiet_s=9.0, step=30, loss=0.25, sent=100.0, received=7.0
     )
-    assert merged_rows([1.0], row(cores=2.0, step=3)) == row(cores=1.5, step=3), "rows may be short"
+    assert merged_rows([[1.0], row(cores=2.0, step=3)]) == row(cores=1.5, step=3), "rows may be short"
+    three = [row(cores=1.0, quiet_s=2.0, step=4), row(cores=2.0, quiet_s=5.0), row(cores=6.0, quiet_s=1.0)]
+    assert merged_rows(three) == row(cores=3.0, quiet_s=5.0, step=4), "the mean of all, not of means"
 
 
 def test_what_was_written_is_read(tmp_path: Path) -> None:

@@ -9,14 +9,16 @@ import selectors
 import socket
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from queue import SimpleQueue
 
 import pytest
 
+from tests.support.descriptors import how_many
 from tests.support.patience import PATIENCE_S, until
 from tflaunch.protocol import wire
 from tflaunch.protocol.tcp_streams import MOST, WINDOW, Streams
-from tflaunch.runs.tunnel import BrowserTunnel
+from tflaunch.runs.tunnel import BrowserTunnel, Tunnel
 
 
 class Ends:
@@ -150,4 +152,44 @@ def test_who_calls_in_the_moment_in_which_the_wire_is_lost_waits_for_the_next_on
         with socket.create_connection(("127.0.0.1", port)):
             tunnel._accept(*next(iter(tunnel._ways.items())))  # as a loop does that was woken for both
             tunnel.begin(lambda type, *_, stream: said.put((type, stream)))
-            assert said.get(timeout=PATIENCE_S) == ("connect", 1)
+            assert said.get(timeout=PATIENCE_S) == ("connect", 0)
+
+
+def test_where_a_connection_leads_is_known_and_nothing_is_kept_of_it(tmp_path: Path) -> None:
+    ways: dict[socket.socket, dict[str, int]] = {}
+    for port in (7, 8, 9):
+        listener = socket.socket(socket.AF_UNIX)
+        listener.bind(os.path.relpath(tmp_path / str(port)))
+        listener.listen()
+        ways[listener] = {"port": port}
+    said: SimpleQueue[tuple[int, int]] = SimpleQueue()
+    with contextlib.closing(Tunnel(ways)) as tunnel:
+        tunnel.begin(lambda *_, stream, **more: said.put((stream, more["port"])) if more else None)
+        seen = set()
+        for port in (9, 7, 8, 7, 7, 9):
+            with socket.socket(socket.AF_UNIX) as caller:
+                caller.connect(os.path.relpath(tmp_path / str(port)))
+                stream, led = said.get(timeout=PATIENCE_S)
+            assert (led, tunnel.way(stream)) == (port, {"port": port})
+            seen.add(stream)
+        assert len(seen) == 6
+        assert len(tunnel._led) == 3
+
+
+@pytest.mark.parametrize("missing", ["socketpair", "thread"])
+def test_a_tunnel_that_cannot_be_made_leaves_nothing_open(
+    missing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    before = how_many()
+    with monkeypatch.context() as patch:
+        if missing == "socketpair":
+            patch.setattr("tflaunch.runs.tunnel.socket.socketpair", refuse)
+        else:
+            patch.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(OSError, match="Too many open files") as raised:
+            BrowserTunnel()
+    assert raised.value.errno == errno.EMFILE
+    assert how_many() == before

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import os
 import pty
+import sys
 import termios
+import threading
 import time
 
+import pytest
+
+from tests.support.descriptors import how_many
 from tests.support.patience import until
+from tflaunch.sessions import asking
 from tflaunch.sessions.typed_keys import reading_keys
 
 
@@ -39,3 +45,22 @@ def test_what_is_no_terminal_is_left_alone() -> None:
         assert not reads
     os.close(end)
     os.close(other)
+
+
+def test_without_a_thread_that_is_said_and_nothing_is_left_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    main, terminal = pty.openpty()
+    before, keys = how_many(), termios.tcgetattr(terminal)
+    with pytest.raises(RuntimeError, match="can't start new thread"), reading_keys(print, terminal):
+        pass
+    with open(terminal, closefd=False) as stdin, pytest.raises(RuntimeError, match="can't start new thread"):
+        monkeypatch.setattr(sys, "stdin", stdin)
+        with asking._reading(lambda *_: None):
+            pass
+    assert how_many() == before
+    assert termios.tcgetattr(terminal) == keys
+    os.close(main)
+    os.close(terminal)

@@ -229,6 +229,13 @@ def test_a_sweep_of_another_tflaunch_is_not_read(record: Record) -> None:
         Results(record)
 
 
+@pytest.mark.parametrize("told", [{}, {"trials": [7], "seed": 7}, {"trials": [], "seed": 7, "about": 7}])
+def test_a_sweep_that_is_damaged_is_an_error_not_a_crash(record: Record, told: dict[str, object]) -> None:
+    record.write(TRIALS, {"format": 1, **told})
+    with pytest.raises(RecordError, match="cannot read the record"):
+        Results(record)
+
+
 def test_a_line_that_was_cut_off_is_no_result_and_who_only_reads_leaves_it_as_it_is(record: Record) -> None:
     """A report reads while the sweep writes: a newline of its own would be in the middle of a line."""
     written = Results(record)

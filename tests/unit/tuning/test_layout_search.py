@@ -28,7 +28,7 @@ from tflaunch.protocol.job import TaskId
 from tflaunch.protocol.outcome import Outcome, TimedOut
 from tflaunch.runs.record import Record
 from tflaunch.tuning.layouts import TaskLayout
-from tflaunch.tuning.tried import TUNE, Tried, Try
+from tflaunch.tuning.tried import FORMAT, TUNE, Tried, Try
 
 NAME = "lr-abcdef"
 SLOW = "ps/0 uses all its cores; start more ps"
@@ -182,6 +182,17 @@ def test_a_run_without_steps_that_was_ended_is_told_from_one_that_has_ended(
     why, found = _Trying(mine, mine.layouts[0], 0, 5)._why_not(outcome, [])
     assert why.startswith("the program has named no step in what it printed ")
     assert found == code
+
+
+@pytest.mark.parametrize(
+    "tries", [{}, [{}], [{"layout": {"of": 1}, "try": {}}], [{"layout": {}, "try": {"limits": 7}}]]
+)
+def test_a_search_whose_tries_are_damaged_is_an_error_not_a_crash(record: Record, tries: object) -> None:
+    tried = Tried((TaskLayout(),), {})
+    kept = {"format": FORMAT, "about": {}, **({"tries": tries} if tries else {})}
+    record.write(TUNE, kept)
+    with pytest.raises(RecordError, match="cannot read the record"):
+        tried.go_on(record)
 
 
 def test_a_clock_that_is_set_while_a_layout_runs_does_not_change_its_rate(

@@ -34,6 +34,10 @@ def test_numbers() -> None:
     for text in ("1,x", "-1", "1,,2", "0", "1.5"):
         with pytest.raises(UsageError, match="not numbers from 1 on"):
             numbers("--workers", text, 1)
+    for text in ("9" * 5000, "1," + "9" * 5000, "٣"):
+        with pytest.raises(UsageError, match="not numbers from 0 on") as raised:
+            numbers("--ps", text, 0)
+        assert len(str(raised.value)) < 100
     assert (doubling(1), doubling(6), doubling(8)) == ((1,), (1, 2, 4), (1, 2, 4, 8))
 
 
