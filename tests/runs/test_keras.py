@@ -35,6 +35,13 @@ def test_it_is_told_once_for_all_hosts_before_the_tasks_start(launcher: Launcher
     assert done.out.count("ran") == 4
 
 
+def test_a_dry_run_which_does_not_look_says_what_holds_for_keras_3(launcher: Launcher) -> None:
+    words = ("run", hosts(launcher), launcher.script(FITS, name="fits.py"), "--dry-run")
+    told = "if the hosts have Keras 3: it has no fit under MultiWorkerMirroredStrategy (fits.py:8)"
+    assert told in " ".join(launcher.run(*words).ran().out.split())
+    assert "Keras" not in launcher.run(*words, "--env=TF_USE_LEGACY_KERAS=1").ran().out
+
+
 def test_it_is_told_for_the_environment_that_setup_makes(launcher: Launcher) -> None:
     (launcher.code / "bin").mkdir()
     wrapper = launcher.code / "bin" / "mine"

@@ -56,7 +56,9 @@ def test_the_odd_one_out_is_seen_from_anywhere(launcher: Launcher) -> None:
     assert "has no task worker/7" in launcher.run("stacks", "worker/7").ran(2).sentences
     assert launcher.run("logs").out.count("\n") == 3, "nothing of it is in a log"
     launcher.run("stop").ran()
-    assert "these hosts know no run" in launcher.run("stacks", "--hosts", hosts).ran(2).sentences
+    gone = launcher.run("stacks", "--hosts", hosts).ran(2).sentences
+    assert f"no run is alive on local[1-2] ({hosts})" in gone
+    assert "tflaunch ps -a lists those that have ended, too" in gone
 
 
 def test_a_run_without_stacks(launcher: Launcher) -> None:

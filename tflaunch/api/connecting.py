@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tflaunch.protocol.errors import UsageError
+from tflaunch.inputs.missing_files import no_such_file
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -60,7 +60,7 @@ def connected(
 
     ssh_config = ssh.ssh_config or known_config
     if ssh_config is not None and not ssh_config.is_file():
-        raise UsageError(f"--ssh-config {ssh_config}: there is no such file")
+        raise no_such_file("--ssh-config", ssh_config)
     options = ConnectOptions(timeout_s=ssh.connect_timeout, accept_new=ssh.accept_new, ssh_config=ssh_config)
     with contextlib.closing(Connector(hosts, options, ask)) as connector:
         if reporter is not None:

@@ -157,7 +157,7 @@ def _run() -> int:
             return int(error.exit_code)
         from tflaunch.cli.mistakes import as_usage_error
 
-        raise as_usage_error(error, sys.argv[1:], VERBS) from None
+        raise as_usage_error(error, sys.argv[1:], VERBS, _command) from None
     except typer.Abort:  # the input ended at a question
         print("tflaunch: no answer", file=sys.stderr)
         return 1
@@ -174,17 +174,21 @@ def _directory_is_gone() -> bool:
     return False
 
 
+def _command(verb: str) -> Any:
+    """Return the command of that verb, with its options."""
+    from typer.main import get_command
+
+    return get_command(application([verb])).commands[verb]  # type: ignore[attr-defined]
+
+
 def _as_accepted(error: UsageError) -> UsageError:
     """Return the error with a command that `run` takes: `mpirun -np 2 t.py` has more to correct than its verb."""
     import shlex
 
     words = shlex.split(error.hint or "")
     if words[:2] == ["tflaunch", "run"]:
-        from typer.main import get_command
-
-        command = get_command(application(["run"])).commands["run"]  # type: ignore[attr-defined]
         try:
-            command.line_of("run", words[2:])
+            _command("run").line_of("run", words[2:])
         except UsageError as more:
             if (more.hint or "").startswith("tflaunch "):
                 return UsageError(f"{error.message}; {more.message}", more.hint)

@@ -53,8 +53,8 @@ class CleanOptions:
         metavar="TIME",
         help=f"Runs without a write for this time [{OLDER}, if no other option chooses]",
     )
-    keep_last: int = option(
-        0, min=0, metavar="N", help="Keep the newest N; without another option: remove all others."
+    keep_last: int | None = option(
+        None, min=0, metavar="N", help="Keep the newest N; without another option: remove all others."
     )
     max_size: str | None = option(
         None, metavar="SIZE", help="The oldest runs, until each host holds no more than this: 10GiB"
@@ -122,16 +122,17 @@ def _criteria(runs: list[str], options: CleanOptions) -> Criteria:
     from tflaunch.runs.run_ids import check_run_id
 
     older_s, keep_last, max_size = options.older, options.keep_last, options.max_size
-    if runs and (older_s is not None or keep_last or max_size):
+    given = older_s is not None or keep_last is not None or max_size is not None
+    if runs and given:
         raise UsageError(
             "RUN says what to remove: --older, --keep-last and --max-size cannot stand beside it"
         )
-    if not (runs or older_s is not None or keep_last or max_size):
+    if not (runs or given):
         older_s = seconds(OLDER)
     return Criteria(
         older_s=older_s,
         keep_last=keep_last,
-        max_bytes=size(max_size) if max_size else None,
+        max_bytes=None if max_size is None else size(max_size, "an amount of data", "--max-size"),
         runs=tuple(map(check_run_id, runs)),
     )
 

@@ -47,7 +47,7 @@ def detach(
             if failures and len(failures) == len(hostfile.hosts):
                 raise ConnectErrors(failures, len(hostfile.hosts))
             listed = visits.runs(everything=True, only=run or "")
-            state = pick_run(run, listed.runs)
+            state = pick_run(run, listed.runs, hostfile)
             patient.settle()
             if not named:
                 show.reporter.note(why_picked(state))

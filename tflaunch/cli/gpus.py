@@ -100,7 +100,9 @@ def gpus(
         chosen_form = _form(form, watching=again.watch is not None)
         # A script takes what the line names, so that it names no GPU that is in use.
         free = which.free or form.oneline
-        wanted = WantedGpus(free, which.gpu_model, size(which.min_free) if which.min_free else 0)
+        wanted = WantedGpus(
+            free, which.gpu_model, size(which.min_free, option="--min-free") if which.min_free else 0
+        )
         hostfile = _chosen(hosts, which.only_hosts, connection.connection)
         # Leave some time for the answer, so that a dead host fails with the error of its connection.
         connection.connect_timeout = 0.8 * answer.timeout

@@ -14,6 +14,7 @@ from tflaunch.cli.output_file import OutputFile
 from tflaunch.cli.reporting import Patient, reporting
 from tflaunch.cli.verb_connections import connected
 from tflaunch.inputs.engine_words import BATCH_JOBS, names_hosts
+from tflaunch.inputs.missing_files import no_such_file
 from tflaunch.inputs.options.declared import Part
 from tflaunch.inputs.options.groups import ConnectionOptions
 from tflaunch.inputs.options.of_others import InitAnswerOptions
@@ -104,7 +105,7 @@ def _wanted(names: Sequence[str], connection: ConnectionOptions) -> Hostfile:
 
     ssh_config = connection.ssh_config
     if ssh_config is not None and not ssh_config.is_file():
-        raise UsageError(f"--ssh-config {ssh_config}: there is no such file")
+        raise no_such_file("--ssh-config", ssh_config)
     listed = [] if names else [host.name for host in _chosen(ssh_config).hosts]
     for name in names:
         if names_hosts(name):

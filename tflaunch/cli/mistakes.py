@@ -6,7 +6,7 @@ import difflib
 import os
 import re
 import shlex
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from tflaunch.cli.other_launchers import hosts_by_option, joined
@@ -66,10 +66,15 @@ def unknown_verb(word: str, rest: Sequence[str], verbs: Sequence[str]) -> UsageE
     )
 
 
-def as_usage_error(error: Any, words: Sequence[str] = (), verbs: Collection[str] = ()) -> UsageError:
+def as_usage_error(
+    error: Any,
+    words: Sequence[str] = (),
+    verbs: Collection[str] = (),
+    command_of: Callable[[str], Any] | None = None,
+) -> UsageError:
     """Return an error of typer's parser as a UsageError; its class is typer's or click's, depending on the version.
 
-    `words` are those of the command line, where an option may stand before its verb.
+    `words` are those of the command line, where an option may stand before its verb, whose command is `command_of` it.
     """
     ctx: Any = getattr(error, "ctx", None)
     path = ctx.command_path if ctx is not None else "tflaunch"
@@ -78,9 +83,17 @@ def as_usage_error(error: Any, words: Sequence[str] = (), verbs: Collection[str]
     if kind == "NoSuchOption" and path == "tflaunch":
         verb = next((number for number, word in enumerate(words) if word in verbs), 0)
         if verb:
+            behind = [words[verb], *words[:verb], *words[verb + 1 :]]
+            params = command_of(words[verb]).params if command_of is not None else []
+            known = [name for param in params for name in _names(param)]
+            if known and error.option_name not in known:
+                path = f"tflaunch {words[verb]}"
+                if corrected := hosts_by_option(error.option_name, behind):
+                    return UsageError(f"{path} has no option {error.option_name}", corrected)
+                return no_such_option(error.option_name, known, f"{path} --help lists all options", path)
             return UsageError(
                 f"{error.option_name} stands before {words[verb]}; options of a command stand behind it",
-                shlex.join(["tflaunch", words[verb], *words[:verb], *words[verb + 1 :]]),
+                shlex.join(["tflaunch", *behind]),
             )
         if error.option_name.lower() == "-v":
             return UsageError(f"tflaunch has no option {error.option_name}", "did you mean --version?")
@@ -113,7 +126,7 @@ def as_usage_error(error: Any, words: Sequence[str] = (), verbs: Collection[str]
             )
         hosts = str(ctx.params.get("hosts") or "")
         choose = next((each for each in ("--include", "--hosts") if each in _options(ctx)), "")
-        if corrected := joined(words, hosts, found[1], choose):
+        if _has_hosts(ctx) and (corrected := joined(words, hosts, found[1], choose)):
             if os.path.isfile(hosts):  # noqa: PTH113  Path.is_file may raise
                 return UsageError(f"{found[1]}: {choose} chooses hosts of {hosts}", corrected)
             return UsageError(f"{found[1]}: several hosts are one word, with commas between them", corrected)

@@ -95,9 +95,11 @@ def hosts_behind(verb: str, line: Line, option: str) -> UsageError | None:
         return None
     texts = [text for word in line.words if word.kind != "option" for text in word.texts]
     place = texts.index(option)
-    others = texts[:place] + texts[place + 1 :]
-    if not value and len(others) > place:
-        value = others.pop(place)
+    before, behind = texts[:place], texts[place + 1 :]
+    if not value and behind:
+        value = behind.pop(0)
+    # What the option names stands in place of hosts that stand there already.
+    others = [*(each for each in before if each != value and kind_of(each) != "hosts"), *behind]
     return UsageError(
         f"tflaunch {verb} has no option {name}: {_HOSTS}",
         shell_command(verb, [value or "hosts.yaml", *others, *line.options], line.after),

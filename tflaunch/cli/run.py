@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
 import typer
 
 from tflaunch.api.carrying_out import carry_out, show_plan
@@ -15,6 +18,9 @@ from tflaunch.cli.verb_connections import way_to_ask
 from tflaunch.inputs.options.of_run import RunOptions
 from tflaunch.protocol.errors import TflaunchError, UsageError
 from tflaunch.protocol.job import TaskId
+
+if TYPE_CHECKING:
+    from tflaunch.launch.request import Request
 
 
 def run(ctx: typer.Context, options: RunOptions) -> None:
@@ -45,12 +51,22 @@ def run(ctx: typer.Context, options: RunOptions) -> None:
         request = request_of(options, ctx.obj, show.reporter, command=command_line())
         show.reporter = compared(request, show.reporter)
         if options.start.dry_run:
+            request = _with_keras_told(request)
             show.exit_code = show_plan(request, options.connection, show.reporter, way_to_ask())
             return
         show.reporter = on_end.begin(request.run_id, request.command, show.reporter)
         show.exit_code = carry_out(
             request, options.connection, show.reporter, launch, ask=way_to_ask(), leave=leave
         )
+
+
+def _with_keras_told(request: Request) -> Request:
+    """What a start would find out on the hosts, and warn of: a dry run does not look which Keras they have."""
+    job = request.job
+    if not job.keras_fit or "TF_USE_LEGACY_KERAS" in job.env:
+        return request
+    note = f"if the hosts have Keras 3: it has no {job.keras_fit}"
+    return replace(request, job=replace(job, notes=(*job.notes, note)))
 
 
 def _waits_for_slots(options: RunOptions, file: object) -> bool:

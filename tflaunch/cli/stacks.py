@@ -66,7 +66,7 @@ def stacks(
                 if failures and len(failures) == len(hostfile.hosts):
                     raise ConnectErrors(failures, len(hostfile.hosts))
                 listed = visits.runs(everything=run is not None, only=run or "")
-                one = pick_run(run, listed.runs)
+                one = pick_run(run, listed.runs, hostfile)
                 found, silent = ask_stacks(visits, one, wanted_tasks(one, names))
         finally:
             patient.settle()

@@ -54,7 +54,7 @@ def status(
         finally:
             patient.settle()
         try:
-            one = pick_run(run, found.runs)
+            one = pick_run(run, found.runs, hostfile)
         except UsageError:
             if found.failures:  # the run may be on those hosts
                 raise ConnectErrors(found.failures, len(hostfile.hosts)) from None

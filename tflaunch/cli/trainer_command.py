@@ -29,6 +29,16 @@ class TrainerCommand(Verb):
         """
         if ctx.resilient_parsing:  # for completion
             return super().parse_args(ctx, args)
+        from tflaunch.cli.trainer_words import ITS_VALUE
+
+        try:
+            return self._parsed(ctx, args)
+        except UsageError as error:
+            if f"={ITS_VALUE}" in (error.hint or "") and f"={ITS_VALUE}" not in " ".join(args):
+                error.hint = f"{error.hint}\n{ITS_VALUE} stands for a value that is not shown here"
+            raise
+
+    def _parsed(self, ctx: typer.Context, args: list[str]) -> list[str]:
         from tflaunch.cli.trainer_words import hosts_and_trainer
 
         verb = ctx.info_name or ""

@@ -17,6 +17,8 @@ from tflaunch.protocol.errors import UsageError
 
 # Options of mpirun, which would be read as -m with a value.
 _ROLES_OF_ONE = {"--chief": "chief", "--evaluator": "evaluator"}  # options without a number
+ITS_VALUE = "..."  # stands for a value that is not shown
+_VARIABLE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=.*", re.DOTALL)
 _OF_MPIRUN = ("-mca", "-map-by", "-machinefile")
 
 
@@ -124,13 +126,16 @@ def _cluster(word: str, takes: Mapping[str, bool], rest: list[str]) -> Word:
 def shell_command(verb: str, words: Iterable[str], after: Sequence[str] | None = None) -> str:
     """Return `tflaunch VERB ...`, quoted for a shell.
 
-    If stderr is not a terminal, the values of --env and --job-env are left out, as in records: it may be a log.
+    If stderr is not a terminal, ITS_VALUE stands for the values of --env and --job-env: it may be a log.
     """
-    from tflaunch.runs.hidden_values import without_values
+    from tflaunch.runs.hidden_values import VALUE_LEFT_OUT, without_values
 
     whole = ("tflaunch", verb, *words, *(("--", *after) if after else ()))
     if sys.stderr is None or not sys.stderr.isatty():
-        whole = without_values(whole)
+        whole = tuple(
+            word if word == said else word.replace(VALUE_LEFT_OUT, ITS_VALUE)
+            for word, said in zip(without_values(whole), whole, strict=True)
+        )
     return shlex.join(whole)
 
 
@@ -169,9 +174,52 @@ def _no_number(verb: str, line: Line) -> None:
             )
 
 
+def _no_env(verb: str, line: Line) -> None:
+    """Raise UsageError for `--env A=1 B=2`, where each variable has its own --env."""
+    words: list[str] = []
+    without: list[str] = []
+    behind = False  # what stands before is a variable
+    for word in line.words:
+        found = _VARIABLE.fullmatch(word.texts[0]) if behind and word.kind == "plain" else None
+        if found and not os.path.lexists(word.texts[0]):
+            without.append(f"{found[1]}={ITS_VALUE}")
+            words.append("--env")
+        else:
+            behind = word.texts[0] in ("--env", "-e")
+        words += word.texts
+    if without:
+        raise UsageError(
+            f"{' '.join(without)}: no --env before {'it' if len(without) == 1 else 'them'}",
+            shell_command(verb, words, line.after),
+        )
+
+
+def _not_in_one_word(verb: str, line: Line, module: str | None) -> None:
+    """Raise UsageError for `'trainer.py --epochs 3'`, a program and its arguments in one word."""
+    for number, word in enumerate(line.words):
+        text = word.texts[0]
+        if module is not None or word.kind != "plain" or " " not in text or os.path.lexists(text):
+            continue
+        try:
+            program, *own = shlex.split(text)
+        except ValueError:
+            continue
+        if own and kind_of(program) == "program":
+            before, behind = (
+                [each for other in part for each in other.texts]
+                for part in (line.words[:number], line.words[number + 1 :])
+            )
+            raise UsageError(
+                f"{text}: the program and its arguments are in one word",
+                shell_command(verb, [*before, program, *behind], [*own, *(line.after or ())]),
+            )
+
+
 def hosts_and_trainer(verb: str, line: Line, module: str | None) -> HostsAndTrainer:
     """Find out which word is HOSTS and which the trainer; raises UsageError with the corrected command."""
     _no_number(verb, line)
+    _no_env(verb, line)
+    _not_in_one_word(verb, line, module)
     plain, after = line.plain, list(line.after or ())
     if module is not None:
         return _of_module(verb, line, plain, module)

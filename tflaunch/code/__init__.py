@@ -12,6 +12,7 @@ program_reading.py  what its text, and theirs, says of clusters
 own_places.py       by which words of its own it learns its place
 own_places_told.py  what the user must write for such a program
 cluster_words.py    the names in such text that mean something
+misplaced_words.py  options of tflaunch among its arguments
 job_fitting.py      the flags and ps that the text wants, where the user does not say
 
 bundle.py           the code that is shipped, as the agents take it

@@ -13,6 +13,7 @@ BY_TF_CONFIG = {
 }  # fmt: skip
 # Names of the one task that gives the others work: TensorFlow calls it the coordinator, and its job is `chief`.
 COORDINATES = {"ClusterCoordinator"}
+COMPILES_OTHER_THINGS = {"re", "regex", "re2", "torch", "py_compile"}  # modules with a `compile` of their own
 COORDINATES_IF_TOLD = {"ParameterServerStrategy", "ParameterServerStrategyV2"}  # TensorFlow 2: of a resolver
 OF_ESTIMATOR = {"train_and_evaluate", "RunConfig"}  # they read TF_CONFIG by themselves
 OF_CONTRIB_LEARN = {"RunConfig", "Experiment"}  # of TensorFlow 1: they read TF_CONFIG too, and need no chief

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from tflaunch.code.cluster_words import ALSO_CALLED, FRAMEWORK_VARIABLES, IF_OF_TEXT, RANK_VARIABLES
 from tflaunch.code.found import Found
+from tflaunch.code.misplaced_words import misplaced
 from tflaunch.code.own_places_told import told
 from tflaunch.code.program import Program
 from tflaunch.code.program_reading import Reading, read
@@ -72,7 +73,9 @@ def _as_several(job: JobSpec, found: Reading, anyway: bool, done_said: bool) -> 
 
 
 def _blind(job: JobSpec, found: Reading, program: Program) -> Iterator[str]:
-    """What the program says itself where tflaunch tells each task something of its own."""
+    """What the program says itself where tflaunch tells each task something of its own; words that it knows not."""
+    if said := misplaced(job.args, program, found):
+        yield said
     unseen = (
         "so the program does not see the {} that tflaunch gives each task; to use that one, take the line out"
     )

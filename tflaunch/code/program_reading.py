@@ -15,6 +15,7 @@ from tflaunch.code.cluster_words import (
     ASKS,
     BY_SIGNATURE,
     BY_TF_CONFIG,
+    COMPILES_OTHER_THINGS,
     COORDINATES_IF_TOLD,
     DEFINES,
     DEFINES_ONLY,
@@ -142,6 +143,13 @@ def _modules(program: Program) -> Iterator[Module | None]:
         if size > _MOST_BYTES:
             yield None
             return
+
+
+def texts(program: Program) -> Iterator[str]:
+    """The text of each file of a program that is read here."""
+    for module in _modules(program):
+        with contextlib.suppress(OSError, UnicodeDecodeError):
+            yield (program.directory / module.path).read_text("utf-8") if module else ""
 
 
 def faults(program: Program) -> Iterator[str]:
@@ -388,7 +396,7 @@ class _Reader:
         if isinstance(node.func, ast.Attribute):
             if called == "fit":
                 self._found("fits", "calls fit", line)
-            elif called == "compile" and {"optimizer", "loss"} & {word.arg for word in node.keywords}:
+            elif called == "compile" and _of_keras(node):
                 self._found("compiles", "calls compile", line)
         if called == "run" and "learn_runner" in dotted(node.func):
             self._found("tf_config", "uses tf.contrib.learn", line)
@@ -438,6 +446,13 @@ class _Reader:
                 self.reading.defines.setdefault(plain_name(name), Found(name, f"{self.path}:{line}"))
                 if of_text:
                     self.reading.of_text.add(plain_name(name))
+
+
+def _of_keras(node: ast.Call) -> bool:
+    """Whether a call of `compile` is that of a Keras model, not of `re`, `torch` or another module."""
+    if {"optimizer", "loss"} & {word.arg for word in node.keywords}:
+        return True
+    return bool(node.args) and dotted(node.func)[0] not in COMPILES_OTHER_THINGS
 
 
 def _takes_text(node: ast.Call, called: str) -> bool:

@@ -131,7 +131,8 @@ class LogReporter:
         """Remember the tasks of the plan; return a sentence for each `--only` that the plan lacks."""
         self._tasks = {task.id: task for task in plan.tasks}
         strange = frozenset(self._options.only or ()) - self._tasks.keys()
-        return [f"--only {task}: the plan has {tasks_there(task.job, plan)}" for task in sorted(strange)]
+        so = ", so nothing is shown" if strange and strange == frozenset(self._options.only or ()) else ""
+        return [f"--only {task}: the plan has {tasks_there(task.job, plan)}{so}" for task in sorted(strange)]
 
     def _next_step(self, outcome: Outcome) -> str:
         first = outcome.first_failure

@@ -15,5 +15,6 @@ hostfile_entries, hostfile_model, hostfile_settings, hostfile_yaml   the YAML ho
 batch_job       the nodes, tasks and GPUs of a Slurm or PBS job
 job_model, job_file   the job file of `run`: its keys, and how it is read
 config_model, toml_document, config   the configuration files: their keys, TOML with positions, how they are read
+missing_files   the error for a file that an option names and that is not there
 env_file        NAME=VALUE files of variables for the tasks
 """

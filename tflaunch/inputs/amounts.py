@@ -26,11 +26,16 @@ def seconds(text: str) -> float:
     return time_s
 
 
-def size(text: str, what: str = "an amount of memory") -> int:
-    """Bytes of `40GiB`, `40G` (the same) or `40GB` (powers of 1,000); raises UsageError."""
+def size(text: str, what: str = "an amount of memory", option: str = "") -> int:
+    """Bytes of `40GiB`, `40G` (the same) or `40GB` (powers of 1,000); raises UsageError, which names the option."""
     found = re.fullmatch(r"([0-9]{1,6}(?:\.[0-9]{1,3})?)\s*([KMGT])(iB|B|)", text.strip(), re.IGNORECASE)
     if found is None:
-        raise UsageError(f"{text[:40]!r} is not {what}", "write it with its unit: 40GiB")
+        bare = re.fullmatch(r"[0-9]{1,6}(?:\.[0-9]{1,3})?", text.strip())
+        fault = "has no unit" if bare else f"is not {what}"
+        written = " ".join(filter(None, (option, f"{bare[0]}GiB" if bare else "40GiB")))
+        raise UsageError(
+            f"{f'{option}: ' if option else ''}{text[:40]!r} {fault}", f"write it with its unit: {written}"
+        )
     number, unit, suffix = float(found[1]), found[2].upper(), found[3].lower()
     scale = 1000 ** " KMGT".index(unit) if suffix == "b" else _UNITS[unit]
     return int(number * scale)

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from tflaunch.inputs.documents import read_file
+from tflaunch.inputs.missing_files import no_such_file
 from tflaunch.inputs.variables import DECIDED
 from tflaunch.protocol.errors import EnvFileError, Problem
 
@@ -37,6 +38,8 @@ def _read(path: Path, found: dict[str, str], problems: list[Problem]) -> None:
 
     try:
         text = read_file(path, str(path), EnvFileError)
+    except FileNotFoundError:
+        raise no_such_file("--env-file", path) from None
     except OSError as error:
         refuse(0, f"cannot be read: {error.strerror}")
         return

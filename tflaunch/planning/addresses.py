@@ -127,7 +127,14 @@ def take_ports(places: Sequence[str], hosts: Mapping[str, Host], inventory: Inve
         free = sorted(port for port in set(facts.ports) if port not in others)
         if len(free) < count:
             limits = hosts[name].ports
-            where = f" of `ports: {limits[0]}-{limits[1]}`" if limits else ""
+            first, last = limits or (20000, 29999)
+            if last - first + 1 < count:
+                there = f"`ports: {first}-{last}`" if limits else f"{first} to {last}"
+                raise PlanError(
+                    f"{name}: need {counted(count, 'port')}, and {there} are {last - first + 1}",
+                    f"{'Widen' if limits else 'Name more by'} `ports:` of {name}, or put fewer tasks on {name}.",
+                )
+            where = f" of `ports: {first}-{last}`" if limits else ""
             more = f"Widen `ports:` of {name}" if limits else "Say --workers and --ps, for more to be held"
             if not facts.ports and not limits:
                 where = " of 20000 to 29999"

@@ -13,6 +13,7 @@ from typing import Any
 
 from tflaunch.hosts import Host
 from tflaunch.inputs.local_python import local_python
+from tflaunch.inputs.missing_files import no_such_file
 from tflaunch.inputs.placeholders import filled, names_in
 from tflaunch.protocol.errors import UsageError
 from tflaunch.protocol.job import JobSpec, Requirements
@@ -176,7 +177,7 @@ def _text(path: Path) -> str:
     try:
         text = path.read_text("utf-8-sig")
     except FileNotFoundError:
-        raise UsageError(f"--requirements {path}: there is no such file") from None
+        raise no_such_file("--requirements", path) from None
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"--requirements {path}: cannot be read: {error}") from None
     if len(text) > LARGEST:

@@ -77,7 +77,7 @@ class Criteria:
     """
 
     older_s: float | None = None
-    keep_last: int = 0
+    keep_last: int | None = None
     max_bytes: int | None = None  # in each place
     runs: tuple[str, ...] = ()
 
@@ -160,7 +160,7 @@ def select(known: Sequence[RunsPlace], criteria: Criteria) -> Selection:
     idle_s = {run: min(kept.idle_s for _, kept in shares) for run, shares in parts.items()}
     newest_first = sorted(parts, key=lambda run: (idle_s[run], run))
     held = _held(known, parts)
-    for run in newest_first[: criteria.keep_last]:
+    for run in newest_first[: criteria.keep_last or 0]:
         held.setdefault(run, f"it is one of the newest {criteria.keep_last}")
 
     def due(run: str) -> bool:
@@ -168,7 +168,7 @@ def select(known: Sequence[RunsPlace], criteria: Criteria) -> Selection:
             return run in criteria.runs
         if criteria.older_s is not None:
             return idle_s[run] >= criteria.older_s
-        return criteria.max_bytes is None and criteria.keep_last > 0
+        return criteria.max_bytes is None and criteria.keep_last is not None
 
     goes: dict[int, list[str]] = {number: [] for number in range(len(known))}
     stays: dict[str, str] = {}

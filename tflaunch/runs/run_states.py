@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tflaunch.hosts import Hostfile, fold
 from tflaunch.protocol.errors import ConnectError, UsageError
 from tflaunch.protocol.job import CHIEF, WORKER
 from tflaunch.runs.progress import Progress, progress_of
@@ -217,14 +218,14 @@ class RunState:
         return min(failed, key=lambda task: task.ended or 0.0, default=None)
 
 
-def pick_run(run: str | None, found: Sequence[RunState]) -> RunState:
+def pick_run(run: str | None, found: Sequence[RunState], asked: Hostfile | None = None) -> RunState:
     """The run that the user means: by its id, its name or the beginning of it; `found` begins with the newest.
 
     With None, the only run that is alive or, if none is, the newest.  Of several runs with that name, the one that is
-    alive or, if none is, the newest.  Raises UsageError.
+    alive or, if none is, the newest.  Raises UsageError, which names the hosts that were `asked`.
     """
     if run is None:
-        return _pick_newest(found)
+        return _pick_newest(found, asked)
     if exact := [each for each in found if each.run_id == run]:
         return exact[0]
     fitting = [each for each in found if each.run_id.startswith(run)]
@@ -239,18 +240,23 @@ def pick_run(run: str | None, found: Sequence[RunState]) -> RunState:
         raise UsageError(f"{len(fitting)} runs begin with {run}: {names}", "write more of the id")
     names = ", ".join(each.run_id for each in found if each.alive)
     raise UsageError(
-        f"these hosts know no run {run}",
+        f"no run {run} is known on {_named(asked)}" if asked else f"these hosts know no run {run}",
         f"alive: {names}" if names else "tflaunch ps -a lists all that they know",
     )
 
 
-def _pick_newest(found: Sequence[RunState]) -> RunState:
+def _named(asked: Hostfile) -> str:
+    return f"{fold([host.name for host in asked.hosts])} ({asked.source})"
+
+
+def _pick_newest(found: Sequence[RunState], asked: Hostfile | None) -> RunState:
     alive = [each for each in found if each.alive]
     if len(alive) > 1:
         names = ", ".join(each.run_id for each in alive[:8])
         raise UsageError(f"{len(alive)} runs are alive: {names}", "say which one you mean")
     if not found:
-        raise UsageError("these hosts know no run", "tflaunch ps -a --hosts hosts.yaml asks other hosts")
+        where = _named(asked) if asked else "these hosts"
+        raise UsageError(f"no run is alive on {where}", "tflaunch ps -a lists those that have ended, too")
     return (alive or found)[0]
 
 

@@ -142,7 +142,28 @@ def test_what_comes_through_a_pipe_is_left_for_whom_it_is_for(tmp_path: Path) ->
         (
             "run trainer.py 'gpu[01-04]' -e 'A=b c'",
             "are swapped",
-            "tflaunch run 'gpu[01-04]' trainer.py -e 'A=***'",  # it is no terminal: it may be kept
+            "tflaunch run 'gpu[01-04]' trainer.py -e A=...",  # it is no terminal: it may be kept
+        ),
+        (
+            "run hosts.yaml trainer.py --env LR=0.1 --epochs 3",
+            "--epochs 3: ",
+            "tflaunch run hosts.yaml trainer.py --env LR=... -- --epochs 3\n... stands for a value that is not shown",
+        ),
+        (
+            "run hosts.yaml trainer.py --env FOO=1 BAR=2 BAZ=3 --ps 1 -- -x",
+            "BAR=... BAZ=...: no --env before them",
+            "tflaunch run hosts.yaml trainer.py --env FOO=... --env BAR=... --env BAZ=... --ps 1 -- -x",
+        ),
+        (
+            "run hosts.yaml trainer.py --hosts hosts.yaml",
+            "has no option --hosts",
+            "tflaunch run hosts.yaml trainer.py",
+        ),
+        ("run hosts.yaml trainer.py --hosts=a,b -- 3", "", "tflaunch run a,b trainer.py -- 3"),
+        (
+            "run hosts.yaml 'trainer.py --epochs 3' --ps 1 -- -x",
+            "trainer.py --epochs 3: the program and its arguments are in one word",
+            "tflaunch run hosts.yaml trainer.py --ps 1 -- --epochs 3 -x",
         ),
         (
             "run hosts.yaml trainer.py --ps 2 --chief 1 --workers 2 -- 3",
@@ -531,6 +552,18 @@ def test_what_is_wrong_in_the_hostfile_alone_is_told_of_all_hosts_at_once(tmp_pa
             "--json gpus",
             "--json stands before gpus; options of a command stand behind it",
             "tflaunch gpus --json",
+        ),
+        (
+            "--verbose run hosts.yaml trainer.py",
+            "tflaunch run has no option --verbose",
+            "tflaunch run --help lists all options",
+        ),
+        ("--jsn gpus", "tflaunch gpus has no option --jsn", "did you mean --json?"),
+        ("--hosts h run trainer.py", "tflaunch run has no option --hosts", "tflaunch run h trainer.py"),
+        (
+            "status --hosts hosts.yaml one two",
+            "tflaunch status has no place for: two",
+            "tflaunch status [RUN] [OPTIONS]",
         ),
         ("-V", "tflaunch has no option -V", "did you mean --version?"),
         ("run --hlep", "tflaunch run has no option --hlep", "did you mean --help?"),

@@ -951,6 +951,24 @@ def test_who_imports_horovod_is_started_by_its_words(tmp_path: Path, text: str, 
         assert (job.flags, job.role("ps").count) == (None, 0)
 
 
+@pytest.mark.parametrize(
+    ("call", "told"),
+    [
+        ("model.compile(optimizer='sgd', loss='mse')", True),
+        ("model.compile('sgd', 'mse')", True),
+        ("self.model.compile(make_optimizer())", True),
+        ("build().compile('sgd')", True),
+        ("re.compile('x', re.DOTALL)", False),
+        ("torch.compile(model)", False),
+        ("lowered.compile()", False),
+    ],
+)
+def test_a_compile_of_keras_is_known_by_what_it_is_called_on(tmp_path: Path, call: str, told: bool) -> None:
+    strategy = "import tensorflow as tf\ntf.distribute.MultiWorkerMirroredStrategy()\n"
+    job = fit(tmp_path, f"{strategy}{call}\nmodel.fit(x)\n")
+    assert job.keras_fit.startswith("fit under MultiWorkerMirroredStrategy (trainer.py:4)") == told
+
+
 def test_horovods_keras_is_told_of_keras_3(tmp_path: Path) -> None:
     text = "import tensorflow as tf\nimport horovod.tensorflow.keras as hvd\nhvd.init()\n"
     assert fit(tmp_path, text).keras_fit.startswith(

@@ -217,6 +217,36 @@ def test_a_script_that_hands_no_arguments_on(tmp_path: Path) -> None:
         assert (of(text).flags, of(text).notes) == (FLAGS, ())
 
 
+@pytest.mark.parametrize(
+    ("args", "text", "told"),
+    [
+        (
+            "--epochs 3 --workers 2 --dry-run",
+            "--epochs",
+            "--workers 2 --dry-run stand behind --, so t.py gets them; ",
+        ),
+        ("--gpus-per-worker=2", "--epochs", "--gpus-per-worker=2 stands behind --, so t.py gets it; "),
+        ("--workers 2", "--workers", ""),
+        ("--workers 2 --dry-run", "--workers", ""),  # it has options of such names
+        ("--dry-run", "--dry_run", ""),
+        ("--epochs 3 worker", "--lr", ""),
+        ("--workers 2", "$@", ""),  # a shell's: what it starts may know them
+    ],
+)
+def test_options_of_tflaunch_behind_the_dashes_are_told(
+    tmp_path: Path, args: str, text: str, told: str
+) -> None:
+    name = "t.sh" if text == "$@" else "t.py"
+    shell, python = (
+        f'exec prog "{text}"\n',
+        f"import argparse\nargparse.ArgumentParser().add_argument('{text}')\n",
+    )
+    (tmp_path / name).write_text(shell if name == "t.sh" else python)
+    program = find_program(name, False, tmp_path)
+    notes = fitted(JobSpec(program.argv, args=tuple(args.split())), program).notes
+    assert [note.startswith(told) for note in notes] == [True] * bool(told)
+
+
 @pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.name)
 def test_our_own_examples_are_told_nothing(path: Path) -> None:
     program = find_program(path.name, False, path.parent)

@@ -79,9 +79,12 @@ def test_what_differs_between_tasks_is_named() -> None:
     ("only", "said"),
     [
         ({W0}, None),
-        ({TaskId("worker", 7)}, "--only worker/7: the plan has worker/0 to worker/1"),
+        ({TaskId("worker", 7)}, "--only worker/7: the plan has worker/0 to worker/1, so nothing is shown"),
         ({W0, TaskId("ps", 1)}, "--only ps/1: the plan has ps/0"),
-        ({TaskId("chief", 0)}, "--only chief/0: the plan has ps/0, worker/0 to worker/1"),
+        (
+            {TaskId("chief", 0)},
+            "--only chief/0: the plan has ps/0, worker/0 to worker/1, so nothing is shown",
+        ),
     ],
 )
 def test_a_task_that_the_plan_does_not_have_is_said(only: set[TaskId], said: str | None) -> None:

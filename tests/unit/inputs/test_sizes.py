@@ -27,3 +27,12 @@ def test_amounts_of_memory(text: str, expected: int) -> None:
 def test_what_is_no_amount_of_memory(text: str) -> None:
     with pytest.raises(UsageError):
         size(text)
+
+
+def test_a_number_alone_lacks_a_unit_and_the_option_is_named() -> None:
+    with pytest.raises(UsageError) as caught:
+        size("40", option="--min-free")
+    assert caught.value.message == "--min-free: '40' has no unit"
+    assert caught.value.hint == "write it with its unit: --min-free 40GiB"
+    with pytest.raises(UsageError, match=r"^'lots' is not an amount of memory"):
+        size("lots")

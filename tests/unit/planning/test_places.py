@@ -204,6 +204,15 @@ def test_too_few_ports(settings: dict[str, Any], message: str, hint: str) -> Non
     assert error.hint.startswith(hint)
 
 
+def test_a_range_that_is_too_small_blames_nobody_else() -> None:
+    only = facts("g1", ports=(30000, 30001), ports_taken=("run b-9zz123",))
+    error = refused(asked(PROGRAM, workers=2, ps=1), only, hosts={"g1": {"ports": (30000, 30001)}})
+    assert error.message == "g1: need 3 ports, and `ports: 30000-30001` are 2"
+    error = refused(asked(PROGRAM, workers=10_000, ps=1), facts("g1"))
+    assert error.message == "g1: need 10001 ports, and 20000 to 29999 are 10000"
+    assert error.hint == "Name more by `ports:` of g1, or put fewer tasks on g1."
+
+
 def test_who_has_the_ports_is_told() -> None:
     taken = ("30002: pid 77 (python3) of run a-k3f9x2", "run b-9zz123")
     only = facts("g1", ports=(30000,), ports_taken=taken)

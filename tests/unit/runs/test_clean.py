@@ -40,6 +40,7 @@ def test_what_is_older_goes_from_all_places_and_its_last_use_anywhere_counts() -
 def test_the_newest_stay_and_alone_that_means_all_others_go() -> None:
     known = [place(*(kept(f"run{days}", days) for days in range(5)))]
     assert goes(select(known, Criteria(keep_last=2))) == {0: ["run2", "run3", "run4"]}
+    assert goes(select(known, Criteria(keep_last=0))) == {0: [f"run{days}" for days in range(5)]}
     chosen = select(known, Criteria(older_s=0.0, keep_last=4))
     assert goes(chosen) == {0: ["run4"]}
     assert chosen.stays["run3"] == "it is one of the newest 4"

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.support.ps import ARRIVED, NOW, entry, one, reply, worker
+from tflaunch.hosts import Host, Hostfile
 from tflaunch.protocol.errors import ConnectError, UsageError
 from tflaunch.runs.listing import listing
 from tflaunch.runs.record_list import RunInfo
@@ -196,3 +197,8 @@ def test_which_run_is_meant() -> None:
     ):
         with pytest.raises(UsageError):
             pick_run(name, among)
+    asked = Hostfile("hosts.yaml", (Host("g1"), Host("g2")))
+    with pytest.raises(UsageError, match=r"^no run is alive on g\[1-2\] \(hosts.yaml\)$"):
+        pick_run(None, (), asked)
+    with pytest.raises(UsageError, match=r"^no run x is known on g\[1-2\] \(hosts.yaml\)$"):
+        pick_run("x", (first,), asked)

@@ -36,7 +36,9 @@ def gpu_choice(options: GpuOptions) -> GpuChoice:
         )
     return GpuChoice(
         model=options.gpu_model,
-        min_memory_bytes=size(options.min_gpu_memory) if options.min_gpu_memory else 0,
+        min_memory_bytes=size(options.min_gpu_memory, option="--min-gpu-memory")
+        if options.min_gpu_memory
+        else 0,
         include=options.include,
         exclude=options.exclude,
         mig=options.mig,

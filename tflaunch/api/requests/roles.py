@@ -119,11 +119,16 @@ class _Roles:
             own = environment([value], text)
             literal = (role.literal - own.keys()) | inherited([value])
             self.by_job[job] = dataclasses.replace(role, env={**role.env, **own}, literal=literal)
-            self._said[job, "env"] = text
+            self._said[job, "env"] = f"--job-env {job}={value.partition('=')[0]}"
 
     def check(self) -> None:
         """Raise UsageError if an option names a job that has no tasks."""
-        for (job, _), option in self._said.items():
+        for (job, field), option in self._said.items():
+            if self.by_job[job].count == 0 and field in _OF_TASKS:
+                count = {PS: "--ps ", WORKER: "--workers "}.get(job, f"--job {job}=")
+                raise UsageError(
+                    f"{option}: there are no {job} tasks", f"leave it out, or say how many: {count}1"
+                )
             if job not in (PS, WORKER) and self.by_job[job].count is None:
                 near = difflib.get_close_matches(job, [name for name in self.by_job if name != job], 1)
                 meant = f"did you mean {near[0]}? else " if near else ""
@@ -138,6 +143,7 @@ class _Roles:
             )
 
 
+_OF_TASKS = ("args", "env", "program", "end", "grace_s")  # of no use without a task
 _EXAMPLES = {
     "count": "data=2",
     "hosts": "'data=gpu[01-02]'",
