@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from generator import verbs
 from generator.markdown import table
 from tflaunch.documents.json_documents import DOCUMENTS
 from tflaunch.documents.json_objects import JsonObject, declared, things_of
 from tflaunch.documents.json_things import THINGS
 
-_ABOUT = """\
+_ABOUT = f"""\
 # Documents of `--json`
 
-With `--json`, `gpus`, `check`, `ps`, `status`, `stacks`, `report`, `clean` and `config` print one JSON document to
+With `--json`, {verbs.listed(verbs.with_json(documents=True))} print one JSON document to
 stdout, in ASCII, on one line. All others print [events](events.md). A command that cannot make its document prints the
 event `error` or `failures` instead, and ends with its exit code. Read past fields that you do not know: later versions
 may add some.

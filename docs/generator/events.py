@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from generator import verbs
 from generator.markdown import table
 from tflaunch.documents.json_events import EVENTS, SWEEP_EVENTS, DryRun
 from tflaunch.documents.json_objects import declared, event_fields
 
-_ABOUT = """\
+_ABOUT = f"""\
 # Events of `--json`
 
-With `--json`, `run`, `up`, `sweep`, `attach`, `stop` and `fetch` print one JSON object a line to stdout, in ASCII. Each
+With `--json`, {verbs.listed(verbs.with_json(documents=False))} print one JSON object a line to stdout, in ASCII. Each
 has `event` (its name) and `time` (epoch seconds), and the fields below. Tasks are written `worker/0`. Read past events
 and fields that you do not know: later versions may add some.
 
     tflaunch run hosts.yaml trainer.py --json | jq -r 'select(.event == "report") | .exit_code'
 
-`gpus`, `check`, `ps`, `status`, `stacks`, `report`, `clean` and `config` print one [document](documents.md) instead.
+{verbs.listed(verbs.with_json(documents=True))} print one [document](documents.md) instead.
 Their JSON Schemas are in the package, in `tflaunch/documents/schemas`.
 
 """

@@ -10,13 +10,12 @@ _ABOUT = """\
 # Exit codes
 
 A run ends with 0, with the code of the task that failed first, or with a code of tflaunch's own. Those lie above 64,
-where training programs seldom are, so that a script can tell them apart. The page of each [command](commands.md) has
-the codes that it can end with.
+where training programs seldom are, so that a script can tell them apart, but for 2 (a wrong command, or no consent) and
+1 (a defect). The page of each [command](commands.md) has the codes that it can end with.
 """
 # Where a code means more than the help has room for.
 _MORE = {
     1: "It may also be the code of a task: tasks that fail in Python mostly end with it.",
-    errors.EXIT_USAGE: "Also if you do not agree to what tflaunch asks: nothing was started.",
     errors.EXIT_PLAN: "With `--require-gpu` also: a task does not use its GPU.",
     errors.EXIT_CONNECT: "Or the run does not fit without the hosts that cannot be reached, or this machine lets you "
     "start no more threads. A command that asks hosts shows what the others tell.",

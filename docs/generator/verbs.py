@@ -13,6 +13,7 @@ from tflaunch.cli import application
 from tflaunch.cli.guide import GROUPS
 from tflaunch.cli.verb_help import EXIT_CODES, page_of_verb
 from tflaunch.console.help_page import HelpPage, Section
+from tflaunch.documents.json_documents import DOCUMENTS
 
 _ARGUMENTS = "Arguments"
 
@@ -59,6 +60,23 @@ def every() -> list[Verb]:
         for title, verbs in GROUPS.items()
         for name, guide in verbs.items()
         for command in [group.commands[name]]
+    ]
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return names as a sentence has them: `a`, `b` and `c`."""
+    *most, last = map(code, names)
+    return f"{', '.join(most)} and {last}" if most else last
+
+
+def with_json(*, documents: bool) -> list[str]:
+    """Return the verbs whose `--json` prints one document, else those whose `--json` prints events."""
+    one = {name.partition(" ")[0] for name in DOCUMENTS}
+    return [
+        verb.name
+        for verb in every()
+        if (verb.name in one) is documents
+        and any(name.strip().startswith("--json") for section in verb.options for name, _ in section.rows)
     ]
 
 

@@ -218,7 +218,8 @@ def test_an_agent_is_made_of_all_shipped_rooms_but_what_runs_in_a_task_or_around
         "tflaunch.in_task",
         "tflaunch.in_task.stacks_site",
     }  # the text that an agent gives each task's Python
-    at_home = {"tflaunch.text.lines", "tflaunch.text.times"}  # only what people are shown has them
+    # Only what people are shown has them.
+    at_home = {"tflaunch.text.extras", "tflaunch.text.lines", "tflaunch.text.times"}
     assert set(payload.shipped_files()) == {"tflaunch"} | site | whole - at_home
 
 

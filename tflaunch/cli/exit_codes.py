@@ -27,7 +27,8 @@ EXIT_CODES: tuple[ExitCode, ...] = (
     ExitCode(0, "success"),
     ExitCode(1, "a defect of tflaunch, or its output cannot be written; --stop-on-nan: the loss stays NaN"),
     ExitCode(
-        errors.EXIT_USAGE, "the command line, the hostfile or the job file is wrong; nothing was contacted"
+        errors.EXIT_USAGE,
+        "the command line, the hostfile or the job file is wrong, or you did not agree; nothing was started",
     ),
     ExitCode(FAILED, "a task failed: the exit code of the one that failed first"),
     ExitCode(SIGNALLED, "the same, where signal N ended that task"),
@@ -51,7 +52,12 @@ EXIT_CODES: tuple[ExitCode, ...] = (
     ExitCode(errors.EXIT_STOPPED, "SIGTERM, or tflaunch stop elsewhere"),
 )
 
-_WRONG = ExitCode(errors.EXIT_USAGE, "the command line or the hostfile is wrong; nothing was contacted")
+_WRONG = ExitCode(
+    errors.EXIT_USAGE, "the command line or the hostfile is wrong, or you did not agree; nothing was started"
+)
+_WRONG_QUESTION = ExitCode(
+    errors.EXIT_USAGE, "the command line or the hostfile is wrong; nothing was contacted"
+)
 _WHICH = ExitCode(errors.EXIT_USAGE, "the command line is wrong, or it is unclear which run is meant")
 _FIRST = ExitCode(FAILED, "the exit code of the task that failed first")
 _SIGNAL = ExitCode(SIGNALLED, "signal N ended the task that failed first")
@@ -71,7 +77,10 @@ OF_VERB: Mapping[str, tuple[ExitCode, ...]] = {
     "run": (
         ExitCode(0, "the tasks that decide have succeeded (--done); with --detach: the run has started"),
         ExitCode(1, "--stop-on-nan: the loss stays NaN"),
-        ExitCode(errors.EXIT_USAGE, "the command line, hostfile or job file is wrong; nothing was contacted"),
+        ExitCode(
+            errors.EXIT_USAGE,
+            "the command line, hostfile or job file is wrong, or you did not agree; nothing was started",
+        ),
         _FIRST,
         _SIGNAL,
         ExitCode(errors.EXIT_PLAN, "the job does not fit the hosts; --require-gpu: a task does not use its GPUs"),
@@ -183,20 +192,20 @@ OF_VERB: Mapping[str, tuple[ExitCode, ...]] = {
     ),
     "gpus": (
         ExitCode(0, "shown"),
-        _WRONG,
+        _WRONG_QUESTION,
         _OTHERS_SHOWN,
         _ASKING_STOPPED,
     ),
     "check": (
         ExitCode(0, "a run can start, though there may be warnings"),
-        _WRONG,
+        _WRONG_QUESTION,
         ExitCode(errors.EXIT_CONNECT, "a host could not be asked"),
         ExitCode(errors.EXIT_LAUNCH, "a run would fail; with --strict: or there are warnings"),
         _ASKING_STOPPED,
     ),
     "ps": (
         ExitCode(0, "shown, even if no run is alive"),
-        _WRONG,
+        _WRONG_QUESTION,
         _OTHERS_SHOWN,
         _ASKING_STOPPED,
     ),

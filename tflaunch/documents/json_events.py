@@ -114,7 +114,7 @@ class CodeEvent(_Told):
     program: str
     """the file of the program in it"""
     digest: str
-    """SHA-256 of what is shipped"""
+    """the first 40 digits of a SHA-256 of what is shipped"""
     files: int
     """how many files are shipped"""
     bytes: int

@@ -8,4 +8,6 @@ def beside_tflaunch(package: str, extra: str) -> str:
 
     tflaunch is in no package index: its name is never one to install by.
     """
-    return f"put it beside tflaunch: pipx inject tflaunch {package}; or in a clone: uv tool install '.[{extra}]'"
+    return (
+        f"put it beside tflaunch: pipx inject tflaunch {package}; or in a clone: uv tool install '.[{extra}]'"
+    )

@@ -33,6 +33,7 @@ REWORDED = {
     ("detached", "host"),
     ("stopped", "hosts"),
     ("plan", "tasks"),
+    ("code", "digest"),
 }
 
 
