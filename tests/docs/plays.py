@@ -44,6 +44,10 @@ NOT_RUN: tuple[tuple[str, str], ...] = (
     (r".*nodes\.yaml.*", "tests/docs/test_recipes.py does it on sixteen hosts"),
     (r"tflaunch top\b.*", "draws on a terminal of its own: tests/runs/test_top.py has one"),
     (r"tflaunch profile\b.*", "needs a TensorFlow that trains: tests/runs/test_profile.py"),
+    (
+        r"tflaunch run hosts\.yaml (fit|loop)\.py .*",
+        "trains by TensorFlow: tests/examples/test_from_one_machine_to_two.py does it",
+    ),
     (r".*examples/data_service\.py.*", "loads TensorFlow seven times: tests/examples/test_data_service.py"),
 )
 
