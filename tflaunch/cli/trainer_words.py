@@ -18,7 +18,6 @@ from tflaunch.protocol.errors import UsageError
 # Options of mpirun, which would be read as -m with a value.
 _ROLES_OF_ONE = {"--chief": "chief", "--evaluator": "evaluator"}  # options without a number
 ITS_VALUE = "..."  # stands for a value that is not shown
-_VARIABLE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=.*", re.DOTALL)
 _OF_MPIRUN = ("-mca", "-map-by", "-machinefile")
 
 
@@ -180,9 +179,10 @@ def _no_env(verb: str, line: Line) -> None:
     without: list[str] = []
     behind = False  # what stands before is a variable
     for word in line.words:
-        found = _VARIABLE.fullmatch(word.texts[0]) if behind and word.kind == "plain" else None
-        if found and not os.path.lexists(word.texts[0]):
-            without.append(f"{found[1]}={ITS_VALUE}")
+        name, equals, _ = word.texts[0].partition("=")
+        is_variable = behind and word.kind == "plain" and equals and name.isidentifier()
+        if is_variable and not os.path.lexists(word.texts[0]):
+            without.append(f"{name}={ITS_VALUE}")
             words.append("--env")
         else:
             behind = word.texts[0] in ("--env", "-e")

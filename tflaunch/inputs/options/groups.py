@@ -169,7 +169,7 @@ class EndOptions:
         10.0, help="Time between SIGTERM and SIGKILL when tasks are stopped.", also_of=("up", "sweep")
     )
     ps_grace: float = option(3.0, help="Time for ps to end by themselves when the work is done.")
-    timeout: float = option(0.0, help="End the run after this time [0: no limit].", also_of=("sweep",))
+    timeout: float = option(0.0, help="End the run after this time; 0: no limit.", also_of=("sweep",))
     warn_before: float = option(
         0.0,
         help="Send the program of each task SIGUSR1 so long before --timeout ends the run, so that it can save; one "
@@ -177,14 +177,14 @@ class EndOptions:
     )
     startup_timeout: float = option(
         0.0,
-        help="End the run if a task has not opened its port after this time [0: no limit].",
+        help="End the run if a task has not opened its port after this time; 0: no limit.",
         also_of=("up",),
     )
     stall_timeout: float = option(
-        0.0, help="End the run if no task has printed anything for this time [0: no limit]."
+        0.0, help="End the run if no task has printed anything for this time; 0: no limit."
     )
     stop_idle: float = option(
-        0.0, help="End the run if no GPU of it has done anything for this time [0: no limit]."
+        0.0, help="End the run if no GPU of it has done anything for this time; 0: no limit."
     )
     on_end: str = option(
         "",
