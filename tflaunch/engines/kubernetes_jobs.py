@@ -18,6 +18,7 @@ from tflaunch.engines.engine import EngineKey
 from tflaunch.engines.holder_text import holder_text
 from tflaunch.inputs.amounts import seconds
 from tflaunch.inputs.engine_words import SlotGroup, WantedSlots
+from tflaunch.inputs.missing_files import no_such_file
 from tflaunch.protocol.errors import UsageError
 
 CONTAINER = "slot"
@@ -88,6 +89,8 @@ def read_template(path: str) -> dict[str, Any]:
     """The Job of that file; a pod or a pod template becomes one.  Raises UsageError."""
     try:
         read = list(yaml.safe_load_all(Path(path).read_text("utf-8")))
+    except FileNotFoundError:
+        raise no_such_file("k8s:", Path(path)) from None
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise UsageError(f"k8s: {path}: {why}", "the file has a Job, a pod or a pod template") from None

@@ -28,7 +28,7 @@ _FORM = Form(
     },
     things={"<host>": "this host", "<group>": "this group"},
     elsewhere=dict.fromkeys(Settings.model_fields, "put it under `defaults:`"),
-    list="a list of hosts",
+    list="a list of hosts, as [gpu01, gpu02]",
     empty_list="write at least one host: `- gpu01`",
     item="a host: want a name, a range, or a mapping with `name:` or `group:`",
 )

@@ -160,6 +160,15 @@ def _compose(text: str) -> yaml.Node | None:
     return root
 
 
+# What YAML says of the slips that are made most, and what they are.
+_SLIPS = {
+    "expected <block end>, but found": "this line fits nothing above it: what belongs together begins in one column",
+    "mapping values are not allowed here": "a ':' where none may be: is one missing in the line above, or does a value "
+    "need quotes?",
+    "could not find expected ':'": "a key without its ':'",
+}
+
+
 def _syntax(error: yaml.MarkedYAMLError, where: str) -> Problem:
     mark = error.problem_mark or error.context_mark
     line, column = (mark.line + 1, mark.column + 1) if mark else (0, 0)
@@ -171,6 +180,8 @@ def _syntax(error: yaml.MarkedYAMLError, where: str) -> Problem:
     else:
         if error.context and error.context_mark:
             message = f"{error.context} that begins at {place(error.context_mark)}: {message}"
+        if said := next((words for sign, words in _SLIPS.items() if sign in message), ""):
+            message = f"{said} ({message})"
         if "but got '['" in message:
             message += ' (a range inside [ ] needs quotes: ["gpu[01-16]"])'
         message = f"not YAML: {message}"

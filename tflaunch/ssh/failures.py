@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
 import errno
 import shutil
 import socket
 from collections.abc import Sequence
 
+from tflaunch.inputs.engine_words import engines
 from tflaunch.protocol.errors import ConnectError, NoThreads
 from tflaunch.sessions.socket_tools import text
 from tflaunch.ssh.deadline import BindError, Deadline, NameTimeout
@@ -48,7 +50,7 @@ def unreached(error: Exception, target: Target, deadline: Deadline) -> ConnectEr
     if isinstance(error, socket.gaierror | UnicodeError):
         return ConnectError(
             "the name does not resolve",
-            f"check the spelling of {_name(target)}, or give it a HostName in ~/.ssh/config",
+            f"check the spelling of {_name(target)}, or give it a HostName in ~/.ssh/config{_or_slots(target)}",
             absent=True,
         )
     if isinstance(error, OSError):
@@ -154,6 +156,14 @@ def session_refused(reason: str, target: Target) -> ConnectError:
 
 def _key(kind: str) -> str:
     return f"{kind} host key".strip()
+
+
+def _or_slots(target: Target) -> str:
+    """How slots are written of an engine whose word this host's name is like, to be added to a hint."""
+    name, words = target.name.lower(), engines()
+    near = [word for word in words if len(name) > 2 and word.startswith(name)]
+    near += difflib.get_close_matches(name, words, 1, 0.75)
+    return f"; slots of an engine are written {near[0]}:4, with their number" if near else ""
 
 
 def _name(target: Target) -> str:

@@ -20,6 +20,7 @@ from typing import Any
 
 import yaml
 
+from tflaunch.inputs.missing_files import no_such_file
 from tflaunch.protocol.errors import UsageError
 from tflaunch.protocol.job import TRIAL, TaskId
 
@@ -192,6 +193,8 @@ def read(path: Path) -> list[Params]:
         # Not read_text: that would make the line ends within a value all alike.
         text = path.read_bytes().decode("utf-8-sig")
         rows = _rows(path, text)
+    except FileNotFoundError:
+        raise no_such_file("--trials-file", path) from None
     except OSError as error:
         raise UsageError(f"--trials-file {path}: {error.strerror}") from None
     except (yaml.YAMLError, ValueError, csv.Error) as error:

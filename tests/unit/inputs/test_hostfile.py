@@ -151,13 +151,39 @@ BAD = {
     "empty": ("", [": the file is empty; list at least one host: `- gpu01`"]),
     "comments only": ("# nothing\n", [": the file is empty; list at least one host: `- gpu01`"]),
     "text": ("'a b'", [":1:1: 'a b' is not a hostfile: want a list of hosts, or a mapping with `hosts:`"]),
-    "no value": ("hosts:", [":1:1: hosts: has no value; want a list of hosts"]),
+    "no value": ("hosts:", [":1:1: hosts: has no value; want a list of hosts, as [gpu01, gpu02]"]),
     "no hosts": (
         "defaults: {}\nhosts: []",
         [":2:8: hosts: an empty list; write at least one host: `- gpu01`"],
     ),
     "short, no hosts": ("[]", [":1:1: hosts: an empty list; write at least one host: `- gpu01`"]),
-    "hosts is a mapping": ("hosts: {a: b}", [":1:8: hosts: a mapping is not a list of hosts"]),
+    "hosts is a mapping": (
+        "hosts: {a: b}",
+        [":1:8: hosts: a mapping is not a list of hosts, as [gpu01, gpu02]"],
+    ),
+    "hosts is a name": ("hosts: a", [":1:8: hosts: 'a' is not a list of hosts, as [gpu01, gpu02]"]),
+    "a column too far left": (
+        "hosts:\n  - name: a\n   port: 1\n",
+        [
+            ":3:4: not YAML: this line fits nothing above it: what belongs together begins in one column "
+            "(while parsing a block collection that begins at line 2, column 3: "
+            "expected <block end>, but found '<block mapping start>')"
+        ],
+    ),
+    "no colon in the line before": (
+        "- name a\n  port: 1\n",
+        [
+            ":2:7: not YAML: a ':' where none may be: is one missing in the line above, or does a value need quotes? "
+            "(mapping values are not allowed here)"
+        ],
+    ),
+    "no colon": (
+        "- name: a\n  user bob\n",
+        [
+            ":3:1: not YAML: a key without its ':' "
+            "(while scanning a simple key that begins at line 2, column 3: could not find expected ':')"
+        ],
+    ),
     "key for hosts misspelt": ("host: [a]", [":1:1: unknown key 'host'; did you mean 'hosts'?"]),
     "setting at the top": ("user: me\nhosts: [a]", [":1:1: unknown key 'user'; put it under `defaults:`"]),
     "unknown at the top": (

@@ -102,3 +102,21 @@ def test_a_bind_address_of_which_no_name_server_tells_costs_no_more_than_the_lim
         finally:
             answer.set()
     assert str(unreached(raised.value, target, limit)) == "the name look-up took longer than 0.1 s"
+
+
+@pytest.mark.parametrize(
+    ("name", "word"),
+    [
+        ("slurm", "slurm:4"),
+        ("slrum", "slurm:4"),
+        ("kube", "kubernetes:4"),
+        ("k8", "k8s:4"),
+        ("gpu01", ""),
+        ("yar", "yarn:4"),
+    ],
+)
+def test_a_host_that_is_called_like_an_engine_may_be_meant_as_one(name: str, word: str) -> None:
+    error = unreached(socket.gaierror(-2, "no"), SshConfig(None).target(Host(name)), Deadline(1.0))
+    assert "check the spelling" in error.hint
+    told = f"; slots of an engine are written {word}, with their number" if word else "config"
+    assert error.hint.endswith(told)

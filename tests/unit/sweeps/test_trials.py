@@ -125,7 +125,7 @@ def test_a_value_keeps_what_looks_like_the_end_of_a_line(tmp_path: Path, inside:
         ("t.jsonl", '{"s": "a\u2028b"}\n{', "t.jsonl:2: "),
         ("t.jsonl", "\r\n{}\r\n{", "t.jsonl:3: "),
         ("t.json", '[{"n": ' + "9" * 5000 + "}]", "t.json: "),
-        ("gone.csv", None, "No such file"),
+        ("gone.csv", None, "there is no such file in"),
     ],
 )
 def test_files_that_hold_no_trials(tmp_path: Path, name: str, text: str | None, message: str) -> None:
