@@ -126,10 +126,14 @@ def _dials(answers: CheckAnswers, sheet: Sheet) -> list[Text]:
         return []
     results = [way["result"] for ways in answers.dials.values() for way in ways.values()]
     open_ways = [result for result in results if is_open(result)]
-    some = "all" if len(open_ways) == len(results) else f"{len(open_ways)} of"
+    whole = len(open_ways) == len(results)
+    some = "all" if whole else f"{len(open_ways)} of"
     slowest = f", the slowest in {max(open_ways):.1f} ms" if open_ways else ""
     head = f" {some} {len(results)} connections between the hosts succeed{slowest}"
-    lines = [Text.assemble(_mark(None if some == "all" else "error", sheet.marks), head)]
+    if len(results) == 1:
+        end = f"succeeds, in {open_ways[0]:.1f} ms" if open_ways else "fails"
+        head = f" the only connection between the hosts {end}"
+    lines = [Text.assemble(_mark(None if whole else "error", sheet.marks), head)]
     if 1 < len(targets) <= MOST_COLUMNS:
         columns = [Column("from, to (ms)", [Text(f"  {name}", "bold") for name in names])]
         for to in targets:

@@ -60,6 +60,12 @@ def test_who_reaches_whom_is_a_matrix_where_there_is_room() -> None:
     assert not any("to (ms)" in line for line in narrow)
 
 
+def test_one_connection_is_told_as_one() -> None:
+    assert "✓ the only connection between the hosts succeeds, in 0.2 ms" in shown(
+        host_answer("a"), dials=ways("aa", hosts="a"), outside={"a": {}}
+    )
+
+
 def throughput(count: int) -> dict[str, dict[str, Throughput]]:
     """What hosts send each other: 9.4 Gbit/s, but to and from the last one."""
     names = [f"gpu{number:02}" for number in range(count)]
