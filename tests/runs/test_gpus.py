@@ -168,7 +168,7 @@ def test_the_default_hostfile_and_which_hosts(lab: Lab) -> None:
         (("--watch", "1", "--topology"), "--watch shows the table"),
         (("--interval", "1"), "--interval is the time between two looks of --watch"),
         (("--watch", "1", "--interval", "3"), "name two times"),
-        (("--min-free=40",), "write it with its unit: 40GiB"),
+        (("--min-free=40",), "write it with its unit: --min-free 40GiB"),
         (("--hosts=nope",), "has no host nope"),
         (("--sort=size",), "size"),
         (("--watch=0",), "'0' is less than 0.1s"),

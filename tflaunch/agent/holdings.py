@@ -98,6 +98,7 @@ class Holdings:
     def _ask(self, viewer: "Viewer") -> None:
         asks, within_s = self._question
         if not asks:
+            self.driver.stop()  # it was begun in case
             self._send_facts(viewer, None)
             return
         self._asking.append(viewer)
