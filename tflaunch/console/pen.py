@@ -112,9 +112,8 @@ class Pen:
     def render(self, line: Text) -> str:
         """Return a line as text for the stream; a terminal's width wraps it, unless it has `no_wrap`."""
         columns = self.columns
-        if (
-            columns is None and not self.colour and "\t" not in line.plain
-        ):  # as rich would make it, 20 times quicker
+        # As rich would make it, which takes many times as long.
+        if columns is None and not self.colour and "\t" not in line.plain:
             return _TRAILING.sub("\n", f"{line.plain}\n")
         if columns and not line.no_wrap:
             line = hung(line, columns)

@@ -248,9 +248,8 @@ def _drain_if_done(state: State) -> tuple[State, list[Action]]:
     if state.phase != "running":
         return state, []
     decides = _decides(state.hosts, state.done, state.ends)
-    if any(
-        map(decides, _unended(state))
-    ):  # mostly one of the first: a run of thousands asks thousands of times
+    # Mostly it is one of the first: a run of thousands asks thousands of times.
+    if any(map(decides, _unended(state))):
         return state, []
     left = _left(state)
     if (left or state.waiting) and not any(map(decides, state.hosts)):
