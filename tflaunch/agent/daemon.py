@@ -98,7 +98,10 @@ class Daemon:
 
     def run(self) -> None:
         """Serve the run; returns once it has ended on this host and the last messages are sent."""
-        self._viewers.pump(self._journal, {})  # the launcher gets `hello` at once
+        self._serve(0.0)
+        self._viewers.pump(
+            self._journal, {}
+        )  # `hello` at once, with the answers to what has come with the loader
         while True:
             self._serve(self._timeout())
             if time.monotonic() >= self._lease_end:
@@ -180,6 +183,8 @@ class Daemon:
     # -- messages that keep or end the agent
 
     def _handle(self, viewer: Viewer, message: wire.Message) -> None:
+        if viewer.drives:  # whatever it says, it lives
+            self._lease_end = max(self._lease_end, time.monotonic() + self._team.lease_s)
         self._requests.handle(viewer, message)
 
     def _left(self, viewer: Viewer) -> None:

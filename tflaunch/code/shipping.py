@@ -39,12 +39,14 @@ def ship(
 ) -> tuple[Shipped, dict[str, ConnectError]]:
     """Send the code to the hosts that lack it; returns what was sent, and the error of each host without it.
 
-    Raises Stopped.
+    Hosts that have said that they keep it (Cluster.open) are not asked again.  Raises Stopped.
     """
     manifest = bundle.manifest
     first = manifest if len(manifest) <= _ASKED_BYTES else b""
-    sessions.send(hosts, "code", first, digest=bundle.digest)
-    replies, failures = sessions.gather("code", hosts, timeout_s)
+    keep = {name for name, said in sessions.early.take("code").items() if said["have"]}
+    asked = [name for name in hosts if name not in keep]
+    sessions.send(asked, "code", first, digest=bundle.digest)
+    replies, failures = sessions.gather("code", asked, timeout_s)
     unknown = [name for name, said in replies.items() if not said["have"] and said["lacks"] is None]
     if unknown and not failures:
         for name in unknown:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tflaunch.hosts import Host
 from tflaunch.launch.run_watcher import RunWatcher
@@ -20,6 +20,9 @@ from tflaunch.sessions.group import NVML_LEAST_S, NVML_SHARE, Sessions, Stopped
 from tflaunch.sessions.limits import few_neighbours, neighbours
 from tflaunch.sessions.wires import Opener
 
+if TYPE_CHECKING:
+    from tflaunch.code.bundle import Bundle
+
 PROBE_S = 30.0
 
 
@@ -27,9 +30,18 @@ class Cluster:
     """The agents of one run; tflaunch.launch.starting and steering go on with them once there is a plan."""
 
     def __init__(
-        self, run_id: str, opener: Opener, watcher: RunWatcher, lease_s: float, job: JobSpec
+        self,
+        run_id: str,
+        opener: Opener,
+        watcher: RunWatcher,
+        lease_s: float,
+        job: JobSpec,
+        *,
+        bundle: Bundle | None = None,
     ) -> None:
+        """The hosts are asked for the code in `bundle` as soon as they are connected, for `Starter.ship`."""
         self._job = job
+        self._bundle = bundle
         self._nvml_s = NVML_SHARE * PROBE_S
         self.run_id = run_id
         self.watcher = watcher
@@ -65,11 +77,10 @@ class Cluster:
         self._nvml_s = max(NVML_LEAST_S, NVML_SHARE * connect_s)
         if few := few_neighbours(len(hosts), neighbours()):
             self.watcher.warn(few)
+        if self._bundle is not None:
+            self.sessions.early.expect("code")
         self.sessions.connect(
-            hosts,
-            "start",
-            self.run_id,
-            lambda host: wire.encode("probe", **self._probe(host, ports_wanted, lease)),
+            hosts, "start", self.run_id, lambda host: self._first(host, ports_wanted, lease)
         )
         names = [host.name for host in hosts]
         patience_s = self.sessions.patience_s(len(names), connect_s)
@@ -83,6 +94,13 @@ class Cluster:
         found = {name: HostFacts.from_wire(name, facts[name].fields) for name in names if name in facts}
         self.inventory |= found
         return found, absent
+
+    def _first(self, host: Host, ports_wanted: int, lease: bool) -> bytes:
+        """What the agent is asked first; for the code before the facts, so that nobody waits for that answer."""
+        asked = (
+            b"" if self._bundle is None or host.workdir else wire.encode("code", digest=self._bundle.digest)
+        )
+        return asked + wire.encode("probe", **self._probe(host, ports_wanted, lease))
 
     # While the run waits for GPUs.
 
@@ -112,6 +130,7 @@ class Cluster:
 
         Returns the facts, and why some hosts sent none; the connections to those are closed.  Raises Stopped.
         """
+        self.sessions.early.take("code")  # which may be out of date, as time has passed
         for host in hosts:
             fields = self._probe(host, ports_wanted, list(lease.get(host.name, ())))
             self.sessions.send([host.name], "probe", **fields)

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 def dry(request: Request, connections: Connections, watcher: RunWatcher) -> int:
     """Show the plan; start nothing, leave nothing.  Returns the exit code; raises TflaunchError, Stopped."""
-    cluster = Cluster(request.run_id, connections, watcher, request.lease_s, request.job)
+    cluster = _cluster_of(request, connections, watcher)
     with cluster.interrupts(), nothing_left(cluster, watcher):
         watcher.plan(plan_on(request, hosts_at_first(request), cluster, connections, watcher, lease=False))
         cluster.abandon()
@@ -65,6 +65,11 @@ def launch(
     """
     with tunnel_of(request) as tunnel:
         return to_its_end(request, LaunchedRun(request, connections, watcher, tunnel, on), watcher)
+
+
+def _cluster_of(request: Request, connections: Connections, watcher: RunWatcher) -> Cluster:
+    bundle = request.bundle
+    return Cluster(request.run_id, connections, watcher, request.lease_s, request.job, bundle=bundle)
 
 
 @contextlib.contextmanager
@@ -213,7 +218,7 @@ class LaunchedRun:
         number = before.number + 1 if before else 0
         attempt = 1 + max(before.state.attempts.values(), default=0) if before else 0
         request = self.request
-        cluster = Cluster(request.run_id, self.connections, self.watcher, request.lease_s, request.job)
+        cluster = _cluster_of(request, self.connections, self.watcher)
         with cluster.interrupts(), nothing_left(cluster, self.watcher):
             plan = self._plan_on(cluster, hosts, before)
             if self.request.detach and self.request.spares:

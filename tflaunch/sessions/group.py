@@ -17,6 +17,7 @@ from tflaunch.protocol.errors import Breach, ConnectError, Gone
 from tflaunch.protocol.events import Interrupted
 from tflaunch.sessions.absent_hosts import AbsentHosts
 from tflaunch.sessions.dialler import CONNECT_THREADS, Boot, Connected, dial
+from tflaunch.sessions.early_answers import EarlyAnswers
 from tflaunch.sessions.interrupts import interrupts
 from tflaunch.sessions.limits import refuse_too_many
 from tflaunch.sessions.probe import probed
@@ -111,6 +112,7 @@ class Sessions:
         self._hung_at = 0.0  # when to look next which agents hang
         self._next_renewal = 0.0
         self._ignored: set[str] = set()
+        self.early = EarlyAnswers()
         self.slept_s = 0.0  # how long this process was stopped in all (Ctrl-Z, a closed lid)
         self._turn = time.monotonic()  # when this thread last looked into the queue
 
@@ -300,7 +302,7 @@ class Sessions:
                     if message.type == "hello":  # earlier, the visit that leads to the agent might get it
                         self._renew(self.by_host[name], Session.post)
                     answer = probed(self.by_host[name], message)
-                    if answer is None:
+                    if answer is None or self.early.keep(name, message):
                         continue
                     item = item._replace(message=answer)
                 case Ended(name, error):

@@ -338,7 +338,7 @@ def _run(
 ) -> tuple[Outcome, bool]:
     """Run the trials; returns (the outcome, whether all outputs were fetched)."""
     run, finder = work.request.run, SeatFinder(work.request)
-    cluster = Cluster(run.run_id, connections, reporter, run.lease_s, run.job)
+    cluster = Cluster(run.run_id, connections, reporter, run.lease_s, run.job, bundle=run.bundle)
     with cluster.interrupts(), nothing_left(cluster, reporter):
         roll = _roll_call(run, cluster, connections, reporter)
         to_come = work.study.left if work.study else 0

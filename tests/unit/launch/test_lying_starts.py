@@ -16,6 +16,7 @@ from tflaunch.code.bundle import bundle
 from tflaunch.launch.starting import Code, Starter
 from tflaunch.protocol import messages, wire
 from tflaunch.protocol.errors import Breach, ConnectError, LaunchError
+from tflaunch.sessions.early_answers import EarlyAnswers
 from tflaunch.sessions.session import Damaged
 
 ROUNDS = 20  # a defect ends the test instead of the machine
@@ -27,9 +28,12 @@ class Sessions:
     def __init__(self, answers: Mapping[str, wire.Message | ConnectError]) -> None:
         self.answers = answers
         self.sent: list[str] = []
+        self.asked: list[str] = []
         self.by_host = {"gpu01": SimpleNamespace(upload=list)}
+        self.early = EarlyAnswers()
 
-    def send(self, _hosts: Collection[str], type: str, _body: bytes = b"", **_: Any) -> None:
+    def send(self, hosts: Collection[str], type: str, _body: bytes = b"", **_: Any) -> None:
+        self.asked.extend(hosts)
         self.sent.append(type)
         assert len(self.sent) < ROUNDS
 
@@ -56,6 +60,19 @@ def test_a_directory_or_a_link_is_nothing_that_a_host_can_lack(tmp_path: Path, p
     honest: Any = Sessions({"code": code(have=False, lacks=[2])})
     shipped, failures = shipping.ship(honest, packed, ["gpu01"], 1.0)
     assert (shipped.sent["gpu01"], shipped.whole, failures) == ((1, len("x = 1\n")), True, {})
+
+
+def test_only_hosts_that_have_said_that_they_keep_the_code_are_not_asked_again(tmp_path: Path) -> None:
+    packed = bundle(grow(tmp_path, {"a.py": "x = 1\n"}))
+    sessions: Any = Sessions({"code": code(have=True, lacks=[])})
+    sessions.early.expect("code")
+    sessions.early.keep("gpu01", code(have=True, lacks=[]))
+    sessions.early.keep("gpu02", code(have=False, lacks=[99]))
+    shipped, failures = shipping.ship(sessions, packed, ["gpu01", "gpu02", "gpu03"], 1.0)
+    assert (sessions.asked, failures) == (["gpu02", "gpu03"], {})
+    assert shipped.sent == {"gpu01": (0, 0), "gpu02": (0, 0), "gpu03": (0, 0)}
+    shipping.ship(sessions, packed, ["gpu01"], 1.0)
+    assert sessions.asked[2:] == ["gpu01"], "a second time, as after damage, all are asked"
 
 
 @pytest.mark.parametrize("ships", [True, False])
