@@ -113,7 +113,8 @@ class Lab:
     def launch(self, count: int, program: str, *options: str, tasks: int = 0) -> tuple[str, ...]:
         """The words of `tflaunch run` with one task on each of the first hosts, or so many `tasks` on them."""
         cluster = ("--ps", "0", "--workers", str(tasks or count))
-        return (TFLAUNCH, "run", self.hostfile(count), program, *cluster, *patience(count), *options)
+        waits = (*patience(count), *patience(count, "--lease"))
+        return (TFLAUNCH, "run", self.hostfile(count), program, *cluster, *waits, *options)
 
     def names_file(self, names: Sequence[str]) -> str:
         """A file with a host's name in each line, for the peers."""

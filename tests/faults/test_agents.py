@@ -8,7 +8,7 @@ import signal
 
 import pytest
 
-from tests.faults import Trial
+from tests.faults import NOTHING, Trial
 from tests.support.bed import BedHost
 from tests.support.patience import until
 
@@ -137,6 +137,31 @@ def test_hung_agent(trial: Trial) -> None:
     agent.kill(signal.SIGSTOP)
     trial.wait_until_noticed()
     trial.check(76, gone=[host])
+
+
+@pytest.mark.fault(
+    "an agent that says nothing for a while, as on a host that is overloaded",
+    "the host is out of reach until it goes on; nothing logs in there once more",
+    NOTHING,
+)
+def test_an_agent_that_pauses(trial: Trial) -> None:
+    trial.up(2)
+    trial.start(lines=1000, lease_s=60)
+    host = trial.placement["worker/0"]
+    agent, _ = trial.agent(host)
+
+    def connections() -> str:
+        return trial.bed.launcher.do("ss", "-Htn", "state", "established", "dst", host.address).split()[2]
+
+    before = connections()
+    trial.now()
+    agent.kill(signal.SIGSTOP)
+    trial.wait_until_noticed()
+    agent.kill(signal.SIGCONT)
+    trial.now()
+    trial.wait_until_back()
+    assert connections() == before
+    trial.check(0, all_lines=1000)
 
 
 def test_a_hung_agent_keeps_nobody_from_watching_the_others(trial: Trial) -> None:

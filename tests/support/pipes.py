@@ -45,6 +45,10 @@ class Pipe:
         self.sent += data
         return True
 
+    @property
+    def acknowledged(self) -> bool:
+        return False
+
     def close(self) -> None:
         self.closed = True
 

@@ -227,6 +227,10 @@ class Coordinator:
         self._changed |= host == self._directory.host  # a memory on its way may be lost: send it again
         self._peers.hang_up(host)
 
+    def answers(self, host: str) -> bool:
+        """Nothing tells."""
+        return False
+
     def lost(self, host: str, reason: str) -> None:
         """The connection has ended, or did not come about."""
         self.hang_up(host)

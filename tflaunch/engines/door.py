@@ -373,6 +373,10 @@ class DoorWire:
             self._line.sending.release()
         return True
 
+    @property
+    def acknowledged(self) -> bool:
+        return False
+
     def close(self) -> None:
         self._closed = True
         self._line.hang_up()

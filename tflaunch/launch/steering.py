@@ -203,6 +203,10 @@ class Steering(Linked):
         """Repeat the orders that this host has not carried out yet."""
         self.driver.attached(host, now)
 
+    def heard(self, host: str, now: float) -> None:
+        """Repeat the orders to a host that was silent."""
+        self.driver.heard(host, now)
+
     def tick(self, now: float) -> None:
         """Do what is due."""
         self.driver.tick(now)

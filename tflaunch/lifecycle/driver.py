@@ -180,8 +180,16 @@ class Driver(Generic[S]):
         self.links.attached(host, now)
         self._held.pop(host, None)  # what was sent last may not have arrived
         self._held_at.pop(host, None)
+        self._repeat_orders(host)
+
+    def _repeat_orders(self, host: str) -> None:
         for type, fields in self._orders.get(host, {}).values():
             self._owner.send(host, type, **fields)
+
+    def heard(self, host: str, now: float) -> None:
+        """A message of any type has come from that host."""
+        if self.links.heard(host, now):
+            self._repeat_orders(host)
 
     def order(self, host: str, name: str, type: str, **fields: Any) -> None:
         """Send a message now, or when the host is back; it replaces an earlier order of the same `name`."""
@@ -215,7 +223,7 @@ class Driver(Generic[S]):
 
     def said(self, host: str, type: str, fields: Mapping[str, Any], body: bytes, now: float) -> None:
         """Take a message of an agent; one that is no event goes to the monitor only."""
-        self.links.heard(host, now)
+        self.heard(host, now)
         if self._monitor is not None:
             self._monitor.said(host, type, fields, now)
         if "n" not in fields or not self.links.takes(host, fields["n"]):

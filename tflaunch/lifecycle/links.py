@@ -18,6 +18,9 @@ ASLEEP_S = (
     6.0  # a longer gap between ticks (due each second): this process was asleep or busy, and heard no host
 )
 LOOK_S = 0.1  # between two looks at all links: hundreds of hosts send something at each moment
+DEAF_S = (
+    30.0  # a silent host whose kernel answers is not dialled anew for so long: a login would burden it more
+)
 REDIAL_S = (0.3, 8.0)  # before a host is dialled again: at first, at most; doubled each time, jittered
 # After BREAKS links in a row that lasted less than STEADY_S each, a new link does not count as the host's return:
 # the host goes on to count as away.  STEADY_S includes the SILENCE_S that it takes to notice a break.
@@ -33,6 +36,9 @@ class Transport(Protocol):
 
     def hang_up(self, host: str) -> None:
         """Close a link."""
+
+    def answers(self, host: str) -> bool:
+        """Whether the host's kernel answers by the link, so that only the agent is silent; False where none tells."""
 
     def watch(self, host: str, after: int) -> None:
         """Ask the agent for the events after that number, and for the logs from where they stopped."""
@@ -55,6 +61,7 @@ class _Link:
         self.tries = 0  # since it was last up
         self.dialled_at = now
         self.why = ""  # why it is not up
+        self.deaf = False  # it is not up, but stands: the host's kernel answers
 
 
 class Links:
@@ -84,6 +91,8 @@ class Links:
         self._redial_at.pop(host, None)
         if link is not None:
             self._forgotten[host] = link.after
+            if link.deaf:
+                self._transport.hang_up(host)
 
     @property
     def after(self) -> dict[str, int]:
@@ -98,14 +107,16 @@ class Links:
 
     def attached(self, host: str, now: float) -> None:
         """The agent of that host has answered: its link is up."""
-        link = self._links.get(host)
-        if link is None:
-            return
+        if (link := self._links.get(host)) is not None:
+            self._rise(host, link, now, anew=True)
+
+    def _rise(self, host: str, link: _Link, now: float, *, anew: bool) -> None:
         away_s, was_reported = now - link.heard, bool(link.why)
-        link.up, link.heard, link.tries, link.why = True, now, max(0, link.breaks - 1), ""
+        link.up, link.deaf, link.heard, link.tries, link.why = True, False, now, max(0, link.breaks - 1), ""
         link.up_at = now
         self._redial_at.pop(host, None)
-        self._transport.watch(host, link.after)
+        if anew:
+            self._transport.watch(host, link.after)
         if was_reported:
             self._transport.back(host, away_s)
 
@@ -121,7 +132,7 @@ class Links:
                 link.lost_at = link.heard
             if link.breaks >= BREAKS:
                 reason += f"; it broke {link.breaks} times in a row, always within {STEADY_S:g} s"
-        link.up, link.why = False, reason
+        link.up, link.deaf, link.why = False, False, reason
         least, most = REDIAL_S
         self._redial_at[host] = now + min(most, least * 2**link.tries) * random.uniform(0.5, 1.0)  # noqa: S311
         link.tries += 1
@@ -135,10 +146,15 @@ class Links:
             link.up, link.why, link.dialled_at = False, reason, now
             self._transport.unreachable(host, reason)
 
-    def heard(self, host: str, now: float) -> None:
-        """A message of any type has come from that host."""
-        if host in self._links:
-            self._links[host].heard = now
+    def heard(self, host: str, now: float) -> bool:
+        """A message of any type has come from that host; returns whether a link that was silent is up again by that."""
+        link = self._links.get(host)
+        if link is None:
+            return False
+        if back := link.deaf:
+            self._rise(host, link, now, anew=False)
+        link.heard = now
+        return back
 
     def takes(self, host: str, number: int) -> bool:
         """Whether the event of that number is new; if so, count it as taken."""
@@ -149,7 +165,9 @@ class Links:
         return True
 
     def tick(self, now: float) -> None:
-        """Dial the hosts whose turn it is, and hang up on silent ones.  Call it often; it looks only every LOOK_S.
+        """Dial the hosts whose turn it is, and hang up on silent ones, on those whose kernel answers after DEAF_S.
+
+        Call it often; it looks only every LOOK_S.
 
         If this process was asleep since the last call (Ctrl-Z, a closed lid), no host counts as silent for that time.
         """
@@ -166,9 +184,16 @@ class Links:
         self._look_at = now + LOOK_S
         for host, link in list(self._links.items()):
             if link.up and now - link.heard > SILENCE_S:
-                self._transport.hang_up(host)
+                deaf = self._transport.answers(host)
+                if not deaf:
+                    self._transport.hang_up(host)
                 self.ended(host, f"no sign of life for {SILENCE_S:g} s", now)
+                if deaf:
+                    link.deaf, self._redial_at[host] = True, now + DEAF_S
             elif host in self._redial_at and now >= self._redial_at[host]:
+                if link.deaf:
+                    self._transport.hang_up(host)
+                    link.deaf = False
                 del self._redial_at[host]
                 link.dialled_at = now
                 self._transport.dial(host)

@@ -23,6 +23,7 @@ class TcpInfo:
     unacked      packets that this end has sent and the other has not acknowledged
     unsent       bytes that wait behind them
     acked_bytes  what the other end has acknowledged
+    acked_ago_s  when it last acknowledged anything
     """
 
     def __init__(self, raw: bytes) -> None:
@@ -35,6 +36,7 @@ class TcpInfo:
         self.unacked = number(24)
         self.unsent = number(144)
         self.acked_bytes = number(120, 8)
+        self.acked_ago_s = number(56) / 1000
 
 
 def tcp_info(connection: socket.socket) -> "Optional[TcpInfo]":

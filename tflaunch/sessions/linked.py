@@ -76,7 +76,7 @@ class Linked:
             case Said(host, message) if message.type == "failed":
                 self.give_up(host, ConnectError(message["reason"], message.fields.get("hint", "")))
             case Said(host, message):
-                self.links.heard(host, time.monotonic())
+                self.heard(host, time.monotonic())
                 self.said(host, message)
         self.tick(time.monotonic())
         return item
@@ -113,6 +113,10 @@ class Linked:
         """The host is back."""
         self.links.attached(host, now)
 
+    def heard(self, host: str, now: float) -> None:
+        """That host has sent a message, of whatever type."""
+        self.links.heard(host, now)
+
     def tick(self, now: float) -> None:
         """Do what is due by the clock."""
         self.links.tick(now)
@@ -134,6 +138,11 @@ class Linked:
     def hang_up(self, host: str) -> None:
         """Close the connection to that host, which is silent; its agent may live on."""
         self._sessions.hang_up(host)
+
+    def answers(self, host: str) -> bool:
+        """Whether the kernel of that host, which is silent, acknowledges what is sent to it."""
+        session = self._sessions.by_host.get(host)
+        return session is not None and session.acknowledged
 
     def unreachable(self, host: str, reason: str) -> None:
         """Show that a host is out of reach."""

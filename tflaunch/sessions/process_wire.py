@@ -51,6 +51,10 @@ class ProcessWire:
         self.send(data)
         return True
 
+    @property
+    def acknowledged(self) -> bool:
+        return False
+
     def close(self) -> None:
         self._child.hang_up()
         with self._reading:  # else the reader could read from a new file that has got the same descriptor

@@ -137,6 +137,11 @@ class Session:
         """How many more bytes of log the agent may send."""
         return self._log_granted - self._log_came
 
+    @property
+    def acknowledged(self) -> bool:
+        """Whether the host's kernel acknowledges what is sent; False where nothing tells."""
+        return self._channel.acknowledged
+
     def close(self) -> None:
         """Close the wire once all queued frames are sent; idempotent."""
         with self._starting:

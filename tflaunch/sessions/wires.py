@@ -60,6 +60,10 @@ class Wire(Protocol):
     def send_now(self, data: bytes) -> bool:
         """Write all of `data` if that takes no waiting, else nothing; returns whether it did.  Raises WireClosed."""
 
+    @property
+    def acknowledged(self) -> bool:
+        """Whether the host's kernel acknowledges what is sent; False where nothing tells."""
+
     def close(self) -> None:
         """End the stream, and wake the threads that wait in `send`; idempotent, silent, from any thread."""
 

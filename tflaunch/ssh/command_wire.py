@@ -101,6 +101,10 @@ class SshWire:
         self.send(data)
         return True
 
+    @property
+    def acknowledged(self) -> bool:
+        return self._stream.acknowledged
+
     def close(self) -> None:
         self._closed = True
         self._stream.close()  # which ends the transport's thread, too, in its own time

@@ -161,6 +161,10 @@ class OpenSshWire:
         self.send(data)
         return True
 
+    @property
+    def acknowledged(self) -> bool:
+        return False
+
     def close(self) -> None:
         # ssh still sends on what it was given, and ends; if it does not, our thread ends it.
         self.closed = True

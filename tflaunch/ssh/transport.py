@@ -12,6 +12,7 @@ from paramiko import Channel, Message, Transport
 from paramiko.packet import Packetizer
 from paramiko.ssh_exception import SSHException
 
+from tflaunch.protocol.tcp_info import tcp_info
 from tflaunch.sessions.child import Child
 from tflaunch.sessions.socket_tools import has_room, in_thread, tune
 
@@ -20,6 +21,7 @@ AHEAD_BYTES = 4096  # to read at least, if so many are there: most packets are s
 AHEAD_IN_FLOOD = 256 * 1024
 PACKET_BYTES = 256 * 1024
 BANNER_BYTES = 64 * 1024  # the banner, with the lines that may come before it
+ACKED_S = 7.0  # something is sent every 5 s (RENEW_S), and acknowledged at once where the other side lives
 HEAD = 255  # bytes that are kept: the longest identification string of RFC 4253
 
 
@@ -99,6 +101,12 @@ class SshStream:
                 len(about) == 28 and about[2] > 1 and about[24:28] != bytes(4)
             )  # retransmits; unacknowledged
         return False
+
+    @property
+    def acknowledged(self) -> bool:
+        """Whether the server's kernel has acknowledged all, or anything lately; False through a jump host."""
+        about = tcp_info(self._endpoint) if isinstance(self._endpoint, socket.socket) else None
+        return about is not None and (not about.unacked or about.acked_ago_s < ACKED_S)
 
     def has_room(self, size: int) -> bool:
         """Whether that many bytes can be sent without waiting; False for a jump host's channel, which does not tell."""

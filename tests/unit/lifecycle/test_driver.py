@@ -26,12 +26,16 @@ class Transport:
         self.did: list[tuple[Any, ...]] = []
         self.events: list[Event] = []
         self.words: list[str] = []
+        self.kernel_answers = False
 
     def dial(self, host: str) -> None:
         self.did.append(("dial", host))
 
     def hang_up(self, host: str) -> None:
         self.did.append(("hang up", host))
+
+    def answers(self, host: str) -> bool:  # noqa: ARG002
+        return self.kernel_answers
 
     def watch(self, host: str, after: int) -> None:
         self.did.append(("watch", host, after))
@@ -192,6 +196,22 @@ class Run:
 
 
 RESTART = ("b", "restart", {"tasks": {"worker/1": 1}})
+
+
+def test_a_host_that_was_silent_gets_its_orders_with_its_next_word(transport: Transport) -> None:
+    transport.kernel_answers = True
+    run = Run(transport)
+    run.started("a")
+    run.started("b")
+    for second in range(1, int(SILENCE_S) + 3):
+        run.drive.heard("a", float(second))
+        run.drive.tick(float(second))
+    assert list(run.drive.links.down) == ["b"]
+    run.drive.order("b", "signal", "signal", tasks=["worker/1"])
+    assert ("hang up", "b") not in transport.did
+    assert run.sent() == []
+    run.drive.heard("b", SILENCE_S + 4.0)
+    assert run.sent() == [("b", "signal", {"tasks": ["worker/1"]})]
 
 
 def test_an_order_is_repeated_until_it_is_carried_out(transport: Transport) -> None:

@@ -11,12 +11,16 @@ class Transport:
 
     def __init__(self) -> None:
         self.did: list[str] = []
+        self.kernel_answers = False
 
     def dial(self, host: str) -> None:  # noqa: ARG002 - there is only one
         self.did.append("dial")
 
     def hang_up(self, host: str) -> None:  # noqa: ARG002
         self.did.append("hang up")
+
+    def answers(self, host: str) -> bool:  # noqa: ARG002
+        return self.kernel_answers
 
     def watch(self, host: str, after: int) -> None:  # noqa: ARG002
         self.did.append(f"watch {after}")
@@ -41,6 +45,53 @@ def test_a_dial_that_is_never_answered_is_made_anew() -> None:
     assert transport.did[3:] == ["dial"]
     link.attached("gpu01", 3.0 + links.ANSWER_S)
     assert transport.did[4:] == ["watch 0", "back"]
+
+
+def silent(link: Links, since: float, seconds: float) -> float:
+    """Let so much time pass in which nothing comes; returns the time then."""
+    now = since
+    while now < since + seconds:
+        now += 1.0
+        link.tick(now)
+    return now
+
+
+def test_a_silent_host_whose_kernel_answers_is_out_of_reach_and_not_dialled() -> None:
+    transport = Transport()
+    transport.kernel_answers = True
+    link = Links(["gpu01"], transport, 0.0)
+    now = silent(link, 0.0, links.SILENCE_S + 10.0)
+    assert transport.did == [f"no sign of life for {links.SILENCE_S:g} s"] and link.down
+    assert link.away_s("gpu01", now) == now
+    assert link.heard("gpu01", now)
+    assert transport.did[1:] == ["back"] and link.up == ["gpu01"]
+    assert not link.heard("gpu01", now + 1.0)
+    link.tick(now + 2.0)
+    assert len(transport.did) == 2
+
+
+def test_a_host_that_stays_deaf_is_dialled_anew_in_the_end() -> None:
+    transport = Transport()
+    transport.kernel_answers = True
+    link = Links(["gpu01"], transport, 0.0)
+    silent(link, 0.0, links.SILENCE_S + links.DEAF_S + 2.0)
+    assert transport.did[1:] == ["hang up", "dial"]
+    link.attached("gpu01", 60.0)
+    assert transport.did[3:] == ["watch 0", "back"]
+
+
+def test_a_deaf_host_whose_connection_ends_is_dialled_soon_and_one_that_is_given_up_is_hung_up_on() -> None:
+    transport = Transport()
+    transport.kernel_answers = True
+    link = Links(["gpu01"], transport, 0.0)
+    now = silent(link, 0.0, links.SILENCE_S + 1.0)
+    link.ended("gpu01", "cut", now)
+    silent(link, now, 2.0)
+    assert transport.did[1:] == ["dial"]
+    link = Links(["gpu01"], transport, 0.0)
+    silent(link, 0.0, links.SILENCE_S + 1.0)
+    link.forget("gpu01")
+    assert transport.did[-1] == "hang up"
 
 
 def test_a_connection_that_ended_while_nobody_was_awake_is_lost_since_just_now() -> None:
