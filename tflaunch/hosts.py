@@ -59,9 +59,8 @@ class Host:
     slots: int | None = None  # most workers that may run here (`slots=4` of an MPI hostfile)
     ports: tuple[int, int] | None = None  # first and last of the range that tasks may use, inclusive
     labels: Mapping[str, str] = field(default_factory=dict)
-    slots_by: str = (
-        ""  # where a batch job gives those slots: the variable and its value, as SLURM_TASKS_PER_NODE=2
-    )
+    # Where a batch job gives those slots: the variable and its value, as SLURM_TASKS_PER_NODE=2.
+    slots_by: str = ""
     gpus_by: str = ""  # likewise, for `gpus`
     # Where an engine's slot is and what opens it: enough for every command of this user, from any terminal.
     slot: Mapping[str, str] = field(default_factory=dict, repr=False)  # it has a secret in it

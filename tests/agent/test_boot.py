@@ -272,9 +272,8 @@ def test_modules_are_compiled_once_where_shipped_code_is_kept(tmp_path: Path) ->
     code.parent.chmod(0o700)
     boot(tmp_path)
     kept = kept_modules(tmp_path)
-    python = (
-        r"(cpython-|pypy)\d+-[0-9a-f]{7,8}"  # the version alone would not tell PyPy's code from CPython's
-    )
+    # The version alone would not tell PyPy's code from CPython's.
+    python = r"(cpython-|pypy)\d+-[0-9a-f]{7,8}"
     name = re.compile(rf"agent-[0-9a-f]{{16}}-{python}-tflaunch\.agent\.visit\.pyc")
     assert any(name.fullmatch(path.name) for path in kept)
     written = [path.stat().st_mtime_ns for path in kept]

@@ -109,7 +109,7 @@ def _no_script(target: str, path: Path) -> UsageError:
         folder = os.path.dirname(target)  # noqa: PTH120 - as the user wrote it
         meant = " or ".join(os.path.join(folder, here[stem]) for stem in near)  # noqa: PTH118
         return UsageError(missing, f"Did you mean {meant}?")
-    return UsageError(f"{missing} in {path.parent}", "Name a Python script.")
+    return UsageError(f"{missing} in {path.parent}", "Correct the path of the script.")
 
 
 def _directory_as_script(target: str, path: Path) -> UsageError:

@@ -93,9 +93,8 @@ class Lasting(Rule):
         }
         self._lasts: dict[str, tuple[float, float]] = {}  # what is seen -> first and last time
         self._told: dict[str, Finding] = {}
-        self._resumed: float | None = (
-            None  # when the looks began again, if another watchdog handed on its memory
-        )
+        # When the looks began again, if another watchdog handed on its memory.
+        self._resumed: float | None = None
 
     def findings(self, now: float) -> Mapping[str, Finding]:
         """What is wrong now, by keys that stay the same while it is."""

@@ -110,9 +110,8 @@ class Movement:
         self.unwritten_since: float | None = None  # neither log lines nor bytes of files
         self.rested_since: float | None = None  # its main thread has not woken once, whatever others compute
         self.peers_moved_at: float | None = None  # when it last moved bytes to or from a task of the run
-        self.turned_at: float | None = (
-            None  # when its main thread was last seen to do something between waits
-        )
+        # When its main thread was last seen to do something between waits.
+        self.turned_at: float | None = None
         self.trickled_at: float | None = None  # when any byte last went to or came from a task of the run
         self.wrote_at: float | None = None  # when its log last grew
         self.cores = 0.0  # between the last two looks

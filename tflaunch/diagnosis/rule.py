@@ -91,9 +91,8 @@ class Watched:
     thresholds: Thresholds = field(default_factory=Thresholds)
     gpus: Mapping[str, Sequence[str]] = field(default_factory=dict)  # task -> UUIDs of its GPUs
     stacks: bool = True  # the rules may have tasks print their stacks (not with --no-stacks)
-    serves: bool = (
-        False  # the tasks are servers that run no program (`tflaunch up`): they may be idle for ever
-    )
+    # The tasks are servers that run no program (`tflaunch up`): they may be idle for ever.
+    serves: bool = False
     # Nothing but `stop` ends the run (--done never): a server may wait for work for ever.
     endless: bool = False
     require_gpu: bool = False

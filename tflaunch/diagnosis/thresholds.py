@@ -25,29 +25,24 @@ class Thresholds:
     nan_lines: float = 20.0  # ... or in so many lines
     no_gpu_s: float = 10.0  # after a task has said itself that it sees no GPU: time to see one after all
     no_gpu_alone_s: float = 30.0  # ... before the run may end for it, while NVML shows nothing on its GPUs
-    no_gpu_child_s: float = (
-        120.0  # the same where one of its processes may have said it, or none, and it trains
-    )
-    no_gpu_end_s: float = (
-        300.0  # a task that says nothing and does not train yet may prepare its data so long
-    )
+    # The same where one of its processes may have said it, or none, and it trains.
+    no_gpu_child_s: float = 120.0
+    # A task that says nothing and does not train yet may prepare its data so long.
+    no_gpu_end_s: float = 300.0
     no_gpu_cores: float = 0.5  # such a task has used so much of a core since its start
     gpu_look_s: float = 25.0  # how often NVML is asked while the run has GPUs
     gpu_wait_s: float = 90.0  # GPUs that spin for so long wait for the one that does not
-    gpu_busy_s: float = (
-        600.0  # ... or for the task that computes on its CPU: it may write a checkpoint, or evaluate
-    )
+    # ... or for the task that computes on its CPU: it may write a checkpoint, or evaluate.
+    gpu_busy_s: float = 600.0
     gpu_spin_use: float = 90.0  # percent of use, from which on a GPU may spin ...
     gpu_spin_power: float = 0.35  # ... if it takes less than this part of its power limit
     gpu_spin_drop: float = 0.7  # ... and of the most that it took before, where it did more
     gpu_idle_use: float = 5.0  # percent of use, up to which a GPU does nothing
     gpu_quiet_bytes_s: float = 50_000.0  # a task that moves fewer bytes in a second sends heartbeats only
-    other_port_s: float = (
-        45.0  # a task that listens on another port than its own, while trainers wait so long
-    )
-    uninitialized_s: float = (
-        85.0  # between a worker's first and last line "not initialized"; one comes every 30 s
-    )
+    # A task that listens on another port than its own, while trainers wait so long.
+    other_port_s: float = 45.0
+    # Between a worker's first and last line "not initialized"; one comes every 30 s.
+    uninitialized_s: float = 85.0
     recovery_s: float = 45.0  # ... so that a line "not initialized" which is older says nothing about now
     lost_peer_s: float = 45.0  # who stands still within this time after a peer's end waits for that peer
     lost_retransmits: float = 4  # a packet that was sent so often again, in vain, is lost ...
@@ -67,14 +62,12 @@ class Thresholds:
     evaluator_s: float = 120.0  # ... of an evaluator, while the chief writes on another host
     checkpoint_bytes: float = 1000.0  # what a checkpoint writes between two looks; heartbeats wrote 400
     # A slow run (slowness.py).
-    slow_s: float = (
-        60.0  # what slows a run is told once it has lasted so long, and over when it is gone so long
-    )
+    # What slows a run is told once it has lasted so long, and over when it is gone so long.
+    slow_s: float = 60.0
     slow_ratio: float = 0.7  # an asynchronous worker below this part of the others' median speed is slow ...
     slow_ratio_of_two: float = 0.5  # ... where there is one other only
-    awaited_share: float = (
-        0.5  # of the looks at calls to a task, without an answer yet: the others wait for it
-    )
+    # Of the looks at calls to a task, without an answer yet: the others wait for it.
+    awaited_share: float = 0.5
     # Seconds that threads wait for a processor, for each that they run: so much a slow worker's do, or a ps's.
     crowded_wait: float = 1.0
     cpu_share: float = 0.5  # of the time, in each sixth of it: so long programs wait for a processor

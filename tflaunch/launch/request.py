@@ -71,9 +71,8 @@ class Request:
     watch: Mapping[str, Any] = field(
         default_factory=dict
     )  # settings of the watchdog (tflaunch.lifecycle.watchdog) that the user has changed
-    tensorboard: str | None = (
-        None  # the directory that TensorBoard shows while the tasks run; None: no TensorBoard
-    )
+    # The directory that TensorBoard shows while the tasks run; None: no TensorBoard.
+    tensorboard: str | None = None
     tensorboard_port: int = 0  # on this machine; 0: any free one
     fetch: Wish | None = None  # the outputs that are fetched at the end
     require_all: bool = False  # fail when a host is absent, even if the job fits without it

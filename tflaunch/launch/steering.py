@@ -27,9 +27,8 @@ if TYPE_CHECKING:
     from tflaunch.runs.sampling import Sampling
     from tflaunch.runs.tensorboard import TensorBoard
 
-REST_AFTER_TRIAL = (
-    5  # of the time that an attempt to hand the run over took, in which the launcher decided nothing
-)
+# Of the time that an attempt to hand the run over took, in which the launcher decided nothing.
+REST_AFTER_TRIAL = 5
 REST_S = 20.0  # for a host whose connection is lost while the last lines come
 DRAIN_AFTER_CTRL_C_S = 3.0
 HELD_S = 120.0  # the check of lost hosts takes less
@@ -53,9 +52,8 @@ class Steering(Linked):
         self._asked: set[str] = set()  # hosts whose agents pass on that a user wants the run handed over
         # Hands the run over to its agents; returns why not, or None once it has.
         self.hand_over: Callable[[], TflaunchError | None] | None = None
-        self._rests_until = (
-            0.0  # (monotonic) any host may ask, again and again: until then it is not tried once more
-        )
+        # (monotonic) any host may ask, again and again: until then it is not tried once more.
+        self._rests_until = 0.0
         self.handed_over = False  # the run goes on without this launcher
 
     def drive(self, state: S, monitor: Monitor, until: Callable[[], bool] = lambda: False) -> S:

@@ -14,9 +14,8 @@ if TYPE_CHECKING:
 
 SILENCE_S = 9.0  # a link with no message for so long is broken: an agent sends a beat every 2.5 s
 ANSWER_S = 20.0  # from a dial to the agent's first message; after that the host is dialled anew
-ASLEEP_S = (
-    6.0  # a longer gap between ticks (due each second): this process was asleep or busy, and heard no host
-)
+# A longer gap between ticks (due each second): this process was asleep or busy, and heard no host.
+ASLEEP_S = 6.0
 LOOK_S = 0.1  # between two looks at all links: hundreds of hosts send something at each moment
 DEAF_S = (
     30.0  # a silent host whose kernel answers is not dialled anew for so long: a login would burden it more

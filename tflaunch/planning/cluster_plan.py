@@ -49,9 +49,8 @@ class TaskPlan:
     yielding: tuple[str, ...] = ()  # variables that the profile of a login shell may set otherwise
     masked: tuple[str, ...] = ()  # variables whose values are shown as ***
     listens: bool = True  # on its port, if it has one; of PyTorch and JAX only rank 0 does
-    shares_port: bool = (
-        False  # it may open its port with SO_REUSEADDR alone, as PyTorch's store and most servers do
-    )
+    # It may open its port with SO_REUSEADDR alone, as PyTorch's store and most servers do.
+    shares_port: bool = False
     rendezvous: tuple[str, ...] = ()  # callers whom the agent answers at the task's port, in the task's place
 
     @property
@@ -140,9 +139,8 @@ class ClusterPlan:
     choices: tuple[str, ...] = ()  # what the text of the program has decided, and why
     left_out: Mapping[str, str] = field(default_factory=dict)  # hosts that it does without -> why
     network: str = ""  # that the tasks dial each other over: a CIDR, or the user's word; "": what SSH dials
-    moved: str = (
-        ""  # the note about it, if the task that writes checkpoints is on another host than the checkpoints
-    )
+    # The note about it, if the task that writes checkpoints is on another host than the checkpoints.
+    moved: str = ""
 
     @property
     def cluster(self) -> dict[str, list[str]]:

@@ -53,9 +53,8 @@ LOAD_BYTES = 16384  # more than a jumbo frame
 # HTTP/2: how a client begins, its empty SETTINGS, and a frame of a type that there is not.
 PUSHED = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 PUSHED += LOAD_BYTES.to_bytes(3, "big") + bytes([0xF0, 0, 0, 0, 0, 0]) + bytes(LOAD_BYTES)
-ANSWER_SHARE = (
-    3  # times the patience for a connect: the kernel accepts at once, but the agent must get its turn
-)
+# Times the patience for a connect: the kernel accepts at once, but the agent must get its turn.
+ANSWER_SHARE = 3
 LOOK_S = 0.1  # between two looks for late attempts
 DIAL_S = 5.0  # for one connect, whose first packet may be lost twice on the way
 AT_ONCE = 128  # connects under way from one host

@@ -45,9 +45,8 @@ FLAGS: Mapping[str, str] = {
     "job_name": "job_name",
     "task_index": "task_index",
 }
-TASK_FLAG = (
-    "task"  # job name and index as one: `--flag task=job` passes `--job=worker:0` in place of those two
-)
+# Job name and index as one: `--flag task=job` passes `--job=worker:0` in place of those two.
+TASK_FLAG = "task"
 
 
 class TaskId(NamedTuple):
@@ -167,9 +166,8 @@ class JobSpec:
     file_args: tuple[str, ...] = ()  # of the job file, before `args`
     roles: Mapping[str, Role] = field(default_factory=dict)
     place: Place = "spread"
-    framework: str = (
-        "auto"  # whose words describe the cluster to a task: one of tflaunch.frameworks, or of all
-    )
+    # Whose words describe the cluster to a task: one of tflaunch.frameworks, or of all.
+    framework: str = "auto"
     flags: Mapping[str, str] | None = field(default_factory=lambda: dict(FLAGS))  # None: no flags at all
     flag_style: FlagStyle = "equals"
     empty_flags: bool = True  # pass `--ps_hosts=` to a cluster that has no ps
@@ -187,9 +185,8 @@ class JobSpec:
     alone: str = ""  # why workers of this program do not work together; "": they do, or that is not known
     selects_gpus: str = ""  # the option that says so: workers that would get none have no plan
     whole_host: bool = False  # a worker uses all GPUs of its host, unless the user says how many
-    keras_fit: str = (
-        ""  # what Keras 3 lacks and the text calls, and the advice: `fit under STRATEGY (FILE:LINE); …`
-    )
+    # What Keras 3 lacks and the text calls, and the advice: `fit under STRATEGY (FILE:LINE); …`.
+    keras_fit: str = ""
     # What its MultiWorkerMirroredStrategy moves gradients by, and where its text says so; "": not known, or rings.
     collectives: Literal["", "auto", "nccl"] = ""
     collectives_at: str = ""  # `FILE:LINE uses NAME`

@@ -31,12 +31,10 @@ from tflaunch.sessions.watcher import Watcher
 from tflaunch.text.times import duration
 
 ANSWER_S = 30.0  # for the first agent to accept the follower ...
-MORE_S = (
-    5.0  # ... and for the others: what has answered by then is shown, the rest is named and may come later
-)
-GONE_S = (
-    60.0  # to wait, at most, for the last lines of a host out of reach, once it is known how the run ends
-)
+# ... and for the others: what has answered by then is shown, the rest is named and may come later.
+MORE_S = 5.0
+# To wait, at most, for the last lines of a host out of reach, once it is known how the run ends.
+GONE_S = 60.0
 REST_S = 15.0  # to wait for a host out of reach while logs are printed
 OUTCOME_S = 10.0  # for the deciding agent to say how the run ended, once every host has ended its part
 

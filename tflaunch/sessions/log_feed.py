@@ -39,9 +39,8 @@ class _Log:
     host: str
     attempt: int = 0
     received: int = 0
-    placed: bool = (
-        True  # False: only a part of the log was asked for, and its host will say where that begins
-    )
+    # False: only a part of the log was asked for, and its host will say where that begins.
+    placed: bool = True
     cut: tuple[int, int] = (0, 0)  # attempt, and the offset up to which the task truncated it last
     total: tuple[int, int] | None = None  # attempt, bytes
     end_shown: bool = False

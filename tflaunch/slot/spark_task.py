@@ -19,9 +19,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import IO, Any, Dict, List, Optional
 
-GPUS = (
-    "@the GPUs of the task@"  # in a holder's text: Spark decides which a task has, and tells the task alone
-)
+# In a holder's text: Spark decides which a task has, and tells the task alone.
+GPUS = "@the GPUs of the task@"
 DIAL_S = 10.0
 TRIES = 3  # at each of the driver's addresses
 PAUSE_S = 0.3

@@ -31,9 +31,8 @@ OPTIONS = (
     *("tensorboard", "input_mode", "log_dir", "driver_ps_nodes", "master_node", "reservation_timeout"),
     *("queues", "eval_node", "release_port"),
 )
-MANY_EPOCHS = (
-    10  # where none are said: TensorFlowOnSpark's "large number", for programs that stop by themselves
-)
+# Where none are said: TensorFlowOnSpark's "large number", for programs that stop by themselves.
+MANY_EPOCHS = 10
 RESULTS_S = 600.0  # for Spark to keep what tasks have said of the last rows
 
 

@@ -7,7 +7,7 @@
     openssh, openssh_wire, openssh_log,            the system's `ssh`: its process, its log, why it did not log in,
     openssh_failures, openssh_key                  and which key the server has
     deadline, dropped, failures, refused_keys,     what both need
-    sockets
+    resolver, sockets
 
 Only connection, login, transport, channel and private_keys import fabric and paramiko, which take a quarter of a second
 to load: `client` imports them while the first servers answer the dial.

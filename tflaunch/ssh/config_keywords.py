@@ -23,9 +23,8 @@ _NUMBER = re.compile(r"[+-]?[0-9]{1,9}")
 class Keyword:
     """What is known of one keyword."""
 
-    takes: str = (
-        "anything"  # "word", "words", "rest" (of the line, for a shell), or "anything": not looked at
-    )
+    # "word", "words", "rest" (of the line, for a shell), or "anything": not looked at.
+    takes: str = "anything"
     is_valid: Callable[[str], bool] = bool  # asked about each word
     read: bool = False
     # Of a keyword that is refused: the values, in small letters, that ask for nothing; None: it is read or passed over.

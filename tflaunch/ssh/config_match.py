@@ -13,11 +13,14 @@ from collections.abc import Iterable, Sequence
 from tflaunch.protocol.errors import ConnectError
 from tflaunch.ssh.config_keywords import KEYWORDS, YES, port_number
 from tflaunch.ssh.config_lines import EVERYWHERE, Block, Criterion, SshSetting
+from tflaunch.ssh.deadline import NameTimeout
 from tflaunch.ssh.failures import CORRECT, or_openssh
+from tflaunch.ssh.resolver import look_up
 from tflaunch.ssh.target import SSH_PORT, shortened
 from tflaunch.ssh.tokens import OF_HOSTNAME, OF_MATCH, Tokens, local_user
 
 FAMILIES = {"any": socket.AF_UNSPEC, "inet": socket.AF_INET, "inet6": socket.AF_INET6}
+LOOK_UP_S = 10.0  # for each of CanonicalDomains
 _COLLECTED = ("identityfile", "certificatefile")  # every line adds to them
 
 
@@ -186,9 +189,17 @@ def _canonical_name(hostname: str, found: Answers) -> str:
         return ""
     family = FAMILIES[found.first("addressfamily", "any").lower()]
     for domain in found.get("canonicaldomains", ()):
-        with contextlib.suppress(OSError, UnicodeError):
-            socket.getaddrinfo(f"{hostname}.{domain}", None, family, socket.SOCK_STREAM)
-            return _small(f"{hostname}.{domain}")
+        longer = f"{hostname}.{domain}"
+        try:
+            look_up(longer, None, family, LOOK_UP_S)
+        except NameTimeout:
+            raise ConnectError(
+                f"CanonicalizeHostname: no name server has answered for {longer} within {LOOK_UP_S:g} s",
+                "does this machine reach its name servers (/etc/resolv.conf)?",
+            ) from None
+        except (OSError, UnicodeError):
+            continue
+        return _small(longer)
     if not found.is_on("canonicalizefallbacklocal", "yes"):
         raise ConnectError(f"ssh_config forbids a name that cannot be canonicalized: {hostname}", CORRECT)
     return ""

@@ -105,9 +105,8 @@ class HostAnswer:
     host_key: str = ""  # "": the way to the host does not show it
     clock: Clock | None = None
     system: Mapping[str, Any] = field(default_factory=dict)  # the answer of tflaunch.agent.host_check
-    source: str = (
-        ""  # where the task's packages come from, if not from the host: a requirements file, an image
-    )
+    # Where the task's packages come from, if not from the host: a requirements file, an image.
+    source: str = ""
     ports: tuple[int, ...] = ()  # those that the check calls
     address_error: TflaunchError | None = None
     refused: TflaunchError | None = None  # why the agent could not make the task ready

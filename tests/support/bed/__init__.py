@@ -40,9 +40,8 @@ from tests.support.bed.network import Rule, Switch
 from tests.support.launcher import Inside, Launcher, Process
 from tests.support.sshd import PRIVILEGE_SEPARATION, SSHD, make_key
 
-MANY = (
-    30  # machines that all talk to each other: the kernel of this one keeps 1024 neighbours for all of them
-)
+# Machines that all talk to each other: the kernel of this one keeps 1024 neighbours for all of them.
+MANY = 30
 TOOLS = ("ip", "nft", "nsenter", "ss", "ssh-keygen")
 
 

@@ -52,7 +52,7 @@ def test_a_script_below_the_directory_to_ship(tmp_path: Path) -> None:
         ("trainr.py", "trainr.py: there is no such file", "Did you mean trainer.py?"),
         ("sub/tran.py", "sub/tran.py: there is no such file", "Did you mean sub/train.py?"),
         ("trainer", "trainer: there is no such file", "Did you mean trainer.py?"),
-        ("wibble.py", "wibble.py: there is no such file in", "Name a Python script."),
+        ("wibble.py", "wibble.py: there is no such file in", "Correct the path of the script."),
         ("nowhere/t.py", "nowhere/t.py: there is no directory", "Correct the path of the script."),
         ("trainer.py/t.py", "trainer.py/t.py: there is no directory", "Correct the path of the script."),
         ("sub.train", "sub.train: there is no such file", "To run the module: -m sub.train"),

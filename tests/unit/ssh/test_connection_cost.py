@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.patience import until
 from tflaunch.sessions.socket_tools import has_room
-from tflaunch.ssh import sockets
+from tflaunch.ssh import resolver
 from tflaunch.ssh.connection import HostConnection
 
 
@@ -47,8 +47,8 @@ def test_what_a_socket_has_room_for_is_sent_without_a_thread_that_waits() -> Non
         until(lambda: has_room(ours, largest), "the room")
 
 
-def _ask(resolvers: sockets._Resolvers, name: str) -> Any:
-    answers: sockets._Answers = queue.SimpleQueue()
+def _ask(resolvers: resolver._Resolvers, name: str) -> Any:
+    answers: resolver._Answers = queue.SimpleQueue()
     resolvers.ask((name, 22), answers)
     return answers.get(timeout=60)
 
@@ -56,7 +56,7 @@ def _ask(resolvers: sockets._Resolvers, name: str) -> Any:
 def test_one_thread_resolves_one_name_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
     by: list[int] = []
     monkeypatch.setattr(socket, "getaddrinfo", lambda *query: [by.append(threading.get_ident()), query])
-    resolvers = sockets._Resolvers()
+    resolvers = resolver._Resolvers()
     for number in range(20):
         assert _ask(resolvers, f"gpu{number}")[1] == (f"gpu{number}", 22)
         until(lambda: resolvers._free == 1, "the thread to wait")
@@ -74,8 +74,8 @@ def test_a_resolver_that_hangs_keeps_no_other_name_waiting(monkeypatch: pytest.M
         return [name]
 
     monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
-    resolvers = sockets._Resolvers()
-    slow: sockets._Answers = queue.SimpleQueue()
+    resolvers = resolver._Resolvers()
+    slow: resolver._Answers = queue.SimpleQueue()
     for _ in range(3):
         resolvers.ask(("slow", 22), slow)
     assert [_ask(resolvers, name) for name in ("a", "b")] == [["a"], ["b"]]
@@ -86,9 +86,9 @@ def test_a_resolver_that_hangs_keeps_no_other_name_waiting(monkeypatch: pytest.M
 
 
 def test_threads_that_resolve_end_when_idle_and_miss_no_question(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sockets._Resolvers, "IDLE_S", 0.0)
+    monkeypatch.setattr(resolver._Resolvers, "IDLE_S", 0.0)
     monkeypatch.setattr(socket, "getaddrinfo", lambda name, _: [name])
-    resolvers = sockets._Resolvers()
+    resolvers = resolver._Resolvers()
     for number in range(500):
         assert _ask(resolvers, str(number)) == [str(number)]
     until(lambda: not any(each.name == "resolve" for each in threading.enumerate()), "the threads to end")

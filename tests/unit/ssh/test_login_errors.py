@@ -15,6 +15,7 @@ import pytest
 from tests.support.patience import PATIENCE_S
 from tflaunch.hosts import Host
 from tflaunch.protocol.errors import ConnectError
+from tflaunch.ssh import config_match
 from tflaunch.ssh.deadline import Deadline, NameTimeout
 from tflaunch.ssh.failures import unreached
 from tflaunch.ssh.login import explained
@@ -102,6 +103,23 @@ def test_a_bind_address_of_which_no_name_server_tells_costs_no_more_than_the_lim
         finally:
             answer.set()
     assert str(unreached(raised.value, target, limit)) == "the name look-up took longer than 0.1 s"
+
+
+def test_canonical_names_have_a_limit_where_no_name_server_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, answer = tmp_path / "config", threading.Event()
+    config.write_text("CanonicalizeHostname yes\nCanonicalDomains corp.example\n")
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_: answer.wait(PATIENCE_S))
+    monkeypatch.setattr(config_match, "LOOK_UP_S", 0.1)
+    try:
+        with pytest.raises(
+            ConnectError, match=r"no name server has answered for gpu01\.corp\.example within 0.1 s"
+        ):
+            SshConfig(config).target(Host(name="gpu01"))
+        assert not answer.is_set()
+    finally:
+        answer.set()
 
 
 @pytest.mark.parametrize(

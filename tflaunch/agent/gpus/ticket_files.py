@@ -35,9 +35,8 @@ READ_LIMIT = 64 * 1024
 LISTED = 2000  # files in the queue that an agent looks at; with more, some user has made the queue useless
 LISTED_BYTES = 2 * 1024 * 1024  # in all of them: an agent that reads them does nothing else meanwhile
 DEVICES = 256  # that one ticket may name
-CLOCKS_S = (
-    600.0  # how much the clocks of launchers and hosts may differ, and the times when a launcher asks them
-)
+# How much the clocks of launchers and hosts may differ, and the times when a launcher asks them.
+CLOCKS_S = 600.0
 REST_S = 60.0  # what is left of a ticket that is gone is removed so long after its time
 TRIES = 50  # an agent that only looks is in the way for an instant
 

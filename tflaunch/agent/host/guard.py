@@ -20,9 +20,8 @@ if TYPE_CHECKING:
     from typing import Callable, List, Optional
 
 FIRST_LEASE_S = 60.0  # until the first launcher says how long the lease of the run is
-LEAST_S = (
-    2.0  # however short the lease is: one turn of an agent's loop may take 0.5 s, and more on a busy host
-)
+# However short the lease is: one turn of an agent's loop may take 0.5 s, and more on a busy host.
+LEAST_S = 2.0
 BEAT_S = 5.0  # how often an agent gives a sign of life, at least; more often where the lease is short
 GUARD = "guard.json"
 NAMED = 8  # of the processes that it could not end

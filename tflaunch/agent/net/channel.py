@@ -14,9 +14,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Tuple
 
-PASSED = (
-    "channel"  # the type of the message by which a visit passes the descriptors of its channel to an agent
-)
+# The type of the message by which a visit passes the descriptors of its channel to an agent.
+PASSED = "channel"
 # How long nothing may come by the channel of one who gives a sign of life every 5 s: then its connection has died, and
 # nobody has said so.
 SILENCE_S = 60.0

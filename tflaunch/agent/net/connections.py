@@ -69,9 +69,8 @@ class Connection:
         self.queued = 0  # bytes that the peer has not acknowledged, sent or not
         self.retransmits = 0  # of the oldest segment that the peer has not acknowledged
         self.rtt_ms = 0.0
-        self.least_rtt_ms = (
-            0.0  # of the last minutes, huge before there was one; 0: this kernel does not tell
-        )
+        # Of the last minutes, huge before there was one; 0: this kernel does not tell.
+        self.least_rtt_ms = 0.0
         self.sent_again = 0  # segments, since the connection began
         self.segments = 0  # that carried data, sent again or not; 0: this kernel does not tell
         self.sent_ago_ms = 0  # since data was last sent ...

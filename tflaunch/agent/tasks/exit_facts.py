@@ -42,9 +42,8 @@ SIGILL = 4
 SOON_S = 60.0  # a program that goes to the background does so early
 SHELLS = ("sh", "bash", "dash", "zsh", "ksh")
 FILES_S = 2.0  # how long a look at files may take: a file server that is away holds its caller for ever
-_away_until = (
-    0.0  # until then no files are looked at: all tasks of a run may end at once, and each look would hang
-)
+# Until then no files are looked at: all tasks of a run may end at once, and each look would hang.
+_away_until = 0.0
 VECTORS = ("sse4_1", "sse4_2", "avx", "avx2", "fma", "avx512f", "asimd", "sve")
 
 

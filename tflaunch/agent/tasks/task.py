@@ -51,9 +51,8 @@ class Task:
     def _reset(self) -> None:
         """Begin an attempt."""
         self.ready = False
-        self.reads = (
-            ""  # a file that the interpreter must be able to read before the task is ready (tasks.syntax)
-        )
+        # A file that the interpreter must be able to read before the task is ready (tasks.syntax).
+        self.reads = ""
         self.asks_keras = False  # the shell says which Keras the program gets, before the task is ready
         self.released_at = None  # type: Optional[float]
         self.stopped = False  # the launcher, or the agent at the end of the run, has stopped it
