@@ -228,7 +228,7 @@ class Coordinator:
         self._peers.hang_up(host)
 
     def answers(self, host: str) -> bool:
-        """Nothing tells."""
+        """Nobody asks: to dial costs no login here."""
         return False
 
     def lost(self, host: str, reason: str) -> None:

@@ -98,12 +98,9 @@ class Daemon:
 
     def run(self) -> None:
         """Serve the run; returns once it has ended on this host and the last messages are sent."""
-        self._serve(0.0)
-        self._viewers.pump(
-            self._journal, {}
-        )  # `hello` at once, with the answers to what has come with the loader
+        timeout_s = 0.0  # what has come with the loader is answered together with `hello`
         while True:
-            self._serve(self._timeout())
+            self._serve(timeout_s)
             if time.monotonic() >= self._lease_end:
                 self._serve(0.0)  # something has taken long, and the lease may have been renewed meanwhile
             self._reap()
@@ -114,6 +111,7 @@ class Daemon:
                 time.monotonic() >= self._leave_at or not self._viewers.waiting
             ):
                 break
+            timeout_s = self._timeout()
         if self._slot is not None:
             self._tell_slot(self._slot)
         self._requests.close()
@@ -183,7 +181,7 @@ class Daemon:
     # -- messages that keep or end the agent
 
     def _handle(self, viewer: Viewer, message: wire.Message) -> None:
-        if viewer.drives:  # whatever it says, it lives
+        if viewer.drives and viewer.client != COORDINATOR:  # whatever it says, it lives
             self._lease_end = max(self._lease_end, time.monotonic() + self._team.lease_s)
         self._requests.handle(viewer, message)
 

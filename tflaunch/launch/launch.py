@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 def dry(request: Request, connections: Connections, watcher: RunWatcher) -> int:
     """Show the plan; start nothing, leave nothing.  Returns the exit code; raises TflaunchError, Stopped."""
-    cluster = _cluster_of(request, connections, watcher)
+    cluster = Cluster(request.run_id, connections, watcher, request.lease_s, request.job)
     with cluster.interrupts(), nothing_left(cluster, watcher):
         watcher.plan(plan_on(request, hosts_at_first(request), cluster, connections, watcher, lease=False))
         cluster.abandon()

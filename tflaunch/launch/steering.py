@@ -224,6 +224,11 @@ class Steering(Linked):
         self.disconnected(host)
         super().hang_up(host)
 
+    def answers(self, host: str) -> bool:
+        """Whether the kernel of that host, which is silent, acknowledges what is sent to it."""
+        session = self._sessions.by_host.get(host)
+        return session is not None and session.acknowledged
+
     def watch(self, host: str, after: int) -> None:
         """Ask for the events and logs that were missed."""
         self._feed.watch(host, after)

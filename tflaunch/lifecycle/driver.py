@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from tflaunch.lifecycle.actions import End, Move, Order, Restart, Say, Signal, StartTimer, StopTasks
-from tflaunch.lifecycle.links import LOOK_S, Links, Transport
+from tflaunch.lifecycle.links import DEAF_S, LOOK_S, Links, Transport
 from tflaunch.protocol.events import AgentGaveUp, HostSwept, TaskStarted, TimerFired
 from tflaunch.protocol.job import TaskId
 from tflaunch.protocol.messages import tasks_of
@@ -135,7 +135,7 @@ class Driver(Generic[S]):
         self._monitor = monitor
         self._owner = owner
         self.lease_s = lease_s
-        self.links = Links(sorted(state.all_hosts), owner, now, up)
+        self.links = Links(sorted(state.all_hosts), owner, now, up, deaf_s=min(DEAF_S, lease_s / 3))
         # What each host was told last of what holds.  A driver that takes over does not know: it tells all.
         self._held_at: dict[str, float] = {}
         self._held: dict[str, Any] = dict.fromkeys(self.links.up, ([], []))

@@ -17,9 +17,8 @@ ANSWER_S = 20.0  # from a dial to the agent's first message; after that the host
 # A longer gap between ticks (due each second): this process was asleep or busy, and heard no host.
 ASLEEP_S = 6.0
 LOOK_S = 0.1  # between two looks at all links: hundreds of hosts send something at each moment
-DEAF_S = (
-    30.0  # a silent host whose kernel answers is not dialled anew for so long: a login would burden it more
-)
+# A silent host whose kernel answers is not dialled anew for so long: a login would burden it more.
+DEAF_S = 30.0
 REDIAL_S = (0.3, 8.0)  # before a host is dialled again: at first, at most; doubled each time, jittered
 # After BREAKS links in a row that lasted less than STEADY_S each, a new link does not count as the host's return:
 # the host goes on to count as away.  STEADY_S includes the SILENCE_S that it takes to notice a break.
@@ -66,11 +65,20 @@ class _Link:
 class Links:
     """The links to `hosts`; all are up at first, or, with `up=False`, dialled at the next `tick`."""
 
-    def __init__(self, hosts: Iterable[str], transport: Transport, now: float, up: bool = True) -> None:
+    def __init__(
+        self,
+        hosts: Iterable[str],
+        transport: Transport,
+        now: float,
+        up: bool = True,
+        *,
+        deaf_s: float = DEAF_S,
+    ) -> None:
         self._links = {host: _Link(now, up) for host in hosts}
         self._forgotten: dict[str, int] = {}  # host -> the number of its last event that was taken
         self._redial_at = {} if up else dict.fromkeys(self._links, now)  # not of those that are being dialled
         self._transport = transport
+        self._deaf_s = deaf_s
         self._look_at = now  # when all links are looked at next
         self._ticked = now
 
@@ -112,9 +120,9 @@ class Links:
     def _rise(self, host: str, link: _Link, now: float, *, anew: bool) -> None:
         away_s, was_reported = now - link.heard, bool(link.why)
         link.up, link.deaf, link.heard, link.tries, link.why = True, False, now, max(0, link.breaks - 1), ""
-        link.up_at = now
         self._redial_at.pop(host, None)
         if anew:
+            link.up_at = now
             self._transport.watch(host, link.after)
         if was_reported:
             self._transport.back(host, away_s)
@@ -172,12 +180,14 @@ class Links:
         """
         asleep_s, self._ticked = now - self._ticked, now
         if asleep_s > ASLEEP_S:
-            for link in self._links.values():
+            for host, link in self._links.items():
                 if link.up:
                     link.heard = min(now, link.heard + asleep_s)
                 else:  # its connection may have ended meanwhile, which is noticed only now
                     link.lost_at = min(now, link.lost_at + asleep_s)
                     link.dialled_at = min(now, link.dialled_at + asleep_s)
+                if link.deaf:
+                    self._redial_at[host] += asleep_s
         if now < self._look_at:
             return
         self._look_at = now + LOOK_S
@@ -188,8 +198,10 @@ class Links:
                     self._transport.hang_up(host)
                 self.ended(host, f"no sign of life for {SILENCE_S:g} s", now)
                 if deaf:
-                    link.deaf, self._redial_at[host] = True, now + DEAF_S
-            elif host in self._redial_at and now >= self._redial_at[host]:
+                    link.deaf, self._redial_at[host] = True, now + self._deaf_s
+            elif host in self._redial_at and (
+                now >= self._redial_at[host] or (link.deaf and not self._transport.answers(host))
+            ):
                 if link.deaf:
                     self._transport.hang_up(host)
                     link.deaf = False

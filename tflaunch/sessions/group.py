@@ -26,10 +26,10 @@ from tflaunch.sessions.wires import Opener
 
 _T = TypeVar("_T")
 
-# Python's switch interval, for each host: each thread that waits for the interpreter wakes once in this time to ask for
-# it, so that all of them together wake some 2,000 times a second.  With 256 threads, Python's default of 5 ms costs a
-# tenth of the CPU.  A thread that computes may keep the others waiting for as long as this.
-SWITCH_S = 0.0005
+# Python's switch interval: each thread that waits for the interpreter wakes once in this time to ask for it.  With
+# 256 threads, Python's default of 5 ms costs a tenth of the CPU.  A thread that computes may keep the others waiting
+# for as long as this.
+SWITCH_S = 0.05
 RENEW_S = 5.0
 RETRY_S = (1.0, 60.0)  # pause before a lost host is dialled again: the first, the longest
 LAST_WORDS = ("swept", "finished")  # after these messages an agent may end
@@ -134,7 +134,7 @@ class Sessions:
         """
         hosts = list(hosts)
         refuse_too_many(len(hosts) + len(self.by_host))
-        sys.setswitchinterval(max(sys.getswitchinterval(), SWITCH_S * len(hosts)))
+        sys.setswitchinterval(SWITCH_S)
         for host in hosts:
             self.ended.pop(host.name, None)
             self._ignored.discard(host.name)

@@ -20,7 +20,7 @@ from tflaunch.ssh.target import SSH_PORT, shortened
 from tflaunch.ssh.tokens import OF_HOSTNAME, OF_MATCH, Tokens, local_user
 
 FAMILIES = {"any": socket.AF_UNSPEC, "inet": socket.AF_INET, "inet6": socket.AF_INET6}
-LOOK_UP_S = 10.0  # for each of CanonicalDomains
+LOOK_UP_S = 30.0  # for each of CanonicalDomains: the system's resolver may try several servers
 _COLLECTED = ("identityfile", "certificatefile")  # every line adds to them
 
 

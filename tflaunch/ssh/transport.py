@@ -21,7 +21,7 @@ AHEAD_BYTES = 4096  # to read at least, if so many are there: most packets are s
 AHEAD_IN_FLOOD = 256 * 1024
 PACKET_BYTES = 256 * 1024
 BANNER_BYTES = 64 * 1024  # the banner, with the lines that may come before it
-ACKED_S = 7.0  # something is sent every 5 s (RENEW_S), and acknowledged at once where the other side lives
+ACKED_S = 6.0  # something is sent every 5 s (RENEW_S), and acknowledged at once where the other side lives
 HEAD = 255  # bytes that are kept: the longest identification string of RFC 4253
 
 

@@ -80,6 +80,40 @@ def test_a_host_that_stays_deaf_is_dialled_anew_in_the_end() -> None:
     assert transport.did[3:] == ["watch 0", "back"]
 
 
+def test_a_deaf_host_whose_kernel_answers_no_more_is_dialled_at_once() -> None:
+    transport = Transport()
+    transport.kernel_answers = True
+    link = Links(["gpu01"], transport, 0.0)
+    now = silent(link, 0.0, links.SILENCE_S + 2.0)
+    transport.kernel_answers = False
+    link.tick(now + 1.0)
+    assert transport.did[1:] == ["hang up", "dial"]
+
+
+def test_a_host_that_says_a_word_now_and_then_is_never_lost() -> None:
+    transport = Transport()
+    transport.kernel_answers = True
+    link = Links(["gpu01"], transport, 0.0)
+    now = longest = 0.0
+    for _ in range(40):
+        now = silent(link, now, 12.0)
+        longest = max(longest, link.away_s("gpu01", now))
+        link.heard("gpu01", now)
+    assert longest == 12.0
+    assert not any("broke" in each for each in transport.did)
+    assert {*transport.did} == {f"no sign of life for {links.SILENCE_S:g} s", "back"}
+
+
+def test_a_deaf_host_is_not_dialled_because_the_launcher_slept() -> None:
+    transport = Transport()
+    transport.kernel_answers = True
+    link = Links(["gpu01"], transport, 0.0)
+    now = silent(link, 0.0, links.SILENCE_S + 2.0)
+    link.tick(now + 3600.0)
+    assert len(transport.did) == 1
+    assert link.heard("gpu01", now + 3600.5) and link.up
+
+
 def test_a_deaf_host_whose_connection_ends_is_dialled_soon_and_one_that_is_given_up_is_hung_up_on() -> None:
     transport = Transport()
     transport.kernel_answers = True
