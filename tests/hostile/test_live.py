@@ -98,7 +98,8 @@ class Lie:
 
 LIES = (
     Lie("facts#0:lacks=module", 69, "lacks", begun=False),
-    Lie("code#1:@frame=garbage", 70, "host1", begun=False),
+    Lie("code#1:@frame=garbage", 69, "host1", begun=False),
+    Lie("staged#0:@frame=garbage", 70, "host1", begun=False),
     Lie("started#0:task=other-task", 76, "which is not on that host"),
     Lie("exit#0:task=other-task", 76, "which is not on that host"),
     Lie("exit#0:code=huge", 76, "exit"),
