@@ -114,19 +114,11 @@ class Lab:
         """The words of `tflaunch run` with one task on each of the first hosts, or so many `tasks` on them."""
         cluster = ("--ps", "0", "--workers", str(tasks or count))
         waits = (*patience(count), *patience(count, "--lease"))
-        return (*own_command(count), "run", self.hostfile(count), program, *cluster, *waits, *options)
+        return (TFLAUNCH, "run", self.hostfile(count), program, *cluster, *waits, *options)
 
     def names_file(self, names: Sequence[str]) -> str:
         """A file with a host's name in each line, for the peers."""
         return self.file(f"names-{len(names)}", "".join(f"{name}\n" for name in names))
-
-
-def own_command(count: int) -> tuple[str, ...]:
-    """The command; of so many hosts on its cores, each has as large a share of them as all of its threads together.
-
-    So there it goes before them all, as if its machine were its own.
-    """
-    return (*(("chrt", "--rr", "1") if count > MANY else ()), TFLAUNCH)
 
 
 def patience(count: int, option: str = "--connect-timeout") -> tuple[str, ...]:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 from bench import peers
-from bench.beds import TFLAUNCH, Lab, own_command, patience
+from bench.beds import TFLAUNCH, Lab, patience
 from bench.measure import Figures, Table, busy_s, interleave
 from bench.peers import PYTHON, present
 from bench.plan import Plan
@@ -45,7 +45,7 @@ def first_look(plan: Plan, count: int) -> Table:
         f"tflaunch gpus HOSTS --json; each host has {GPUS} simulated GPUs; smi.py is pynvml alone"
     )
     lab, hosts = plan.lab, plan.lab.hosts(count)
-    ours = (*own_command(count), "gpus", lab.hostfile(count), "--json", *patience(count, "--timeout"))
+    ours = (TFLAUNCH, "gpus", lab.hostfile(count), "--json", *patience(count, "--timeout"))
     methods = {"tflaunch gpus": lambda: lab.run(*ours).figures()}
     commands = {"gpustat": f"{PYTHON} -m gpustat --json", "smi.py": f"{PYTHON} smi.py"}
     for peer in present((peers.SSH, peers.CLUSH, peers.ASYNCSSH), plan, count, table.remarks):

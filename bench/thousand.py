@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from bench import fanout, memory, probe, reaction
-from bench.beds import own_command, patience
+from bench.beds import TFLAUNCH, patience
 from bench.measure import Failed, Table, interleave
 from bench.plan import Plan
 
@@ -36,6 +36,6 @@ def thousand(plan: Plan) -> Iterator[Table]:
 
 def _ps(plan: Plan, count: int) -> Table:
     table = Table(f"ps, {count} hosts", "tflaunch ps", ("wall s", "client CPU s"), count)
-    words = (*own_command(count), "ps", plan.lab.hostfile(count), *patience(count))
+    words = (TFLAUNCH, "ps", plan.lab.hostfile(count), *patience(count))
     methods = {"tflaunch ps": lambda: plan.lab.run(*words).figures()}
     return interleave(table, methods, plan.rounds, plan.tell)
