@@ -141,7 +141,7 @@ def test_hung_agent(trial: Trial) -> None:
 
 @pytest.mark.fault(
     "an agent that says nothing for a while, as on a host that is overloaded",
-    "the host is out of reach until it goes on; nothing logs in there once more",
+    "the host is out of reach until it goes on; the launcher does not log in again",
     NOTHING,
 )
 def test_an_agent_that_pauses(trial: Trial) -> None:

@@ -228,7 +228,7 @@ class Coordinator:
         self._peers.hang_up(host)
 
     def answers(self, host: str) -> bool:
-        """Nobody asks: to dial costs no login here."""
+        """False: it dials a silent host again at once, which costs no login."""
         return False
 
     def lost(self, host: str, reason: str) -> None:

@@ -62,7 +62,7 @@ class Thresholds:
     evaluator_s: float = 120.0  # ... of an evaluator, while the chief writes on another host
     checkpoint_bytes: float = 1000.0  # what a checkpoint writes between two looks; heartbeats wrote 400
     # A slow run (slowness.py).
-    # What slows a run is told once it has lasted so long, and over when it is gone so long.
+    # The watchdog names what slows a run once it has lasted so long; it is over once it is gone for so long.
     slow_s: float = 60.0
     slow_ratio: float = 0.7  # an asynchronous worker below this part of the others' median speed is slow ...
     slow_ratio_of_two: float = 0.5  # ... where there is one other only

@@ -96,7 +96,7 @@ class Cluster:
         return found, absent
 
     def _first(self, host: Host, ports_wanted: int, lease: bool) -> bytes:
-        """What the agent is asked first; for the code before the facts, so that nobody waits for that answer."""
+        """The first questions to the agent: for the code before the facts, so that it answers that one no later."""
         asked = (
             b"" if self._bundle is None or host.workdir else wire.encode("code", digest=self._bundle.digest)
         )

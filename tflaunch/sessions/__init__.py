@@ -6,7 +6,7 @@ process_wire, child, socket_tools a stream over the stdio of a process of this m
 session     one agent: messages out, messages in
 dialler     opens the wires to many hosts at once, each with an agent on its way through it
 group       all agents of a command: one queue, leases, waiting for answers
-early_answers  what hosts were asked with their first message, until somebody wants it
+early_answers  the answers to the first message that hosts give before the launcher needs them
 absent_hosts  which of the hosts that are dialled accept no TCP connection
 limits      how many hosts this machine can hold connections to
 probe       a host that lacks the probe's module gets it

@@ -1,4 +1,4 @@
-"""Answers to what hosts were asked with their first message, until somebody wants them."""
+"""The answers to the first message that hosts give before the launcher needs them."""
 
 from __future__ import annotations
 

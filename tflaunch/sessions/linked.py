@@ -140,7 +140,7 @@ class Linked:
         self._sessions.hang_up(host)
 
     def answers(self, host: str) -> bool:  # noqa: ARG002 - a subclass may ask
-        """Nobody asks: a silent host is dialled again at once."""
+        """False: it dials a silent host again at once."""
         return False
 
     def unreachable(self, host: str, reason: str) -> None:
